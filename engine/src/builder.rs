@@ -19,7 +19,7 @@ use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, keep_for_others, mesh, scratch_bytes,
+    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, channels, keep_for_others, scratch_bytes,
     spill_memory_bytes,
 };
 use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, default_budget, lane};
@@ -229,8 +229,8 @@ fn start_shards(
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
     let keepers = keep_for_others(config.memory.cache_limit.0, !directories.is_empty(), config.bad_samples);
-    let meshes = mesh(layout.shards, keepers);
-    let memory = MemoryStats::new(&config, &objects, &layout, &arena, &meshes);
+    let channels = channels(layout.shards, keepers);
+    let memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
     let consumer = Arc::new(Consumer::default());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
@@ -248,10 +248,10 @@ fn start_shards(
     };
     let said = (&mut notices, Arc::clone(&report));
     let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
-    for (id, ((region, mesh), disk)) in (0u16..).zip(regions.into_iter().zip(meshes).zip(disks)) {
+    for (id, ((region, channels), disk)) in (0u16..).zip(regions.into_iter().zip(channels).zip(disks)) {
         let (deliver, from) = lane(OPEN_BATCHES_MAX);
         lanes.push(from);
-        starting.start(&config, &plan, ShardId(id), region, (mesh, deliver, disk))?;
+        starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk))?;
     }
     let shards = starting.wait(&mut notices)?;
     let audit = audit(&config, &run, &fingerprint)?;

@@ -341,7 +341,7 @@ impl Loader {
         }
         let (arena, shards) = (self.parts.arena.clone(), self.parts.shards.clone());
         drop(self);
-        let operations = shards.iter().map(|shard| shard.board.latest().operations as u64).sum();
+        let operations = shards.iter().map(|shard| shard.status.latest().operations as u64).sum();
         Remains { operations, slots: arena.outstanding() as u64 }
     }
 

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::layout::{Layout, Seating};
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
-use fuelrail_flow::{MeshEnds, Objects};
+use fuelrail_flow::{ChannelEnds, Objects};
 use fuelrail_io::{Arena, ArenaConfig, Huge, HugePages, Region};
 use serde::{Deserialize, Serialize};
 
@@ -57,12 +57,12 @@ impl MemoryStats {
         objects: &Objects,
         layout: &Layout,
         arena: &Arena,
-        mesh: &[MeshEnds],
+        channels: &[ChannelEnds],
     ) -> MemoryStats {
         let (catalog, shards) = (objects.catalog(), u64::from(layout.shards));
         let drawn = config.order.importance.map_or(0, |_| DRAWN_SAMPLE_BYTES);
         let samples = catalog.samples() * (size_of::<u32>() as u64 + drawn);
-        let channels: u64 = mesh.iter().map(MeshEnds::bytes).sum();
+        let channels: u64 = channels.iter().map(ChannelEnds::bytes).sum();
         let (_, mean, blocks) = catalog.block_lengths();
         let batch_blocks = u64::from(config.batch_size) * blocks.div_ceil(catalog.samples());
         let open = (layout.batch_bytes / mean.max(1)).min(OPEN_BATCHES_MAX as u64 * batch_blocks);

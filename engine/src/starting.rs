@@ -9,7 +9,7 @@ use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::canary;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
-use fuelrail_flow::{Board, Consumer, Finished, MeshEnds, Objects, Shard, ShardConfig, ShardEnds, SpillSetup};
+use fuelrail_flow::{ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, ShardStatus, SpillSetup};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
 #[cfg(feature = "tokio-uring")]
@@ -18,9 +18,9 @@ use fuelrail_io::{
     Arena, Backend, Division, OwnDirectory, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig,
     UringRing, Waker, pin_current_thread,
 };
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -54,7 +54,7 @@ pub(crate) type ShardThread = JoinHandle<()>;
 /// Shards on their way up. Dropping it stops those that stand, and waits until they have ended.
 #[derive(Default)]
 pub(crate) struct Starting {
-    boards: Vec<Arc<Board>>,
+    statuses: Vec<Arc<ShardStatus>>,
     greetings: Vec<mpsc::Receiver<Greeting>>,
     threads: Vec<ShardThread>,
     wakers: Vec<Waker>,
@@ -67,11 +67,12 @@ impl Starting {
         plan: &Plan,
         id: ShardId,
         region: Region,
-        (mesh, deliver, spill): (MeshEnds, Sender<Finished>, Option<SpillSetup>),
+        (channels, deliver, spill): (ChannelEnds, Sender<Finished>, Option<SpillSetup>),
     ) -> Result<()> {
-        let board = Arc::new(Board::default());
+        let status = Arc::new(ShardStatus::default());
         let shard = shard_config(config, plan, id)?;
-        let ends = ShardEnds { mesh, deliver, consumer: Arc::clone(&plan.consumer), board: Arc::clone(&board), spill };
+        let ends =
+            ShardEnds { channels, deliver, consumer: Arc::clone(&plan.consumer), status: Arc::clone(&status), spill };
         let (tell, greeting) = mpsc::channel();
         let ring = UringConfig {
             entries: ring_entries(config.network.connections_max, plan.spill.is_some()),
@@ -93,7 +94,7 @@ impl Starting {
             }
         });
         let thread = spawn(&format!("fuelrail-{}", id.0), work)?;
-        self.boards.push(board);
+        self.statuses.push(status);
         self.greetings.push(greeting);
         self.threads.push(thread);
         Ok(())
@@ -113,20 +114,20 @@ impl Starting {
                 }
             }
         }
-        let shards = self.boards.iter().cloned().zip(self.wakers.iter().cloned());
-        Ok(shards.map(|(board, waker)| Watched { board, waker }).collect())
+        let shards = self.statuses.iter().cloned().zip(self.wakers.iter().cloned());
+        Ok(shards.map(|(status, waker)| Watched { status, waker }).collect())
     }
 
     /// Hands over the threads to the caller, which stops and joins them.
     pub(crate) fn hand_over(mut self) -> Vec<ShardThread> {
-        self.boards.clear();
+        self.statuses.clear();
         core::mem::take(&mut self.threads)
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        self.boards.iter().for_each(|board| board.stop());
+        self.statuses.iter().for_each(|status| status.stop());
         for greeting in self.greetings.drain(..) {
             if let Ok(Ok((waker, _))) = greeting.recv() {
                 self.wakers.push(waker);
@@ -160,7 +161,7 @@ impl ThreadBootstrap {
     /// greeting; what ends it without its being told to is the run's failure.
     fn serve<R: Ring>(self, open: impl FnOnce() -> Result<R>) {
         let ThreadBootstrap { region, objects, run, shard, ends, core, tell } = self;
-        let (id, consumer) = (shard.brain.shard.0, Arc::clone(&ends.consumer));
+        let (id, consumer) = (shard.planner.shard.0, Arc::clone(&ends.consumer));
         let pinned = core.map_or(Ok(()), pin_current_thread);
         let built = open().and_then(|ring| {
             let mut notices = ring.facts().refusals;
@@ -171,7 +172,7 @@ impl ThreadBootstrap {
         });
         match built {
             Ok((mut shard, waker, notices)) => {
-                // The builder may have given up on another shard; then the board says stop.
+                // The builder may have given up on another shard; then the status says to stop.
                 let _ = tell.send(Ok((waker, notices)));
                 // One that panicked is only dropped: what it would save may be half done.
                 if consumer.failure.guard(format_args!("shard {id}"), || shard.run()).is_some() {
@@ -242,7 +243,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
     let kept_bytes = plan.layout.cache_bytes * shards + disk;
     let connections_start = window.connections_start.min(window.connections_max);
     Ok(ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard,
             shards: plan.layout.shards,
             prefetch: Strategy::named(config.memory.prefetch, (config.memory.prefetch_samples / shards).max(2))?,

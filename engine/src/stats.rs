@@ -299,9 +299,9 @@ impl DiskFacts {
     }
 
     pub(crate) fn add(&mut self, shard: &Snapshot) {
-        let (brain, disk) = (&shard.brain.spill, &shard.disk);
-        each!(u64::add, self, brain; hits, hit_bytes, adopted, written, written_bytes, refused, skipped, write_failures);
-        each!(u64::add, self, brain; lost, trims, broken);
+        let (planner, disk) = (&shard.planner.spill, &shard.disk);
+        each!(u64::add, self, planner; hits, hit_bytes, adopted, written, written_bytes, refused, skipped, write_failures);
+        each!(u64::add, self, planner; lost, trims, broken);
         each!(u64::add, self, disk; failures, read_bytes, copied_bytes);
         self.device_written_bytes += disk.written_bytes;
         self.index_bytes += shard.index_bytes;
@@ -433,12 +433,12 @@ impl Stats {
     }
 
     fn add(&mut self, shard: &Snapshot) {
-        let (brain, fetch) = (&shard.brain, &shard.fetch);
+        let (planner, fetch) = (&shard.planner, &shard.fetch);
         self.shards.push(ShardStats::from(shard));
         each!(u64::add, self, fetch; requests, landed_bytes, connections, connections_open, connections_failed);
         each!(u64::add, self, fetch; tls_handshakes, tls_resumed, heads_predicted, heads_mispredicted);
-        each!(u64::add, self, brain; retries, throttled, given_up, hedges, hedges_won, evictions);
-        each!(u64::add, self, brain; asks, hits, shared, asked_bytes, hit_bytes);
+        each!(u64::add, self, planner; retries, throttled, given_up, hedges, hedges_won, evictions);
+        each!(u64::add, self, planner; asks, hits, shared, asked_bytes, hit_bytes);
         each!(u64::add, self, shard; wasted_bytes, copied_bytes, unproved);
         self.operations += shard.operations as u64;
         shard.gates.iter().for_each(|gate| self.add_gate(gate));

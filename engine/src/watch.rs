@@ -3,7 +3,7 @@
 use crate::decode::Facts;
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Board, Snapshot};
+use fuelrail_flow::{ShardStatus, Snapshot};
 use fuelrail_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 /// A shard as seen from outside.
 #[derive(Clone)]
 pub(crate) struct Watched {
-    pub board: Arc<Board>,
+    pub status: Arc<ShardStatus>,
     pub waker: Waker,
 }
 
 impl Watched {
     /// Tells the shard to stop.
     pub(crate) fn stop(&self) {
-        self.board.stop();
+        self.status.stop();
         self.waker.wake();
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot>
     let wanted: Vec<u64> = shards
         .iter()
         .map(|s| {
-            let serial = s.board.request();
+            let serial = s.status.request();
             s.waker.wake();
             serial
         })
@@ -39,8 +39,8 @@ pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot>
     let mut found = Vec::with_capacity(shards.len());
     for (shard, serial) in shards.iter().zip(wanted) {
         loop {
-            let answered = shard.board.answered(serial);
-            if let Some(snapshot) = answered.or_else(|| (Instant::now() >= deadline).then(|| shard.board.latest())) {
+            let answered = shard.status.answered(serial);
+            if let Some(snapshot) = answered.or_else(|| (Instant::now() >= deadline).then(|| shard.status.latest())) {
                 found.push(snapshot);
                 break;
             }
@@ -129,7 +129,7 @@ impl Watch {
 
     fn beats(&self) -> u64 {
         let decode = self.decode.as_ref().map_or(0, |facts| facts.beats());
-        decode + self.shards.iter().map(|s| s.board.beats()).sum::<u64>()
+        decode + self.shards.iter().map(|s| s.status.beats()).sum::<u64>()
     }
 
     fn describe(&self, why: &str) -> String {

@@ -201,7 +201,10 @@ fn a_proxy_that_is_not_there_or_never_answers_is_said_to_be_so() {
         .stall_after(Duration::from_millis(200));
     let error = drain(&mut builder.outage_limit(None).build().unwrap(), &set).unwrap_err();
     let told = error.to_string();
-    assert!(error.kind() == Kind::Stalled && told.contains("the proxy") && told.contains("no byte came"), "{told}");
+    assert!(
+        error.kind() == Kind::Stalled && told.contains("the proxy") && told.contains("no byte was received"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -12,13 +12,13 @@ static SIGNALS: Mutex<()> = Mutex::new(());
 
 /// How the lines begin, one of each a shard.
 const STAGES: [&str; 9] = [
-    ": home:",
+    ": assembler:",
     "; owner:",
     "\n  fetch:",
     "\n  cache:",
     "\n  assemble:",
     "\n  deliver:",
-    "\n  mesh:",
+    "\n  channels:",
     "\n  ring:",
     "\n  arena:",
 ];

@@ -1,7 +1,7 @@
 //! Which of the bucket's addresses the next connection goes to: in turn, but not to one that failed lately.
 //!
 //! An address whose connects fail, or take long while another is known to be no worse, is shunned for a while that doubles. When all
-//! are, the one whose while ends first is tried. Owns these few numbers; never connects.
+//! are, the one that is free first is tried. Owns these few numbers; never connects.
 
 use crate::book::AddressBook;
 use fuelrail_base::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Addresses {
         self.next %= self.places.len().max(1);
     }
 
-    /// Where the next connection goes, rather not to `slow`.
+    /// The address of the next connection, preferably not `slow`.
     pub(crate) fn choose(&mut self, now: Instant, slow: Option<SocketAddr>) -> SocketAddr {
         self.look();
         let count = self.places.len();
@@ -65,14 +65,14 @@ impl Addresses {
         self.places[at].addr
     }
 
-    /// A connection to it stands.
+    /// A connect to this address succeeded.
     pub(crate) fn connected(&mut self, addr: SocketAddr) {
         if let Some(place) = self.place(addr) {
             (place.failures, place.until) = (0, Instant::ZERO);
         }
     }
 
-    /// A connection to it failed. Many that fail together count once.
+    /// A connect to this address failed. Failures at the same time count once.
     pub(crate) fn failed(&mut self, addr: SocketAddr, now: Instant) {
         let Some(place) = self.place(addr).filter(|place| place.until <= now) else { return };
         place.until = now.after((SHUNNED_MIN * (1 << place.failures.min(6))).min(SHUNNED_MAX));

@@ -1,12 +1,12 @@
 //! The assemble stage: batches being filled, sample by sample, each in its final place.
 //!
-//! Owns the slots of open batches. A sample's place is known before its request is sent; when its blocks are home it is
+//! Owns the slots of open batches. A sample's place is known before its request is sent; when its blocks have arrived it is
 //! checked (one ETag over all its blocks, CRC-32C when the server offers it) and counted. Never fetches, never orders.
 
 use crate::conn::Proof;
-use crate::letter::{Answer, Ask, SpanId};
+use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
-use crate::places::{Drawer, Placed, Places};
+use crate::spans::{FreeLists, SampleSpan, SampleSpans};
 use core::ops::Range;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
@@ -19,7 +19,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What happens when a sample cannot be had.
+/// What happens when a sample cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BadSamples {
     /// The batch fails with the sample's error and the run ends.
@@ -27,7 +27,7 @@ pub enum BadSamples {
     Raise,
     /// The batch comes without the sample, which is counted.
     Skip,
-    /// As `Skip`, and the sample is left out of all later batches without being tried again.
+    /// As `Skip`, and the sample is left out of all later batches without another attempt.
     Quarantine,
 }
 
@@ -47,7 +47,7 @@ pub struct Assembled {
     /// The memory.
     pub slot: Slot,
     /// The samples, in order of position.
-    pub samples: Places,
+    pub samples: SampleSpans,
     /// Samples left out under `Skip` or `Quarantine`, with the reason.
     pub left_out: Vec<(SampleId, Error)>,
 }
@@ -62,10 +62,10 @@ pub struct Finished {
 }
 
 struct Sample {
-    placed: Placed,
-    /// Blocks not home yet.
+    placed: SampleSpan,
+    /// Blocks that have not arrived yet.
     missing: u32,
-    /// Which windows of the batch are its blocks'.
+    /// The indexes of its blocks' windows.
     parts: Range<usize>,
     proof: Proof,
     changed: bool,
@@ -80,11 +80,11 @@ struct Open {
     missing: usize,
 }
 
-/// What an open batch lists. Emptied when it is finished, and used again by another.
+/// The lists of an open batch. Emptied when it is finished, and used again by another.
 #[derive(Default)]
 struct Lists {
     samples: Vec<Sample>,
-    /// Windows of the blocks that are home, sample by sample: kept until the sample is proved.
+    /// Windows of the blocks that have arrived, sample by sample: kept until the sample is verified.
     windows: Vec<Option<Window>>,
 }
 
@@ -94,7 +94,7 @@ impl Lists {
     }
 }
 
-/// Lists made at the start, of each kind: as many batches as are usually open. Memory nobody has written to costs nothing.
+/// Lists made at the start, of each kind: as many batches as are usually open. Memory that was never written to costs nothing.
 const LISTS_AT_START: usize = 64;
 
 /// How often a sample whose proof fails is fetched anew.
@@ -110,10 +110,10 @@ pub(crate) struct AssembleStage {
     open: Slab<Open>,
     spare: Vec<Lists>,
     /// Lists of batches that the consumer has dropped.
-    drawer: Drawer,
+    free_lists: FreeLists,
     quarantine: HashMap<SampleId, Error>,
     finished: Vec<Finished>,
-    /// Samples to be asked for anew once no byte of their batch is lent to the disk.
+    /// Samples to be requested anew once no byte of their batch is pinned by the disk.
     postponed: Vec<(usize, u32)>,
     /// Samples whose bytes did not match their checksum or whose blocks were of two versions.
     pub unproved: u64,
@@ -130,7 +130,7 @@ impl AssembleStage {
             bad_samples,
             open: Slab::with_capacity(64),
             spare: (0..LISTS_AT_START).map(|_| Lists::with_capacity(samples)).collect(),
-            drawer: Drawer::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
+            free_lists: FreeLists::new(OPEN_BATCHES_MAX, LISTS_AT_START, samples),
             quarantine: HashMap::new(),
             finished: Vec::with_capacity(64),
             postponed: Vec::new(),
@@ -143,8 +143,8 @@ impl AssembleStage {
         self.run.learn(known);
     }
 
-    /// Opens a batch in `slot` and appends an ask for every block of it.
-    pub(crate) fn open(&mut self, seq: BatchSeq, slot: Slot, asks: &mut Vec<Ask>) {
+    /// Opens a batch in `slot` and appends a request for every block of it.
+    pub(crate) fn open(&mut self, seq: BatchSeq, slot: Slot, requests: &mut Vec<BlockRequest>) {
         let spec = self.run.batch(seq).expect("only batches of the run are opened");
         let mut filling = slot.fill();
         let mut lists = self.spare.pop().unwrap_or_default();
@@ -156,7 +156,7 @@ impl AssembleStage {
             let unit = catalog.direct_unit(id).map_or(1, |unit| unit as usize);
             assert!(filling.align(unit), "the slot has the batch's room");
             let askew = if canary::on(Mistake::AssembleMisplaces) && sample == 1 { SAMPLE_ALIGN } else { 0 };
-            let placed = Placed { id, offset: filling.at() - askew, len: catalog.size(id) as usize };
+            let placed = SampleSpan { id, offset: filling.at() - askew, len: catalog.size(id) as usize };
             let bad = self.quarantine.get(&id).cloned();
             let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {
@@ -165,7 +165,7 @@ impl AssembleStage {
                 let window = filling.carve_padded(len, len.next_multiple_of(unit));
                 let window = window.expect("the slot has the batch's room");
                 let span = SpanId { batch: batch as u32, sample, index };
-                asks.push(Ask { home: self.shard, span, block, at, window, fresh: false });
+                requests.push(BlockRequest { assembler: self.shard, span, block, at, window, fresh: false });
             }
             let first = lists.windows.len();
             lists.windows.resize_with(first + missing as usize, || None);
@@ -180,26 +180,26 @@ impl AssembleStage {
         }
     }
 
-    /// An answer came home. May append asks when a sample has to be fetched anew.
-    pub(crate) fn answer(&mut self, answer: Answer, asks: &mut Vec<Ask>) {
-        let SpanId { batch, sample: at, index } = answer.span;
+    /// Takes the owner's reply to a request. Appends requests when a sample has to be fetched anew.
+    pub(crate) fn reply(&mut self, reply: BlockReply, requests: &mut Vec<BlockRequest>) {
+        let SpanId { batch, sample: at, index } = reply.span;
         let batch = batch as usize;
         let open = &mut self.open[batch];
         let Lists { samples, windows } = &mut open.lists;
         let sample = &mut samples[at as usize];
         let windows = &mut windows[sample.parts.clone()];
         sample.missing -= 1;
-        match answer.result {
+        match reply.result {
             Err(error) => {
-                // It may be the last one out, and the batch is sealed below.
-                drop(answer.window);
+                // It may be the last window out, and the batch is sealed below.
+                drop(reply.window);
                 sample.bad.get_or_insert(error);
             }
             Ok((proof, _)) => {
                 sample.changed |= matches!((sample.proof.etag, proof.etag), (Some(a), Some(b)) if a != b);
                 sample.proof.etag = sample.proof.etag.or(proof.etag);
                 sample.proof.crc32c = sample.proof.crc32c.or(proof.crc32c);
-                windows[index as usize] = Some(answer.window);
+                windows[index as usize] = Some(reply.window);
             }
         }
         if sample.missing > 0 {
@@ -209,7 +209,7 @@ impl AssembleStage {
         if let Some(fault) = fault {
             self.unproved += 1;
             if sample.rechecks < RECHECKS_MAX {
-                self.ask_again(batch, at, asks);
+                self.request_again(batch, at, requests);
                 return;
             }
             sample.bad = Some(fault);
@@ -228,23 +228,23 @@ impl AssembleStage {
         }
     }
 
-    /// Samples wait until the disk is done with their batch's memory.
+    /// Whether samples wait until the disk is done with their batch's memory.
     pub(crate) fn has_postponed(&self) -> bool {
         !self.postponed.is_empty()
     }
 
-    /// Asks for what had to wait, where it need not any more.
-    pub(crate) fn resume(&mut self, asks: &mut Vec<Ask>) {
+    /// Requests the postponed samples whose batch is no longer pinned.
+    pub(crate) fn resume(&mut self, requests: &mut Vec<BlockRequest>) {
         for (batch, at) in core::mem::take(&mut self.postponed) {
-            self.ask_again(batch, at, asks);
+            self.request_again(batch, at, requests);
         }
     }
 
-    /// Asks for all blocks of a sample again, past the caches.
-    fn ask_again(&mut self, batch: usize, at: u32, asks: &mut Vec<Ask>) {
+    /// Requests all blocks of a sample again, past the caches.
+    fn request_again(&mut self, batch: usize, at: u32, requests: &mut Vec<BlockRequest>) {
         let open = &mut self.open[batch];
         let parts = &mut open.lists.windows[open.lists.samples[at as usize].parts.clone()];
-        // Blocks of other samples of the batch may be lent at any moment from now on: that must not matter any more.
+        // From now on, pins of other samples' blocks must not keep these windows from being written.
         if !parts.iter_mut().flatten().all(Window::end_loans) {
             return self.postponed.push((batch, at));
         }
@@ -257,11 +257,11 @@ impl AssembleStage {
         sample.missing = sample.parts.len() as u32;
         let id = sample.placed.id;
         for (index, part) in windows[sample.parts.clone()].iter_mut().enumerate() {
-            let mut window = part.take().expect("all parts are home");
+            let mut window = part.take().expect("all parts have arrived");
             window.rewind(0);
             let block = BlockId { sample: id, index: index as u32 };
             let span = SpanId { batch: batch as u32, sample: at, index: index as u32 };
-            asks.push(Ask { home: self.shard, span, block, at: due, window, fresh: true });
+            requests.push(BlockRequest { assembler: self.shard, span, block, at: due, window, fresh: true });
         }
     }
 
@@ -269,8 +269,9 @@ impl AssembleStage {
         let Open { spec, filling, mut lists, .. } = self.open.remove(batch);
         lists.windows.clear();
         let seq = spec.seq;
-        let slot = filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch are home"));
-        let mut placed = self.drawer.list();
+        let slot =
+            filling.seal().unwrap_or_else(|_| unreachable!("all windows of a finished batch have been returned"));
+        let mut placed = self.free_lists.list();
         let mut left_out = Vec::new();
         for sample in lists.samples.drain(..) {
             match sample.bad {
@@ -308,7 +309,7 @@ impl AssembleStage {
     }
 }
 
-/// Checks a sample whose blocks are all home in `windows`. `None` when it is good.
+/// Checks a sample whose blocks are all in `windows`. `None` when it is good.
 fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
     if sample.changed {
         return Some(
@@ -317,7 +318,7 @@ fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
         );
     }
     let promised = sample.proof.crc32c?;
-    let parts = windows.iter().map(|w| w.as_ref().expect("all parts are home").bytes());
+    let parts = windows.iter().map(|w| w.as_ref().expect("all parts have arrived").bytes());
     let actual = parts.fold(0, crc32c::crc32c_append);
     (actual != promised && !canary::on(Mistake::AssembleTrusts)).then(|| {
         Error::new(Kind::Mismatch, format!("its CRC-32C is {actual:08x}, the server promised {promised:08x}"))

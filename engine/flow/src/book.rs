@@ -1,7 +1,7 @@
-//! The addresses of a bucket's host, as they are now: one thread looks the name up again and writes, all shards read.
+//! The current addresses of a bucket's host: one thread resolves the name again and writes, all shards read.
 //!
-//! Owns the list and its version. A shard looks at one number before it connects; only when that has changed it takes the list. Never
-//! looks a name up, never decides when to.
+//! Owns the list and its version. A shard reads the version before it connects, and takes the list only when it has changed.
+//! Never resolves a name, never decides when to.
 
 use fuelrail_base::sync::Mutex;
 use fuelrail_base::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +15,15 @@ pub struct AddressBook {
     /// Changed under the lock and looked at before it is taken: so the lock makes the list visible.
     version: AtomicU64,
     current: Mutex<Arc<[SocketAddr]>>,
-    /// Gone with the book, which ends whoever looks names up.
+    /// Dropped with the book, which ends the thread that resolves names.
     _open: Sender<()>,
 }
 
-/// Tells when the last reader of a book is gone.
+/// Disconnected when the last reader of a book is gone.
 pub type Closed = Receiver<()>;
 
 impl AddressBook {
-    /// A book with these addresses, and what tells that nobody reads it any more.
+    /// A book with these addresses, and the receiver that is disconnected when the book is dropped.
     #[must_use]
     pub fn new(addresses: Vec<SocketAddr>) -> (AddressBook, Closed) {
         let (open, closed) = channel();
@@ -37,7 +37,7 @@ impl AddressBook {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces them. A list without any is passed over: the old ones may still answer.
+    /// Replaces them. An empty list is ignored: the old addresses may still work.
     pub fn set(&self, addresses: Vec<SocketAddr>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !addresses.is_empty() && **current != *addresses {

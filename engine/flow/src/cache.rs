@@ -1,7 +1,7 @@
-//! The RAM cache of blocks: bytes only. Which blocks it holds is the brain's decision.
+//! The RAM cache of blocks: bytes only. Which blocks it holds is the planner's decision.
 //!
 //! Owns one slot of the arena and cuts it into extents. A block may lie in several extents, so the cache is never too
-//! fragmented to hold what the brain says fits; hits copy into the batch anyway, so being in pieces costs nothing.
+//! fragmented to hold what the planner says fits; hits copy into the batch anyway, so being in pieces costs nothing.
 
 use crate::conn::Proof;
 use fuelrail_base::BlockId;
@@ -11,14 +11,14 @@ use fuelrail_plan::policy::{self, BlockMap, PolicyName, map_bytes};
 use slab::Slab;
 
 /// Extents deal in granules. One of them stands for one byte here, so that small blocks waste nothing of the capacity the
-/// brain accounts for.
+/// planner accounts for.
 const BYTE: u64 = EXTENT_GRANULE;
 
 /// Free pieces of the memory that the table has room for at the start.
 const PIECES_AT_START: usize = 4096;
 
 struct Cached {
-    /// Where it lies: offset and length. Nearly always in one piece.
+    /// Its extents: offset and length. Nearly always one.
     first: (u64, u64),
     others: Box<[(u64, u64)]>,
     proof: Proof,
@@ -30,7 +30,7 @@ impl Cached {
     }
 }
 
-/// Most bytes of memory beside the blocks themselves that each cached one takes: what the policy knows of it, and where it lies.
+/// Most bytes of memory beside the blocks themselves that each cached one takes: the policy's entry and the block's place.
 #[must_use]
 pub fn cached_block_bytes(policy: PolicyName) -> u64 {
     policy::block_bytes(policy) + map_bytes::<u32>() + (size_of::<Cached>() + align_of::<Cached>()) as u64
@@ -60,7 +60,7 @@ impl CacheStage {
     /// Copies a block in.
     ///
     /// # Panics
-    /// When the brain's account of the capacity is wrong.
+    /// When the planner's accounting of the capacity is wrong.
     pub(crate) fn keep(&mut self, block: BlockId, bytes: &[u8], proof: Proof) {
         let (first, mut rest) = self.keep_start(bytes);
         let mut others = Vec::new();
@@ -78,7 +78,7 @@ impl CacheStage {
 
     /// Copies as much from the start of `bytes` as finds room in one piece; returns where it lies, and the rest.
     fn keep_start<'a>(&mut self, bytes: &'a [u8]) -> ((u64, u64), &'a [u8]) {
-        let piece = self.extents.alloc_up_to(bytes.len() as u64 * BYTE).expect("the brain keeps within the capacity");
+        let piece = self.extents.alloc_up_to(bytes.len() as u64 * BYTE).expect("the planner keeps within the capacity");
         let (at, len) = (piece.0 / BYTE, piece.1 / BYTE);
         let (now, later) = bytes.split_at(len as usize);
         self.memory[at as usize..(at + len) as usize].copy_from_slice(now);
@@ -105,7 +105,7 @@ impl CacheStage {
 
     /// Drops a block.
     pub(crate) fn evict(&mut self, block: BlockId) {
-        let place = self.blocks.remove(&block).expect("the brain evicts only what it kept");
+        let place = self.blocks.remove(&block).expect("the planner evicts only what it kept");
         let cached = self.cached.remove(place as usize);
         for (at, len) in cached.pieces() {
             self.extents.free(at * BYTE, len * BYTE);

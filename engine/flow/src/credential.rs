@@ -1,8 +1,8 @@
 //! The credential that the whole process signs with now, and each shard's view of it.
 //!
 //! Owns the cell that one thread fills and all shards read, and how far the bucket's clock is from this machine's. A shard
-//! looks at one number per request; only when that has changed it takes the new credential, so nothing waits for whoever
-//! fetches one. Never fetches a credential, never decides when to.
+//! reads one version number per request; only when that has changed it takes the new credential, so no request waits while one
+//! is fetched. Never fetches a credential, never decides when to.
 
 use fuelrail_base::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use fuelrail_base::sync::{Mutex, MutexGuard};
@@ -19,21 +19,21 @@ pub struct Authority {
     /// Grows with every new credential, behind the lock and looked at before it is taken: so the lock makes it visible.
     version: AtomicU64,
     current: Mutex<Arc<Credential>>,
-    /// How much later it is at the bucket than here, seconds.
+    /// The bucket's clock minus this machine's, seconds.
     skew_s: AtomicI64,
-    /// A bucket has refused the credential as ended.
+    /// A bucket has refused the credential as expired.
     refused: AtomicBool,
-    /// Why the last attempt to get a new one failed.
+    /// Why the last renewal failed.
     trouble: Mutex<Option<String>>,
-    /// Wakes whoever gets new ones.
+    /// Wakes the thread that renews it.
     waker: Waker,
 }
 
-/// Clocks that differ by less agree: answers are on their way for a while, and dates are in whole seconds.
+/// Clocks that differ by less agree: responses take time, and dates are in whole seconds.
 const SKEW_S_MIN: u64 = 60;
 
 impl Authority {
-    /// Signs with `credential` from now on, at the time that `clock` tells.
+    /// Signs with `credential` from now on, at the time that `clock` returns.
     #[must_use]
     pub fn new(realm: Realm, credential: Credential, clock: fn() -> WallTime) -> Authority {
         Authority {
@@ -48,7 +48,7 @@ impl Authority {
         }
     }
 
-    /// The region that is signed for; empty where signatures have none.
+    /// The region of signatures; empty where they have none.
     #[must_use]
     pub fn region(&self) -> &str {
         &self.realm.scope.region
@@ -60,7 +60,7 @@ impl Authority {
         (self.clock)().shifted(self.skew_s.load(Ordering::Relaxed))
     }
 
-    /// What is signed with now.
+    /// The credential in use.
     #[must_use]
     pub fn credential(&self) -> Arc<Credential> {
         Arc::clone(&locked(&self.current))
@@ -79,24 +79,24 @@ impl Authority {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No new credential could be had. The old one goes on serving; what it is refused with says why.
+    /// Notes why a renewal failed. The old credential stays in use; a refusal of it then carries `why`.
     pub fn note_trouble(&self, why: String) {
         *locked(&self.trouble) = Some(why);
     }
 
-    /// Whether a bucket has refused the credential as ended since the last one was [`set`](Authority::set).
+    /// Whether a bucket has refused the credential as expired since the last one was [`set`](Authority::set).
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Wakes whoever gets new credentials: it sleeps on this.
+    /// The waker of the thread that renews credentials.
     #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// A bucket says that the credential has ended or that the clocks differ: which of the two, the date of its answer tells.
+    /// Handles a refusal as expired or for a wrong clock; the date of the response tells which of the two it is.
     fn refuse(&self, server_time: Option<WallTime>) {
         if let Some(server_time) = server_time
             && server_time.seconds_since(self.now()).unsigned_abs() > SKEW_S_MIN
@@ -111,7 +111,7 @@ impl Authority {
 
 impl Drop for Authority {
     fn drop(&mut self) {
-        // Nobody signs any more: whoever gets new credentials has nothing left to do.
+        // No request is signed any more: the thread that renews credentials ends.
         self.waker.wake();
     }
 }
@@ -120,8 +120,8 @@ fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
     cell.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a refusal means, given who asked: one about credentials is retried only where there are any, and the authority hears
-/// of it; one that repeats a secret ends before it. `server_time` is the date of the answer.
+/// What a refusal means, given the credentials: one about credentials is retried only where there are any, and the authority is
+/// told; one that repeats a secret is cut before it. `server_time` is the date of the response.
 #[must_use]
 pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<WallTime>) -> Error {
     let error = match authority {
@@ -133,7 +133,7 @@ pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<W
         (Kind::Expired, Some(authority)) => {
             authority.refuse(server_time);
             let trouble = locked(&authority.trouble).clone();
-            trouble.map_or(error.clone(), |why| error.with_hint(format!("no new credentials could be had: {why}")))
+            trouble.map_or(error.clone(), |why| error.with_hint(format!("renewing the credentials failed: {why}")))
         }
         (Kind::Expired, None) => Error::new(Kind::Denied, error.cause()).with_hint(UNSIGNED),
         _ => error,
@@ -150,9 +150,9 @@ fn spared(error: Error, credential: &Credential) -> Error {
 }
 
 const UNSIGNED: &str = "no credentials were sent: set anonymous = false (FUELRAIL_ANONYMOUS=false) to sign requests to a plain \
-                        URI, or let everybody read the bucket";
+                        URI, or allow public reads of the bucket";
 
-/// Signs on one thread.
+/// Signs the requests of one thread.
 pub struct Signatory {
     authority: Arc<Authority>,
     version: u64,
@@ -169,7 +169,7 @@ impl Signatory {
         Signatory { authority, version, credential, signer }
     }
 
-    /// Whose signatures these are.
+    /// The authority it signs for.
     #[must_use]
     pub fn authority(&self) -> &Arc<Authority> {
         &self.authority

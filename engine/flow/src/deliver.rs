@@ -1,7 +1,7 @@
 //! The deliver stage and the outlet: finished batches reach the consumer in order.
 //!
 //! A shard sends its batches in the order of their numbers; the outlet merges the shards, batch by batch, so order never
-//! depends on who was faster. Owns the hand-off lanes. Never touches payload.
+//! depends on which shard was faster. Owns the hand-off lanes. Never touches payload.
 
 use crate::assemble::Finished;
 use crate::failure::Failure;
@@ -14,31 +14,31 @@ use fuelrail_io::{Receiver, Sender, Waker};
 use fuelrail_plan::importance::Known;
 use std::sync::{Arc, PoisonError};
 
-/// What the consumer and all shards of a run share: how far it is, what is drawn, and why it has failed. All loads and stores of
+/// What the consumer and all shards of a run share: batches taken, epochs drawn, and why the run has failed. All loads and stores of
 /// numbers are relaxed: waking a shard, or the lock, makes visible what comes with them.
 #[derive(Debug, Default)]
 pub struct Consumer {
     /// Batches taken so far, over all shards.
     taken: AtomicU64,
-    /// Someone is blocked in `next_batch`.
+    /// The consumer is blocked in `next_batch`.
     waits: AtomicBool,
     /// Which epochs are drawn. The lock is taken once an epoch: shards look at the count.
     known: Mutex<Option<Known>>,
-    /// How often `known` was told.
+    /// How often `known` was set.
     told: AtomicU64,
     /// Why the run has failed, if it has.
     pub failure: Failure,
 }
 
 impl Consumer {
-    /// Tells all shards that more epochs are drawn. They look when they are woken.
+    /// Tells all shards which epochs are drawn. They check when they are woken.
     pub fn tell(&self, known: Known) {
         let mut place = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(known);
         self.told.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was told since `seen`, which is brought up to date.
+    /// The epochs drawn, if that changed since `seen`, which is brought up to date.
     pub(crate) fn news(&self, seen: &mut u64) -> Option<Known> {
         let told = self.told.load(Ordering::Relaxed);
         if told == *seen {
@@ -62,7 +62,7 @@ impl Consumer {
 /// The deliver stage of one shard.
 pub(crate) struct DeliverStage {
     out: Sender<Finished>,
-    /// Finished before their turn.
+    /// Finished before earlier batches.
     early: Turns<Finished>,
     next: u64,
     stride: u64,
@@ -85,7 +85,7 @@ impl DeliverStage {
         self.early.insert(finished.seq.0 ^ neighbour, finished);
     }
 
-    /// Sends what is due. Returns whether the consumer is still there.
+    /// Sends what is due. False when the consumer is gone.
     pub(crate) fn flush(&mut self, now: Instant, taken: u64) -> bool {
         while let Some(finished) = self.early.remove(self.next) {
             match self.out.send(finished) {
@@ -114,7 +114,7 @@ impl DeliverStage {
     }
 }
 
-/// The consumer's end: all shards' batches, merged in order.
+/// The consumer's end of all shards' lanes: their batches, merged in order.
 pub struct Outlet {
     lanes: Vec<Receiver<Finished>>,
     shards: Vec<Waker>,
@@ -146,7 +146,7 @@ impl Outlet {
         debug_assert_eq!(finished.seq.0, self.next, "a shard sends its batches in order");
         self.next += 1;
         self.consumer.taken.store(self.next, Ordering::Relaxed);
-        // The place is its own shard's: the others sleep on.
+        // The freed place is in this shard's lane: the others need not wake.
         self.shards[lane].wake();
         Some(finished)
     }
@@ -157,7 +157,7 @@ impl Outlet {
         &self.consumer
     }
 
-    /// Tells the shards whether the consumer is blocked. A starving consumer opens the look-ahead, and how long it waits is no part
+    /// Tells the shards whether the consumer is blocked. A starving consumer deepens the look-ahead, and its waits are no part
     /// of its steps: all shards are woken when a wait begins and when it ends.
     pub fn set_waiting(&self, waits: bool) {
         if self.consumer.waits.swap(waits, Ordering::Relaxed) != waits {
@@ -165,7 +165,7 @@ impl Outlet {
         }
     }
 
-    /// Sets who is woken when a batch arrives.
+    /// Sets the waker that is called when a batch arrives.
     pub fn set_waker(&self, waker: &Waker) {
         for lane in &self.lanes {
             lane.set_waker(waker.clone());

@@ -1,11 +1,11 @@
 //! Why a run has failed, for all of its threads to see.
 //!
-//! The first cause wins. Setting it wakes everybody who may be asleep, and each then ends by itself: a run in which one thread
+//! The first cause wins. Setting it wakes every thread that may be asleep, and each then ends by itself: a run in which one thread
 //! is missing cannot go on.
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::Waker;
-use fuelrail_plan::brain::GivenUp;
+use fuelrail_plan::planner::GivenUp;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -24,12 +24,12 @@ impl Failure {
         self.cause.get()
     }
 
-    /// Has a failure wake this one, too. Look at [`cause`](Failure::cause) after it, and before every sleep.
+    /// Registers a waker that a failure calls. Check [`cause`](Failure::cause) afterwards, and before every sleep.
     pub fn wakes(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
 
-    /// Does the work of a thread, of which an error or a panic is the run's failure. `None` then.
+    /// Runs a thread's `work`; an error or a panic of it fails the run, and returns `None`.
     pub fn guard<T>(&self, thread: impl Display, work: impl FnOnce() -> Result<T>) -> Option<T> {
         let cause = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(done)) => return Some(done),
@@ -63,13 +63,13 @@ pub(crate) fn given_up(last: Option<Error>, why: GivenUp) -> Error {
         }
         GivenUp::Late(time) => {
             Error::new(kind, format!("it kept failing for {} s; the last attempt: {cause}", time.as_secs())).with_hint(
-                "others are served: look at this object, or at the way to it; request_limit_s says how long to try",
+                "others are served: look at this object, or at the network path to it; request_limit_s says how long to try",
             )
         }
     }
 }
 
-/// What helps where every attempt failed in a way that might have passed.
+/// The hint where every attempt failed in a way that can be temporary.
 const GIVEN_UP: &str =
     "look at the server's logs and at what is between (proxies, load balancers), or raise attempts_max";
 

@@ -1,6 +1,6 @@
 //! The fetch stage: requests for blocks, over the transport that the bucket's scheme names.
 //!
-//! Owns the requests that wait for a place and the outcomes of those that ended. Never decides what to fetch or whether to try again.
+//! Owns the requests that wait for a connection and the outcomes of those that ended. Never decides what to fetch or retry.
 
 use crate::conn::{Asked, Exchange, Outcome};
 use crate::credential::judged;
@@ -9,12 +9,12 @@ use files::Files;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, WallTime};
 use fuelrail_io::{Done, Ring, Slot, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::Scheme;
 use http::Http;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use transport::{Begin, Requests, Transport, Turn};
+use transport::{Begin, Requests, Transport, TransportIo};
 
 pub use transport::FetchStats;
 pub(crate) use transport::Second;
@@ -43,8 +43,8 @@ macro_rules! forward {
     ($(fn $method:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[doc = concat!("See `Transport::", stringify!($method), "`.")]
         pub(crate) fn $method<R: Ring>(&mut self, ring: &mut R, now: Instant, $($arg: $type),*) $(-> $result)? {
-            let turn = &mut Turn { ring, now, requests: &mut self.requests };
-            call!(&mut self.source, $method(turn $(, $arg)*))
+            let io = &mut TransportIo { ring, now, requests: &mut self.requests };
+            call!(&mut self.source, $method(io $(, $arg)*))
         }
     )*};
 }
@@ -74,12 +74,12 @@ impl FetchStage {
         FetchStage { requests, source, get_latency: Histogram::new() }
     }
 
-    /// Takes a request for the missing end of `window`. It waits when there is no place for it.
+    /// Takes a request for the missing end of `window`. It waits until a connection is free.
     pub(crate) fn request(&mut self, asked: Asked, window: Window, now: Instant) {
         self.requests.waiting.push_back(Exchange::new(asked, window, now));
     }
 
-    /// Requests that wait for a place.
+    /// Requests that wait for a connection.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.waiting.len()
     }
@@ -98,12 +98,12 @@ impl FetchStage {
         fn cancel_seconds(fetch: FetchId);
     }
 
-    /// Ends everything, for good.
+    /// Ends all requests and connections, at shutdown.
     pub(crate) fn close<R: Ring>(&mut self, ring: &mut R) {
         call!(&mut self.source, close(ring));
     }
 
-    /// What an error of this stage means, given who asked.
+    /// What an error of this stage means, given the credentials of its request.
     pub(crate) fn judged(&self, error: Error, server_time: Option<WallTime>) -> Error {
         let Requests { objects, signatory, .. } = &self.requests;
         let error = match objects.go_between() {
@@ -113,18 +113,18 @@ impl FetchStage {
         judged(error, signatory.as_ref().map(|signatory| &**signatory.authority()), server_time)
     }
 
-    /// Something ended since [`outcomes`](FetchStage::outcomes) was called.
+    /// A request ended since [`outcomes`](FetchStage::outcomes) was called.
     pub(crate) fn has_outcomes(&self) -> bool {
         !self.requests.outcomes.is_empty()
     }
 
-    /// What ended since the last call.
+    /// Outcomes since the last call.
     pub(crate) fn outcomes(&mut self) -> Vec<Outcome> {
         self.requests.taken -= self.requests.outcomes.len();
         core::mem::take(&mut self.requests.outcomes)
     }
 
-    /// Gives an emptied outcome list back, so that its memory is used again.
+    /// Takes back an emptied outcome list, to use its memory again.
     pub(crate) fn recycle(&mut self, mut outcomes: Vec<Outcome>) {
         outcomes.clear();
         if self.requests.outcomes.is_empty() {
@@ -145,6 +145,6 @@ impl FetchStage {
     pub(crate) fn describe(&self, now: Instant) -> String {
         let (outstanding, waiting) = (self.outstanding(), self.waiting());
         let transport = call!(&self.source, describe(now));
-        format!("fetch: {outstanding} requests outstanding, {waiting} waiting for a place, {transport}")
+        format!("fetch: {outstanding} requests outstanding, {waiting} waiting to be sent, {transport}")
     }
 }

@@ -1,4 +1,4 @@
-//! A gate: what a bounded hand-off between two stages has to tell. Near full means downstream is slow, near empty means
+//! A gate: the queue gauge of a bounded hand-off between two stages. Near full means downstream is slow, near empty means
 //! upstream is.
 
 use core::fmt;
@@ -66,7 +66,7 @@ impl Gate {
         self.left(now, self.left + 1);
     }
 
-    /// What it has to tell.
+    /// Its figures now.
     #[must_use]
     pub fn facts(&self) -> GateFacts {
         GateFacts {

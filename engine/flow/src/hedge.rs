@@ -2,7 +2,7 @@
 //!
 //! A second request has a window of its own, in a spare slot, because the first one's belongs to its connection until its last
 //! operation is reaped. Whichever is whole first wins: when that is the second, its bytes are copied as soon as the other window is
-//! home. Owns the spare slots; the state of a race lies in its fetch's record. Never talks to a connection: it says what is to be done.
+//! returned. Owns the spare slots; the state of a race is in its fetch's record. Never touches a connection: it returns verdicts.
 
 use crate::conn::{End, Outcome, Proof};
 use fuelrail_base::{Duration, Instant, Kind};
@@ -13,7 +13,7 @@ use fuelrail_io::{Filling, Slot, Window};
 pub struct Spares {
     /// Second requests under way at once.
     pub slots: usize,
-    /// The longest block one of them may be for. Of a longer one the first request is given up, and what is missing asked for
+    /// The longest block one of them may be for. For a longer one the first request is given up, and the rest requested
     /// elsewhere.
     pub slot_bytes: usize,
 }
@@ -43,15 +43,15 @@ impl Spares {
 
 /// What the end of a request means.
 pub(crate) enum Verdict {
-    /// As if there had been no other. Others may be under way, into memory nobody waits for.
+    /// The fetch is over with this outcome. Others may be under way, into memory that is not needed.
     Over(Outcome),
-    /// A second was whole before the first; `window` is the first's, full and home.
+    /// A second was complete before the first; `window` is the first's, full and returned.
     Outrun { window: Window, proof: Proof, first_byte: Duration, total: Duration, waited: Duration },
-    /// A second is whole: the first is to be given up, so that its window comes home.
+    /// A second is complete: the first is to be given up, so that its window is returned.
     GiveUp,
     /// One ended and brought nothing, another goes on.
     Halved { kind: Option<Kind>, second: bool },
-    /// Nobody waited for it.
+    /// The outcome was not needed.
     Nothing,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Race {
     /// When the first request was sent.
     since: Instant,
-    /// How the first ended, if it did and brought nothing: told if the others bring nothing, too.
+    /// How the first ended, if it failed: reported if the others fail, too.
     first: Option<Outcome>,
     /// Second requests under way.
     running: u32,
@@ -84,7 +84,7 @@ impl Hedges {
         Hedges { slot_bytes, slots, spares, wasted_bytes: 0, copied_bytes: 0 }
     }
 
-    /// Whether a block of this length can be asked for a second time now.
+    /// Whether there is memory for a second request for a block of this length.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         !self.spares.is_empty() && bytes <= self.slot_bytes as u64
     }
@@ -135,7 +135,7 @@ impl Hedges {
                 let first = if race.running == 0 { race.first.take() } else { None };
                 if let Some(first) = first {
                     *place = None;
-                    // The first's end has been told of: now it is the second's turn.
+                    // The first's end was reported as `Halved`: the second's now ends the fetch.
                     return Verdict::Over(first.because_of(end));
                 }
                 if race.first.is_some() {
@@ -149,21 +149,21 @@ impl Hedges {
         }
     }
 
-    /// The first's window is home, and a second is whole.
+    /// Ends a race whose first window is returned and whose second request is complete.
     fn outrun(&mut self, place: &mut Option<Box<Race>>, first: Outcome) -> Verdict {
         let whole = place.take().and_then(|race| Some((race.since, race.whole?)));
-        let Some((since, (whole, at))) = whole else { unreachable!("one is whole") };
+        let Some((since, (whole, at))) = whole else { unreachable!("a second is complete") };
         let End::Landed { proof, first_byte, total } = whole.end else { unreachable!("it landed") };
         let mut window = first.window;
         self.wasted_bytes += window.filled() as u64;
-        // What had landed may be of another version than what came whole.
+        // What had landed may be of another version than the complete copy.
         window.rewind(0);
         self.copied_bytes += window.put(whole.window.bytes()) as u64;
         self.take_back(whole.window, whole.spare);
         Verdict::Outrun { window, proof, first_byte, total, waited: at.since(since) }
     }
 
-    /// What a second request brought is not needed. How it ended.
+    /// Discards what a second request brought; returns how it ended.
     pub(crate) fn waste(&mut self, second: Outcome) -> End {
         self.wasted_bytes += second.window.filled() as u64;
         self.take_back(second.window, second.spare);
@@ -173,7 +173,7 @@ impl Hedges {
     fn take_back(&mut self, window: Window, spare: Option<Filling>) {
         drop(window);
         let spare = spare.expect("a second request lands in spare memory");
-        self.spares.push(spare.seal().expect("its only window is home"));
+        self.spares.push(spare.seal().expect("its only window is returned"));
     }
 
     /// One line for the watchdog.

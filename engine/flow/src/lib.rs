@@ -1,14 +1,14 @@
-//! The stages in order, the gates between them, and the shard that drives them.
+//! The stages in order, the queue gauges (gates) between them, and the shard that drives them.
 //!
-//! `fetch` → (`cache`) → `assemble` → `deliver`, each told what to do by the brain. Knows no clock but the ring's, no
+//! `fetch` → (`cache`) → `assemble` → `deliver`, each driven by the planner's commands. Knows no clock but the ring's, no
 //! file, no thread: the same flow runs on io_uring and in virtual time.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod assemble;
-mod board;
 mod book;
 mod cache;
+mod channels;
 mod conn;
 mod credential;
 mod deliver;
@@ -16,23 +16,23 @@ mod failure;
 mod fetch;
 mod gate;
 mod hedge;
-mod letter;
 mod listing;
-mod mesh;
+mod messages;
 #[cfg(all(test, loom))]
 mod models;
 mod objects;
-mod places;
 mod setup;
 mod shard;
+mod spans;
 mod spill;
+mod status;
 #[cfg(test)]
 mod tests;
 
 pub use assemble::{Assembled, BadSamples, Finished};
-pub use board::{Board, Snapshot};
 pub use book::{AddressBook, Closed};
 pub use cache::cached_block_bytes;
+pub use channels::{ChannelEnds, channels, keep_for_others};
 pub use conn::Proof;
 pub use credential::{Authority, Signatory, judged};
 pub use deliver::{Consumer, Outlet};
@@ -41,11 +41,12 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
-pub use mesh::{MeshEnds, keep_for_others, mesh};
 pub use objects::Objects;
-pub use places::{Placed, Places};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
+pub use spans::{SampleSpan, SampleSpans};
 pub use spill::{
-    Contents, DiskStats, Known, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume, spill_memory_bytes,
+    Contents, DiskStats, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+    spill_memory_bytes,
 };
+pub use status::{ShardStatus, Snapshot};

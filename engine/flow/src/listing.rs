@@ -1,6 +1,6 @@
-//! What a bucket holds, packed: millions of keys, lengths and entity tags in a few large pieces of memory.
+//! A packed listing: millions of keys, lengths and entity tags in a few large pieces of memory.
 //!
-//! Owns 34 bytes an object beside its key, plus the text of tags that are neither an MD5 nor what Azure writes. Never asks a bucket.
+//! Owns 34 bytes an object beside its key, plus the text of tags that are neither an MD5 nor what Azure writes. Never lists a bucket.
 
 use fuelrail_wire::Etag;
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub struct Listed {
     pub etag: Option<String>,
 }
 
-/// Many listed objects. Kept in chunks as they came: joining them would take their memory twice.
+/// Many listed objects, in chunks as they were added: joining them would take their memory twice.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     chunks: Vec<Chunk>,
@@ -58,7 +58,7 @@ impl Listing {
         self.len += other.len;
     }
 
-    /// Gives back what the last chunk has taken and does not need.
+    /// Frees memory that the last chunk does not need.
     fn close(&mut self) {
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.shrink();
@@ -173,7 +173,7 @@ impl Listing {
         picked
     }
 
-    /// The lengths, taken out: from then on only keys and tags can be asked for.
+    /// Takes the lengths out: from then on only keys and tags can be read.
     pub(crate) fn take_sizes(&mut self) -> Vec<u64> {
         let mut sizes = Vec::with_capacity(self.len);
         self.chunks.iter_mut().for_each(|chunk| sizes.append(&mut std::mem::take(&mut chunk.sizes)));

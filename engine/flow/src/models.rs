@@ -3,11 +3,11 @@
 //! As in `fuelrail-io`: a thread that sleeps for ever shows what is lost, and each ordering is needed by one of the models.
 
 use crate::assemble::Finished;
-use crate::board::{Board, Snapshot};
 use crate::book::AddressBook;
 use crate::credential::Authority;
 use crate::deliver::{Consumer, DeliverStage, Outlet};
-use crate::spill::{SpillDesk, Supply};
+use crate::spill::{SegmentChannel, SegmentGrant};
+use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::sync::trial::{self, JoinHandle, thread};
 use fuelrail_base::{BatchSeq, Duration, Error, Instant, Kind, WallTime};
 use fuelrail_io::{Waker, lane};
@@ -68,69 +68,69 @@ fn batches_reach_a_blocked_consumer(sleep: Sleep) {
     join(shard);
 }
 
-/// What the consumer tells a sleeping shard is found by it: that it waits, that epochs are drawn, that the run ends.
+/// A sleeping shard finds what the consumer sets: that it waits, that epochs are drawn, that the run ends.
 fn a_shard_hears_the_consumer(sleep: Sleep) {
     let (_out, into) = lane(1);
-    let (consumer, board, shard) = (Arc::new(Consumer::default()), Arc::new(Board::default()), Waker::sleeper());
+    let (consumer, status, shard) = (Arc::new(Consumer::default()), Arc::new(ShardStatus::default()), Waker::sleeper());
     let outlet = Outlet::new(vec![into], vec![shard.clone()], consumer.clone(), 1);
     let thread = thread::spawn({
-        let (board, shard) = (board.clone(), shard.clone());
+        let (status, shard) = (status.clone(), shard.clone());
         move || {
             let mut heard = 0;
             sleep(&shard, &mut || consumer.waits());
             sleep(&shard, &mut || consumer.news(&mut heard).is_some());
-            sleep(&shard, &mut || board.is_stopped());
+            sleep(&shard, &mut || status.is_stopped());
         }
     });
     outlet.set_waiting(true);
     let drawn = Horizons::new(ImportanceConfig::default(), 1, 0, 1, 0, None).expect("a good configuration");
     outlet.consumer().tell(drawn.known());
     shard.wake();
-    board.stop();
+    status.stop();
     shard.wake();
     join(thread);
 }
 
-/// Who asks for a snapshot gets one made since, or the last one of a shard that is gone.
-fn a_snapshot_is_not_older_than_asked(look: fn(&Board, u64) -> Option<Snapshot>) {
-    let (board, shard) = (Arc::new(Board::default()), Waker::sleeper());
+/// A requested snapshot is newer than its request, or the last one of a shard that has ended.
+fn a_snapshot_is_not_older_than_asked(look: fn(&ShardStatus, u64) -> Option<Snapshot>) {
+    let (status, shard) = (Arc::new(ShardStatus::default()), Waker::sleeper());
     let thread = thread::spawn({
-        let (board, shard) = (board.clone(), shard.clone());
+        let (status, shard) = (status.clone(), shard.clone());
         move || {
             let publish = |operations| {
-                let serial = board.wanted();
-                board.publish(Snapshot { serial, operations, ..Snapshot::default() });
+                let serial = status.wanted();
+                status.publish(Snapshot { serial, operations, ..Snapshot::default() });
             };
-            sleep_until(&shard, &mut || board.wanted() > 0);
+            sleep_until(&shard, &mut || status.wanted() > 0);
             publish(1);
             publish(0);
-            board.leave();
+            status.leave();
         }
     });
-    let serial = board.request();
+    let serial = status.request();
     shard.wake();
-    if let Some(snapshot) = look(&board, serial) {
+    if let Some(snapshot) = look(&status, serial) {
         assert!(snapshot.serial >= serial);
     }
-    if let Some(snapshot) = look(&board, serial + 1) {
+    if let Some(snapshot) = look(&status, serial + 1) {
         assert_eq!((snapshot.serial, snapshot.operations), (serial, 0), "what is said at last");
     }
     join(thread);
 }
 
-/// A segment given while the shard says whom to wake is found, or wakes it.
-fn a_supply_wakes_a_shard(sleep: Sleep) {
-    let (desk, shard) = (Arc::new(SpillDesk::default()), Waker::sleeper());
-    let keeper = thread::spawn({
-        let desk = desk.clone();
-        move || assert!(desk.supply(Supply::NoMore), "there is room")
+/// A grant sent while the shard registers its waker is found, or wakes it.
+fn a_grant_wakes_a_shard(sleep: Sleep) {
+    let (channel, shard) = (Arc::new(SegmentChannel::default()), Waker::sleeper());
+    let manager = thread::spawn({
+        let channel = channel.clone();
+        move || assert!(channel.grant(SegmentGrant::NoMore), "there is room")
     });
-    desk.set_shard(shard.clone());
-    sleep(&shard, &mut || desk.next_supply().is_some());
-    join(keeper);
+    channel.set_shard(shard.clone());
+    sleep(&shard, &mut || channel.next_grant().is_some());
+    join(manager);
 }
 
-/// Who sees a new version sees what it is the version of.
+/// A reader that sees a new version sees its value.
 fn a_version_brings_its_value(looks_first_at_the_version: bool) {
     let all = ["10.0.0.1:80", "10.0.0.2:80"].map(|text| text.parse().expect("an address"));
     let book = Arc::new(AddressBook::new(vec![all[0]]).0);
@@ -177,29 +177,29 @@ fn hearing_canary() {
 #[test]
 fn snapshots() {
     let models: [fn(); 2] =
-        [|| a_snapshot_is_not_older_than_asked(Board::answered), || a_shard_hears_the_consumer(sleep_until)];
-    assert_eq!(trial::needless(&models, &["board.rs"]), Vec::<String>::new());
+        [|| a_snapshot_is_not_older_than_asked(ShardStatus::answered), || a_shard_hears_the_consumer(sleep_until)];
+    assert_eq!(trial::needless(&models, &["status.rs"]), Vec::<String>::new());
 }
 
 #[test]
 #[should_panic(expected = "what is said at last")]
 fn snapshots_canary() {
-    let looks_first_at_the_snapshot = |board: &Board, serial| {
-        let latest = board.latest();
-        (latest.serial >= serial || board.is_gone()).then_some(latest)
+    let looks_first_at_the_snapshot = |status: &ShardStatus, serial| {
+        let latest = status.latest();
+        (latest.serial >= serial || status.is_gone()).then_some(latest)
     };
     trial::check(move || a_snapshot_is_not_older_than_asked(looks_first_at_the_snapshot));
 }
 
 #[test]
 fn segments() {
-    trial::check(|| a_supply_wakes_a_shard(sleep_until));
+    trial::check(|| a_grant_wakes_a_shard(sleep_until));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn segments_canary() {
-    trial::check(|| a_supply_wakes_a_shard(sleep_carelessly));
+    trial::check(|| a_grant_wakes_a_shard(sleep_carelessly));
 }
 
 #[test]

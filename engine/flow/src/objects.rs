@@ -1,4 +1,4 @@
-//! What the listing told: where the bucket is, the name of every sample and its ETag. Read-only, shared by all shards.
+//! The listed objects: where the bucket is, the name of every sample and its ETag. Read-only, shared by all shards.
 //!
 //! Owns the keys, packed in one string. Never fetches anything.
 
@@ -37,7 +37,7 @@ impl Objects {
         Objects::of(endpoint, book, listed.iter().collect(), block_bytes)
     }
 
-    /// The same, of a listing that is packed already, at addresses that somebody keeps.
+    /// The same, of a listing that is packed already, at addresses that another thread keeps up to date.
     ///
     /// # Errors
     /// As [`Objects::new`].
@@ -54,33 +54,33 @@ impl Objects {
         Ok(Objects { endpoint, addresses, tls: None, proxy: None, authority: None, catalog, names })
     }
 
-    /// The same, reached with what connections over TLS share.
+    /// The same, over TLS with this configuration, which all connections share.
     #[must_use]
     pub fn over(mut self, tls: Option<Client>) -> Objects {
         self.tls = tls;
         self
     }
 
-    /// The same, asked for through a proxy, whose addresses these then are.
+    /// The same, through a proxy, whose addresses these then are.
     #[must_use]
     pub fn through(mut self, proxy: Option<Arc<Proxy>>) -> Objects {
         self.proxy = proxy;
         self
     }
 
-    /// The same, asked for with signed requests.
+    /// The same, with signed requests.
     #[must_use]
     pub fn signed_by(mut self, authority: Option<Arc<Authority>>) -> Objects {
         self.authority = authority;
         self
     }
 
-    /// What signs the requests of one shard, where they are signed.
+    /// The signer of one shard's requests, where they are signed.
     pub(crate) fn signatory(&self) -> Option<Signatory> {
         self.authority.clone().map(Signatory::new)
     }
 
-    /// What names an object's content on disk, from run to run: `None` where the listing gave no ETag.
+    /// The fingerprint of an object's content, which names it on disk across runs: `None` where the listing gave no ETag.
     #[must_use]
     pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
         let etag = self.etag(sample)?;
@@ -97,10 +97,10 @@ impl Objects {
         Ok(self)
     }
 
-    /// The TLS of a new connection; `None` when the bucket speaks plain HTTP.
+    /// The TLS session of a new connection; `None` over plain HTTP.
     ///
     /// # Errors
-    /// `Usage` when it speaks TLS and nobody said how; `Environment` when the system has no randomness.
+    /// `Usage` when it uses TLS and no TLS configuration was given; `Environment` when the system has no randomness.
     pub(crate) fn secure(&self) -> Result<Option<Secure>> {
         match (self.endpoint.scheme, &self.tls) {
             (Scheme::Http | Scheme::File, _) => Ok(None),
@@ -109,13 +109,12 @@ impl Objects {
                 Ok(Some(Secure::new(Session::new(client)?, tunnel)))
             }
             (Scheme::Https, None) => {
-                Err(Error::new(Kind::Usage, "the bucket speaks TLS, and its certificate is not judged"))
+                Err(Error::new(Kind::Usage, "the bucket uses TLS, but no TLS configuration was given"))
             }
         }
     }
 
-    /// The proxy that requests are handed to, rather than the bucket's host; none where there is TLS, under which they are the
-    /// bucket's alone.
+    /// The proxy that requests are sent to in place of the bucket's host; `None` over TLS, where the proxy only tunnels.
     pub(crate) fn go_between(&self) -> Option<&Proxy> {
         self.proxy.as_deref().filter(|_| self.endpoint.scheme == Scheme::Http)
     }
@@ -153,7 +152,7 @@ impl Objects {
         self.names.key(sample.0 as usize)
     }
 
-    /// Appends the listed ETag as a request may bring it; nothing where there is none that could match.
+    /// Appends the listed ETag in the form of `If-Match`; nothing where none could match.
     pub(crate) fn push_strong_etag(&self, sample: SampleId, out: &mut String) {
         self.names.push_strong(sample.0 as usize, out);
     }

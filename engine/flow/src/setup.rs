@@ -1,27 +1,27 @@
 //! What a shard is made from: its configuration, what it is connected to, and the memory it sets aside at start.
 
 use crate::assemble::{BadSamples, Finished};
-use crate::board::Board;
+use crate::channels::ChannelEnds;
 use crate::deliver::Consumer;
 use crate::hedge::Spares;
-use crate::mesh::MeshEnds;
 use crate::spill::SpillSetup;
+use crate::status::ShardStatus;
 use core::ops::RangeInclusive;
 use fuelrail_base::limits::{SCRATCH_BYTES, TLS_SCRATCH_BYTES, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::{Region, Sender, Slot};
-use fuelrail_plan::brain::BrainConfig;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_wire::Scheme;
 use std::sync::Arc;
 
 /// Plain configuration of one shard.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
-    /// The brain's part.
-    pub brain: BrainConfig,
-    /// What happens when a sample cannot be had.
+    /// The planner's part.
+    pub planner: PlannerConfig,
+    /// What happens when a sample cannot be read.
     pub bad_samples: BadSamples,
-    /// Silence on a connection with open requests, after which it is given up; a trickle is for as long.
+    /// Silence on a connection with open requests, after which it is given up; so is one that trickles for as long.
     pub stall_after: Duration,
     /// Most connections; each has its scratch memory set aside at start.
     pub connections_max: usize,
@@ -31,17 +31,17 @@ pub struct ShardConfig {
     pub spares: Spares,
 }
 
-/// What a shard is connected to.
+/// The ends that connect a shard to the rest of the run.
 pub struct ShardEnds {
     /// To the other shards.
-    pub mesh: MeshEnds,
+    pub channels: ChannelEnds,
     /// To the consumer.
     pub deliver: Sender<Finished>,
-    /// What the consumer says.
+    /// What the consumer and the shards share.
     pub consumer: Arc<Consumer>,
-    /// What the outside sees.
-    pub board: Arc<Board>,
-    /// The disk, where the brain is configured for one.
+    /// Where other threads read its state and stop it.
+    pub status: Arc<ShardStatus>,
+    /// The disk, where the planner is configured for one.
     pub spill: Option<SpillSetup>,
 }
 

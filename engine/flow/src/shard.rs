@@ -1,27 +1,27 @@
-//! A shard: one thread, one ring, one brain, its share of the arena. The only place that knows all stages.
+//! A shard: one thread, one ring, one planner, its share of the arena. The only place that knows all stages.
 //!
-//! A turn takes completions, letters and the consumer's state in, tells the brain, carries out its commands until there
-//! are none, and pushes what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
+//! An iteration takes completions, messages and the consumer's state in, tells the planner, carries out its commands until there
+//! are none, and submits what is due; then the shard sleeps in the ring. Bytes never pass through here, only windows.
 
 use crate::assemble::{AssembleStage, BadSamples};
-use crate::board::Board;
 use crate::cache::CacheStage;
+use crate::channels::ChannelEnds;
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
-use crate::letter::{Answer, Ask, SpanId};
-use crate::mesh::MeshEnds;
+use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
+use crate::status::ShardStatus;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::brain::{Brain, BrainConfig, Command, Fact, FetchId, Keep, Origin, Source, Waiters};
+use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
 use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ mod disk;
 mod outcomes;
 mod report;
 
-/// One that waits for a block of this shard. The brain keeps it with the block.
+/// A request that waits for a block of this shard, from this shard or another. The planner keeps it with the block.
 struct Waiter {
-    home: ShardId,
+    assembler: ShardId,
     span: SpanId,
     /// `None` only while a connection or the disk fills it.
     window: Option<Window>,
@@ -40,7 +40,7 @@ struct Waiter {
     /// What earlier attempts said about the bytes landed so far: a part fetched to complete them says less.
     seen: Proof,
     error: Option<Error>,
-    /// Of a fetch that was sent more than once.
+    /// The race of a fetch that was sent more than once.
     race: Option<Box<Race>>,
 }
 
@@ -52,30 +52,30 @@ pub struct Shard<R: Ring> {
     region: Region,
     waker: Waker,
     objects: Arc<Objects>,
-    brain: Brain<Waiter>,
+    planner: Planner<Waiter>,
     fetch: FetchStage,
     hedges: Hedges,
     cache: Option<CacheStage>,
     spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
-    mesh: MeshEnds,
-    /// Blocks from the brain's command to their outcome.
+    channels: ChannelEnds,
+    /// Blocks from the planner's command to their outcome.
     requests: Gate,
     /// Batches from their slot to their last sample.
     filling: Gate,
     consumer: Arc<Consumer>,
-    /// How much of what the consumer tells of draws has been heard.
+    /// Version of the drawn epochs that this shard has taken in.
     heard: u64,
-    board: Arc<Board>,
-    /// Under `Quarantine`, the blocks given up, with the reason: they are not asked for again, whichever shard wants them.
+    status: Arc<ShardStatus>,
+    /// Under `Quarantine`, the blocks given up, with the reason: they are not fetched again for any shard.
     quarantine: Option<HashMap<BlockId, Error>>,
-    asks: Vec<Ask>,
+    outgoing: Vec<BlockRequest>,
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
-    /// The clock as it was read last: once for all that a pass of the loop takes in.
+    /// The clock as last read: once for everything that one pass of the loop takes in.
     now: Instant,
 }
 
@@ -92,17 +92,17 @@ impl<R: Ring> Shard<R> {
         config: &ShardConfig,
         ends: ShardEnds,
     ) -> Result<Shard<R>> {
-        let BrainConfig { shard, shards, cache_bytes, .. } = config.brain;
+        let PlannerConfig { shard, shards, cache_bytes, .. } = config.planner;
         let cache =
             if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
         let scratch = scratch_memory(&mut region, config.connections_max, config.scratch_bytes)?;
         let spares = spare_memory(&mut region, config.spares)?;
         let waker = ring.waker();
-        ends.mesh.set_waker(&waker);
+        ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
         region.set_waker(waker.clone());
-        let mut brain = Brain::new(&config.brain, run.clone(), Arc::clone(objects.catalog()))?;
-        let spill = match (ends.spill, brain.spill()) {
+        let mut planner = Planner::new(&config.planner, run.clone(), Arc::clone(objects.catalog()))?;
+        let spill = match (ends.spill, planner.spill()) {
             (Some(setup), Some(tier)) => {
                 Some(SpillStage::new(&mut region, Arc::clone(&objects), setup, waker.clone(), tier)?)
             }
@@ -112,21 +112,21 @@ impl<R: Ring> Shard<R> {
         Ok(Shard {
             id: shard,
             shards,
-            brain,
+            planner,
             spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             hedges: Hedges::new(spares),
             cache,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
-            mesh: ends.mesh,
+            channels: ends.channels,
             requests: Gate::new("fetch", config.connections_max * PIPELINE_DEPTH_MAX),
             filling: Gate::new("assemble", OPEN_BATCHES_MAX),
             consumer: ends.consumer,
             heard: 0,
-            board: ends.board,
+            status: ends.status,
             quarantine: (config.bad_samples == BadSamples::Quarantine).then(HashMap::new),
-            asks: Vec::with_capacity(1024),
+            outgoing: Vec::with_capacity(1024),
             ring,
             region,
             waker,
@@ -151,20 +151,20 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn run(&mut self) -> Result<()> {
-        while self.turn() {
+        while self.iterate() {
             self.sleep()?;
         }
         Ok(())
     }
 
-    /// Ends in order: saves what is on its way to the disk, and closes every connection.
+    /// Shuts down in order: saves what is on its way to the disk, and closes every connection.
     pub fn end(mut self) {
         self.wind_down();
         self.publish();
     }
 
-    /// Closes every connection and takes back what the ring had under way, so that the last snapshot can tell that nothing
-    /// is left. What does not come back in time is the ring's to wait for, when it is dropped.
+    /// Closes every connection and reaps the ring's operations, so that the last snapshot shows none. What does not return in time
+    /// the ring waits for when it is dropped.
     fn wind_down(&mut self) {
         let deadline = self.ring.now().after(END_PATIENCE);
         self.save_disk(deadline);
@@ -177,14 +177,14 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Does everything that can be done now without waiting. False when the shard shall end.
-    pub fn turn(&mut self) -> bool {
+    /// Runs one iteration: everything that can be done now without waiting. False when the shard has to end.
+    pub fn iterate(&mut self) -> bool {
         canary::pass(self.id.0, Stage::Start);
         let mut moved = false;
         loop {
             self.now = self.ring.now();
             let mut again = self.take_completions();
-            again |= self.take_answers();
+            again |= self.take_replies();
             again |= self.tend_disk();
             again |= self.obey();
             if !again {
@@ -195,7 +195,7 @@ impl<R: Ring> Shard<R> {
         self.watch_memory();
         if let Some(known) = self.consumer.news(&mut self.heard) {
             self.assemble.learn(&known);
-            self.brain.learn(&known);
+            self.planner.learn(&known);
         }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
@@ -203,12 +203,12 @@ impl<R: Ring> Shard<R> {
         let connected = self.deliver.flush(self.now, taken);
         self.pump();
         if moved {
-            self.board.beat();
+            self.status.beat();
         }
-        if self.board.wanted() != self.published {
+        if self.status.wanted() != self.published {
             self.publish();
         }
-        connected && !self.board.is_stopped() && self.consumer.failure.cause().is_none()
+        connected && !self.status.is_stopped() && self.consumer.failure.cause().is_none()
     }
 
     /// Sleeps in the ring until something may have happened.
@@ -218,10 +218,10 @@ impl<R: Ring> Shard<R> {
     pub fn sleep(&mut self) -> Result<()> {
         self.now = self.ring.now();
         let until = self.fetch.sweep(&mut self.ring, self.now);
-        if self.brain.queued() + self.fetch.waiting() > 0 {
+        if self.planner.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
-            // The kernel may have taken its time: what has come meanwhile has not come before.
+            // Time may have passed in the kernel.
             self.now = self.ring.now();
             if self.take_completions() {
                 return Ok(());
@@ -231,11 +231,11 @@ impl<R: Ring> Shard<R> {
         self.obey();
         self.pump();
         if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
-            // A request that could not even be sent: no completion will tell of it.
+            // A request that could not be sent has an outcome and no completion.
             return Ok(());
         }
-        let until = [until, self.brain.deadline(), self.disk_deadline()].into_iter().flatten().min();
-        // Whoever sends a letter, takes a batch or returns a slot wakes this shard: nothing else needs a second look.
+        let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
+        // A message, a batch taken and a slot returned each wake this shard: nothing else has to be polled.
         let until = if self.waker.arm() { until } else { Some(self.now) };
         let result = self.wait(until);
         self.waker.disarm();
@@ -249,23 +249,23 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// The ring, for those who drive a shard by hand.
+    /// The ring, for a caller that drives the shard by hand.
     pub fn ring(&mut self) -> &mut R {
         &mut self.ring
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.brain.tell(self.now, fact);
+        self.planner.tell(self.now, fact);
     }
 
     fn pump(&mut self) {
-        self.mesh.flush();
-        let brain = &self.brain;
-        self.fetch.pump(&mut self.ring, self.now, brain.connections(), |bytes| brain.depth(bytes));
+        self.channels.flush();
+        let planner = &self.planner;
+        self.fetch.pump(&mut self.ring, self.now, planner.connections(), |bytes| planner.depth(bytes));
         self.pump_disk(false);
     }
 
-    /// Gives every operation that came back to the stage that asked for it. True when there was any.
+    /// Passes every completion to the stage that submitted its operation. True when there was any.
     fn hand_back(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.ring.pop() {
@@ -292,16 +292,16 @@ impl<R: Ring> Shard<R> {
         any
     }
 
-    fn take_answers(&mut self) -> bool {
+    fn take_replies(&mut self) -> bool {
         let mut any = false;
-        while let Some(answer) = self.mesh.next_answer() {
+        while let Some(reply) = self.channels.next_reply() {
             any = true;
-            self.come_home(answer);
+            self.receive_reply(reply);
         }
         any
     }
 
-    /// Slots came home, from this thread or another.
+    /// Tells the planner when slots have returned to the region, from this thread or another.
     fn watch_memory(&mut self) {
         self.region.collect();
         let free = self.region.free_bytes();
@@ -311,16 +311,16 @@ impl<R: Ring> Shard<R> {
         self.free_bytes_seen = free;
     }
 
-    /// Carries out the brain's commands, tells it of new asks, and lets it look ahead, until there is none of them. It hears of an
-    /// ask when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
+    /// Carries out the planner's commands, tells it of new requests, and lets it look ahead, until nothing is left. It is told of a
+    /// request only when it has no command left: until then a block may be given up and not yet be in quarantine. True when there were any.
     fn obey(&mut self) -> bool {
         let mut any = false;
         loop {
-            if let Some(command) = self.brain.pop() {
+            if let Some(command) = self.planner.pop() {
                 self.carry_out(command);
-            } else if let Some(ask) = self.mesh.next_ask() {
-                self.own(ask);
-            } else if !self.brain.look_ahead(self.now) {
+            } else if let Some(request) = self.channels.next_request() {
+                self.own(request);
+            } else if !self.planner.look_ahead(self.now) {
                 return any;
             }
             any = true;
@@ -333,9 +333,9 @@ impl<R: Ring> Shard<R> {
                 Some(slot) => {
                     self.free_bytes_seen = self.region.free_bytes();
                     self.filling.entered(self.now);
-                    self.assemble.open(seq, slot, &mut self.asks);
+                    self.assemble.open(seq, slot, &mut self.outgoing);
                     self.tell(Fact::Opened(seq));
-                    self.send_asks();
+                    self.send_requests();
                     self.hand_over();
                 }
                 None => self.tell(Fact::NoRoom(seq)),
@@ -361,15 +361,15 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Sends for a block, or for what is missing of it.
+    /// Starts to fetch a block, or what is missing of it.
     fn start(&mut self, fetch: FetchId, block: BlockId, from: Origin) {
         let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
         if let Origin::Disk(spot) = from {
-            let spill = self.spill.as_mut().expect("the brain restores only where there is a disk");
+            let spill = self.spill.as_mut().expect("the planner restores only where there is a disk");
             return spill.restore(self.now, fetch, block, spot, window);
         }
         if window.room() == 0 {
-            // It came from disk, and the planner does not believe it.
+            // The copy from disk proved damaged: it is fetched anew.
             window.rewind(0);
         }
         let asked = self.asked(fetch, block, window.filled() as u64);
@@ -383,11 +383,11 @@ impl<R: Ring> Shard<R> {
         let (window, proof) = (first.window.as_mut().expect("it has landed"), first.proof);
         for other in &mut others {
             self.shared_copied_bytes +=
-                other.window.as_mut().expect("only the first waiter's window is lent").put(window.bytes()) as u64;
+                other.window.as_mut().expect("only the first waiter's window is in use").put(window.bytes()) as u64;
         }
         match keep {
             Some(Keep::Ram) => {
-                let cache = self.cache.as_mut().expect("the brain keeps only within a capacity");
+                let cache = self.cache.as_mut().expect("the planner keeps only within a capacity");
                 cache.keep(block, window.bytes(), proof);
             }
             Some(Keep::Disk { segment, place }) => self.spill_block(block, window, proof, (segment, place)),
@@ -397,15 +397,15 @@ impl<R: Ring> Shard<R> {
         for other in others.drain(..) {
             self.reply(other, Ok((proof, Source::Shared)));
         }
-        self.brain.recycle(others);
+        self.planner.recycle(others);
     }
 
-    /// The first that waits for a fetch under way.
+    /// The first waiter of a fetch under way.
     fn waiter(&mut self, fetch: FetchId) -> &mut Waiter {
-        self.brain.first(fetch).expect("the fetch is under way")
+        self.planner.first(fetch).expect("the fetch is under way")
     }
 
-    /// What a request asks for when so much of the block has landed.
+    /// The range to request when `landed` bytes of the block have arrived.
     fn asked(&mut self, fetch: FetchId, block: BlockId, landed: u64) -> Asked {
         let seen = self.waiter(fetch).seen.etag;
         let catalog = self.objects.catalog();
@@ -420,44 +420,48 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// Routes new asks to the blocks' owners.
-    fn send_asks(&mut self) {
-        let mut asks = core::mem::take(&mut self.asks);
-        for ask in asks.drain(..) {
-            match self.mesh.owner(ask.block) {
-                Some(owner) => self.mesh.ask(owner, ask),
-                None => self.mesh.own.push_back(ask),
+    /// Routes new requests to the blocks' owners.
+    fn send_requests(&mut self) {
+        let mut outgoing = core::mem::take(&mut self.outgoing);
+        for request in outgoing.drain(..) {
+            match self.channels.owner(request.block) {
+                Some(owner) => self.channels.request(owner, request),
+                None => self.channels.own.push_back(request),
             }
         }
-        self.asks = asks;
+        self.outgoing = outgoing;
     }
 
-    fn own(&mut self, ask: Ask) {
-        let Ask { home, span, block, at, window, fresh } = ask;
+    fn own(&mut self, request: BlockRequest) {
+        let BlockRequest { assembler, span, block, at, window, fresh } = request;
         if let Some(error) = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&block)) {
             let result = Err(error.clone());
-            return self.answer(home, Answer { span, window, result });
+            return self.send_reply(assembler, BlockReply { span, window, result });
         }
         let (proof, window) = (Proof::default(), Some(window));
-        let waiter = Waiter { home, span, window, proof, seen: proof, error: None, race: None };
-        self.brain.ask(self.now, waiter, (block, at, fresh));
+        let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
+        self.planner.ask(self.now, waiter, (block, at, fresh));
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
-        let Waiter { home, span, window, .. } = waiter;
-        let window = window.expect("no connection holds an answered one");
-        debug_assert!(result.is_err() || window.room() == 0, "an answered block is whole");
-        self.answer(home, Answer { span, window, result });
+        let Waiter { assembler, span, window, .. } = waiter;
+        let window = window.expect("a waiter that gets its reply has its window");
+        debug_assert!(result.is_err() || window.room() == 0, "a block served is whole");
+        self.send_reply(assembler, BlockReply { span, window, result });
     }
 
-    fn answer(&mut self, home: ShardId, answer: Answer) {
-        if home == self.id { self.come_home(answer) } else { self.mesh.answer(usize::from(home.0), answer) }
+    fn send_reply(&mut self, assembler: ShardId, reply: BlockReply) {
+        if assembler == self.id {
+            self.receive_reply(reply)
+        } else {
+            self.channels.reply(usize::from(assembler.0), reply)
+        }
     }
 
-    fn come_home(&mut self, answer: Answer) {
+    fn receive_reply(&mut self, reply: BlockReply) {
         canary::pass(self.id.0, Stage::Assemble);
-        self.assemble.answer(answer, &mut self.asks);
-        self.send_asks();
+        self.assemble.reply(reply, &mut self.outgoing);
+        self.send_requests();
         self.hand_over();
     }
 
@@ -466,7 +470,7 @@ impl<R: Ring> Shard<R> {
         for finished in self.assemble.finished() {
             canary::pass(self.id.0, Stage::Deliver);
             self.filling.passed(self.now);
-            self.brain.tell(self.now, Fact::Ready(finished.seq));
+            self.planner.tell(self.now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
     }
@@ -474,9 +478,9 @@ impl<R: Ring> Shard<R> {
 
 impl<R: Ring> Drop for Shard<R> {
     fn drop(&mut self) {
-        self.board.leave();
+        self.status.leave();
     }
 }
 
-/// How long a shard that ends waits for its operations.
+/// How long a shard that shuts down waits for its operations.
 const END_PATIENCE: Duration = Duration::from_secs(5);

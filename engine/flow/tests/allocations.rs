@@ -6,12 +6,12 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
+    BadSamples, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -52,7 +52,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         ..WindowConfig::default()
     };
     let shard_config = ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::default(),
@@ -81,8 +81,13 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let consumer = Arc::new(Consumer::default());
     let (deliver, batches) = lane(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        status: Arc::new(ShardStatus::default()),
+        spill: None,
+    };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)
 }
 
@@ -97,7 +102,7 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
     outlet.set_waiting(true);
     let mut quiet = 0;
     while quiet < 100 {
-        assert!(shard.turn(), "the shard goes on");
+        assert!(shard.iterate(), "the shard goes on");
         let soon = shard.ring().now().after(Duration::from_millis(1));
         shard.ring().wait(Some(soon)).unwrap();
         quiet = if shard.ring().in_flight() > 0 { 0 } else { quiet + 1 };
@@ -105,8 +110,8 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
     let (mut allocations, mut batches) = (0, 0);
     let mut silent_since: Option<Instant> = None;
     while !outlet.is_finished() {
-        let turned = measure(|| {
-            assert!(shard.turn(), "the shard goes on");
+        let iterated = measure(|| {
+            assert!(shard.iterate(), "the shard goes on");
         });
         let mut any = false;
         while let Some(finished) = outlet.try_take() {
@@ -116,7 +121,7 @@ fn allocations_when_warm(cache_bytes: u64) -> (u64, u64) {
         }
         let slept = measure(|| shard.sleep().unwrap());
         if batches > 0 {
-            allocations += turned.count_total + slept.count_total;
+            allocations += iterated.count_total + slept.count_total;
         }
         let now = shard.ring().now();
         match silent_since {

@@ -1,6 +1,6 @@
 //! The catalog: how long every sample is and how it is cut into blocks. Arithmetic on sizes from the listing.
 //!
-//! Owns one `u64` per sample. Never knows a key: names live with the listing, upstairs.
+//! Owns one `u64` per sample. Never knows a key: those stay with the listing, in `flow`.
 
 use crate::usage;
 use fuelrail_base::limits::{BLOCK_BYTES_MAX, DIRECT_BYTES_MIN, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};

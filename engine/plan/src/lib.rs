@@ -1,17 +1,17 @@
-//! The deterministic brain: which sample is next, when a block is used again, what to keep, how far to look ahead,
-//! how many requests to have in flight, when to try again.
+//! Deterministic planning: which sample is next, when a block is used again, what to keep, how far to look ahead,
+//! how many requests to have in flight, when to retry.
 //!
 //! Pure: facts, time and seeds are arguments, decisions are return values. Never reads a clock, starts a thread, opens a
 //! file or socket, or draws ambient randomness.
 #![forbid(unsafe_code)]
 
-pub mod brain;
 pub mod catalog;
 pub mod hedge;
 pub mod importance;
 pub mod order;
 mod outage;
 pub mod pace;
+pub mod planner;
 pub mod policy;
 pub mod prefetch;
 pub mod retry;

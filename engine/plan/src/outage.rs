@@ -1,18 +1,18 @@
-//! Whether the server can be reached at all.
+//! Outage detection: whether the server can be reached at all.
 //!
-//! When everything fails, trying block after block only uses up their attempts, and asks a server that is down as often as one
-//! that is up. So after a row of failures with nothing between them a shard asks with one request at a time, seldom (a circuit
-//! breaker, half open: Nygard, "Release It!", 2007), until one is served; those attempts are nobody's. Only a server that has
-//! served before is waited for: a wrong address is an error at once. Owns these few facts. Never holds a block back itself.
+//! When everything fails, trying block after block only uses up their attempts, and sends a server that is down as many requests
+//! as one that is up. So after a row of failures a shard sends single probes at growing intervals (a circuit breaker, half open:
+//! Nygard, "Release It!", 2007), until one is served; they do not count as attempts. Only a server that has served before is
+//! waited for: a wrong address is an error at once. Owns these few facts. Never holds a block back itself.
 
 use fuelrail_base::{BlockId, Duration, Instant, Kind, SampleId, prng::Prng};
 
-/// So many failures in a row of a server that cannot be reached …
+/// So many failures in a row to reach the server begin an outage, …
 const FAILURES: u32 = 6;
-/// … or so many, of so many different objects, of one that answers and serves nothing.
+/// … or so many refusals, for so many different objects, of a server that responds and serves nothing.
 const REFUSALS: u32 = 24;
 const OBJECTS: usize = 8;
-/// Between two probes lies this share of the time without an answer, within bounds: about 50 probes in the first minute,
+/// The time between two probes is the outage so far divided by this, within bounds: about 50 probes in the first minute,
 /// and the end of a minute's outage is seen within two seconds. The first ones come sooner: most outages are short.
 const PROBE_SHARE: u32 = 30;
 const PROBE_SPACING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -21,17 +21,17 @@ const PROBE_SPACING_FIRST: Duration = Duration::from_millis(50);
 /// One shard's view of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
-    /// After so long everything asked for is given up; zero never waits.
+    /// After so long everything requested is given up; zero never waits.
     limit: Duration,
-    /// Something was served at all.
+    /// The server has served something in this run.
     reached: bool,
-    /// Failures since, of a server that cannot be reached.
+    /// Failures to reach the server since it last served.
     failures: u32,
-    /// Refusals since, of one that can.
+    /// Refusals since it last served.
     refusals: u32,
     /// Objects that failed since, as many as matter.
     objects: Vec<SampleId>,
-    /// While there is an outage: since when, less the time in which nobody wanted anything, and when to probe next.
+    /// While there is an outage: since when, less the time in which nothing was requested, and when to probe next.
     open: Option<(Instant, Instant)>,
     random: Prng,
 }
@@ -50,7 +50,7 @@ impl Outage {
         }
     }
 
-    /// The server did something that one that is down does not do.
+    /// The server did something that shows it is up.
     pub(crate) fn reached(&mut self) {
         self.reached = true;
         (self.failures, self.refusals) = (0, 0);
@@ -92,31 +92,31 @@ impl Outage {
         self.open.is_some()
     }
 
-    /// Takes leave for one request.
+    /// Whether a probe may be sent now; sets the time of the next.
     pub(crate) fn probe(&mut self, now: Instant) -> bool {
         let Some((since, at)) = self.open else { return true };
         if now < at {
             return false;
         }
-        // A validation pause or minutes of cache hits are no outage: the probe was due, and nothing asked for it.
+        // A validation pause or minutes of cache hits do not count: a probe was due, and nothing was requested.
         let since = since.after(now.since(at));
         let lasted = now.since(since);
         let most = (lasted / PROBE_SHARE).clamp(PROBE_SPACING.0, PROBE_SPACING.1);
         let spacing = lasted.clamp(PROBE_SPACING_FIRST, most);
-        // Not all shards at the same moment.
+        // Shards probe at different moments.
         let next = now.after(spacing.mul_f64(0.8 + 0.2 * self.random.unit()));
         self.open = Some((since, next.min(since.after(self.limit))));
         true
     }
 
-    /// A probe met a connection that had ended in its rest: it asked nobody, and the next one need not wait for it.
-    pub(crate) fn unasked(&mut self, now: Instant) {
+    /// A probe met an idle connection that the server had closed: it was not sent, so the next one need not wait.
+    pub(crate) fn unsent(&mut self, now: Instant) {
         if let Some((_, at)) = &mut self.open {
             *at = now.min(*at);
         }
     }
 
-    /// How long the outage has lasted, when that is too long. Told once: afterwards the patience is whole again.
+    /// How long the outage has lasted, once that exceeds the limit. Returned once: the limit then starts anew.
     pub(crate) fn take_end(&mut self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         if !self.is_open() || age < self.limit {
@@ -126,12 +126,12 @@ impl Outage {
         Some(age)
     }
 
-    /// When a probe is due, or patience ends.
+    /// When the next probe is due, or the limit is reached.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.open.map(|(_, probe_at)| probe_at)
     }
 
-    /// How long the outage has lasted: up to a probe that is due, and that nobody has asked for.
+    /// How long the outage has lasted, up to a due probe for which there is no request.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         self.open.map_or(Duration::ZERO, |(since, probe_at)| now.min(probe_at).since(since))
     }

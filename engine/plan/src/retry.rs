@@ -1,8 +1,8 @@
-//! Whether and when to try a failed fetch again.
+//! Whether and when to retry a failed fetch.
 //!
 //! Waits follow exponential back-off with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog,
 //! 2015): uniform below a ceiling that doubles. A retry budget (token bucket, as in Finagle's `RetryBudget` and the AWS
-//! SDKs' standard mode) keeps a failing server from being asked twice as often as a healthy one: when it is spent, waits
+//! SDKs' standard mode) keeps a failing server from getting twice as many requests as a healthy one: when it is spent, waits
 //! stretch, but the run goes on; only the number of attempts per block ends it. Owns the budget and a seeded generator.
 //! Never counts blocks or holds timers.
 
@@ -20,8 +20,8 @@ pub struct RetryConfig {
     pub throttled_base_us: u64,
     /// No ceiling grows beyond this.
     pub cap_us: u64,
-    /// … nor beyond this after the server asked to slow down. Where a pace sees to it that it is not asked too often, waiting longer
-    /// than it takes to find the pace helps nobody.
+    /// … nor beyond this after the server asked to slow down. Where the pace limits the rate of requests, waiting longer
+    /// than it takes to find the rate has no use.
     pub throttled_cap_us: u64,
     /// Longest Retry-After that is honoured; longer ones are cut to it.
     pub retry_after_us_max: u64,
@@ -80,7 +80,7 @@ impl RetryConfig {
     }
 }
 
-/// What was tried for one block so far.
+/// Failed attempts of one block so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tries {
     failed: u32,
@@ -125,8 +125,8 @@ impl Retry {
         Ok(retry)
     }
 
-    /// Whether to try a block again that has just failed with `kind`, and after how long. `retry_after` is what the
-    /// server asked for, if it did. Counts the failure in `tries`.
+    /// Whether to retry a block that has just failed with `kind`, and after how long. `retry_after` is the pause that the
+    /// server requested, if any. Counts the failure in `tries`.
     pub fn verdict(&mut self, tries: &mut Tries, kind: Kind, retry_after: Option<Duration>) -> Verdict {
         tries.failed += 1;
         tries.changed += u32::from(kind == Kind::Changed);
@@ -146,12 +146,12 @@ impl Retry {
         let doublings = (tries.failed - 1).min(63);
         let ceiling = first.saturating_mul(1 << doublings).saturating_mul(stretch).min(cap);
         let wait = match retry_after {
-            // On top of what was asked for, or all would be back at the same moment.
+            // On top of the pause requested, or all would retry at the same moment.
             Some(asked) => {
                 let asked = u64::try_from(asked.as_micros()).unwrap_or(u64::MAX);
                 asked.min(self.config.retry_after_us_max).saturating_add(self.up_to(first))
             }
-            // Spent: no wait is short.
+            // The budget is spent: waits are stretched.
             None if spent => ceiling / 2 + self.up_to(ceiling - ceiling / 2),
             None => self.up_to(ceiling),
         };

@@ -19,7 +19,7 @@ pub const EPOCHS_MAX: u64 = u32::MAX as u64;
 pub struct Cursor {
     /// Epoch, from 0.
     pub epoch: u64,
-    /// First position of that epoch that nobody has taken yet.
+    /// First position of that epoch that no rank has taken yet.
     pub position: u64,
 }
 
@@ -121,7 +121,7 @@ impl BatchSpec {
 pub struct Run {
     config: RunConfig,
     order: Order,
-    /// Where epochs are drawn: which are settled, and how. `None` where every epoch is plain.
+    /// Which epochs are drawn, and how. `None` where every epoch is plain.
     known: Option<Known>,
     /// The epoch the run starts in, from the start position on.
     first: Split,
@@ -148,13 +148,13 @@ impl Run {
         &self.config
     }
 
-    /// The same run, in which epochs are drawn: this is what is known of them at the start.
+    /// The same run with drawn epochs, and those known at the start.
     #[must_use]
     pub fn drawn(self, known: Known) -> Run {
         Run { known: Some(known), ..self }
     }
 
-    /// More epochs are settled. A run whose epochs are plain has nothing to learn.
+    /// Takes in which epochs are drawn. No effect on a run of plain epochs.
     pub fn learn(&mut self, known: &Known) {
         if self.known.is_some() {
             self.known = Some(known.clone());
@@ -180,7 +180,7 @@ impl Run {
         self.known.as_ref().and_then(newest).unwrap_or(ONE)
     }
 
-    /// The order of its samples, before steps are dealt to ranks: which samples a step has, not who takes them.
+    /// The order of its samples, before steps are dealt to ranks: which samples a step has, not which rank takes them.
     #[must_use]
     pub fn order(&self) -> &Order {
         &self.order
@@ -190,7 +190,7 @@ impl Run {
     #[must_use]
     pub fn batches(&self) -> u64 {
         match self.config.epochs.checked_sub(self.config.start.epoch + 1) {
-            // Saturating keeps the sum right where it matters: nobody reaches 2^64 batches.
+            // Saturates: no run reaches 2^64 batches.
             Some(later_epochs) => self.first.steps().saturating_add(later_epochs.saturating_mul(self.later.steps())),
             None => 0,
         }

@@ -1,6 +1,6 @@
 //! When a sample is used again by this rank: arithmetic on the order, no table.
 //!
-//! Owns a copy of the run and a horizon; every answer costs O(1) per epoch looked at, and use in it, and no memory. Never knows what is
+//! Owns a copy of the run and a horizon; every lookup costs O(1) per epoch searched, and use in it, and no memory. Never knows what is
 //! cached or delivered.
 
 use crate::importance::Known;
@@ -13,8 +13,8 @@ pub struct UseTime(pub u64);
 
 /// Next uses of samples by this rank within a horizon.
 ///
-/// The horizon is a number of whole epochs looked at beyond the one a question is asked in: with 1, an answer may lie
-/// anywhere in the rest of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
+/// The horizon is a number of whole epochs searched beyond the current one: with 1, a next use may lie anywhere in the rest
+/// of this epoch and in all of the next. A sample comes to a given rank of `world` once in `world`
 /// epochs on average, so several ranks want a horizon of a few times `world`; under the sticky order nearly every epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schedule {
@@ -40,7 +40,7 @@ impl Schedule {
         Schedule { run: run.clone(), horizon_epochs }
     }
 
-    /// More epochs are drawn. In one that is not, a sample counts as coming at its place.
+    /// Takes in which epochs are drawn. In one that is not, a sample counts as coming at its place.
     pub fn learn(&mut self, known: &Known) {
         self.run.learn(known);
     }

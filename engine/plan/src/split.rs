@@ -73,7 +73,7 @@ impl Split {
         (self.start + (step + 1) * self.stride()).min(self.samples)
     }
 
-    /// The step at which this rank takes `position`; `None` when another rank does, or nobody.
+    /// The step at which this rank takes `position`; `None` when another rank or none does.
     #[must_use]
     pub fn step_of(&self, position: u64) -> Option<u64> {
         let step = position.checked_sub(self.start)? / self.stride();

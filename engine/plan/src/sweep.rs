@@ -1,10 +1,10 @@
-//! Which page of a listing to ask for next, several at a time, when a bucket only tells where one ends.
+//! Which page of a listing to request next, several at a time, when each page only names the next one.
 //!
 //! A listing is pages in a row: each names the next. To walk it in several places at once, a stretch of keys that is being listed is
 //! split at a key between where it stands and where it ends, chosen without knowing what lies there: by halving what a character
-//! may be. A first page from there proves the guess: nothing behind it shortens the stretch, something makes a second stretch of
-//! it. Guesses that bring nothing are bounded by the pages that did, so that the worst keys cost an eighth more requests than
-//! one walk. Owns where each stretch stands, not what it brought. Never asks anybody.
+//! may be. A first page from there decides: an empty one shortens the stretch, any other makes a second stretch of
+//! it. Empty guesses are bounded by the pages that had keys, so that the worst keys cost an eighth more requests than
+//! one walk. Owns where each stretch stands, not what it brought. Never sends a request.
 
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Stretch(pub u32);
 
-/// One page to ask for.
+/// A request for one page.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// Whose page it is: give it back with the answer.
+pub struct PageRequest {
+    /// The stretch it belongs to: pass it back with the response.
     pub stretch: Stretch,
     /// What all keys begin with: its place among the prefixes given.
     pub prefix: usize,
     /// List what comes behind this key. Only on first pages.
     pub after: Option<String>,
-    /// The server's word for where the page begins.
+    /// The server's continuation token, where there is one.
     pub token: Option<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// A listing of everything under these prefixes, none of them the start of another one, with at most `width` pages asked for at
+    /// A listing of everything under these prefixes, none of them the start of another one, with at most `width` pages requested at
     /// once. Where the server cannot list behind a key, `may_split` is false: then every prefix is one walk.
     #[must_use]
     pub fn new(prefixes: Vec<String>, width: usize, may_split: bool) -> Sweep {
@@ -100,8 +100,8 @@ impl Sweep {
         }
     }
 
-    /// The next page to ask for; `None` when enough are on their way, or nothing is left.
-    pub fn ask(&mut self) -> Option<Ask> {
+    /// The next page to request; `None` when enough are on their way, or nothing is left.
+    pub fn next_request(&mut self) -> Option<PageRequest> {
         if self.in_flight == self.width {
             return None;
         }
@@ -110,11 +110,11 @@ impl Sweep {
         let walk = &mut self.walks[at];
         walk.state = State::Asked;
         let after = if walk.token.is_none() { walk.at.clone() } else { None };
-        Some(Ask { stretch: name(at), prefix: walk.prefix, after, token: walk.token.clone() })
+        Some(PageRequest { stretch: name(at), prefix: walk.prefix, after, token: walk.token.clone() })
     }
 
-    /// Takes the answer to an [`Ask`]: its keys in the server's order, and the token of the next page, if there is one. Returns how
-    /// many keys, from the first on, belong to the stretch; others bring the rest.
+    /// Takes the response to a [`PageRequest`]: its keys in the server's order, and the token of the next page, if there is one. Returns how
+    /// many keys, from the first on, belong to the stretch; other stretches bring the rest.
     ///
     /// # Errors
     /// `Protocol` when the server repeats a page, or keys do not come in the order that its earlier pages kept to.
@@ -180,7 +180,7 @@ impl Sweep {
         self.order.iter().map(|at| Stretch(*at))
     }
 
-    /// Splits the walk whose last split is longest ago. Returns the guess to ask for.
+    /// Splits the walk whose last split is longest ago. Returns the guess to request.
     fn split(&mut self) -> Option<usize> {
         if !self.may_split || self.fruitless >= FRUITLESS_FREE + self.pages / PAGES_PER_FRUITLESS {
             return None;
@@ -213,7 +213,7 @@ impl Sweep {
         Some(self.walks.len() - 1)
     }
 
-    /// What the first page of a guess says: whether it is a stretch of its own from now on.
+    /// Decides by the first page of a guess whether it becomes a stretch of its own.
     fn proved<'k>(
         &mut self,
         at: usize,
@@ -223,7 +223,7 @@ impl Sweep {
     ) -> bool {
         let guess = self.walks[at].at.clone().unwrap_or_default();
         if len > 0 && key(0) <= guess.as_str() {
-            // This server does not list behind a key, or not in order: one walk a prefix it is.
+            // This server does not list behind a key, or not in order: from now on each prefix is one walk.
             self.may_split = false;
             return false;
         }
@@ -244,7 +244,7 @@ impl Sweep {
         !is_empty
     }
 
-    /// Keys out of order are no harm to one walk, and cannot be split.
+    /// Keys out of order are fine within one walk, but prevent a split.
     fn check_order<'k>(&mut self, at: usize, len: usize, key: &impl Fn(usize) -> &'k str) -> Result<()> {
         let walk = &self.walks[at];
         let from_before = len == 0 || walk.at.as_deref().is_none_or(|before| before < key(0));
@@ -279,7 +279,7 @@ fn between(first: &str, at: &str, until: Option<&str>, fixed: usize) -> Option<S
         let low = rest.next();
         let bottom = low.map_or(0x1F, u32::from);
         let top = limit.take().unwrap_or(if bottom < 0x7E { 0x7F } else { char::MAX as u32 });
-        // Keys of digits and letters go on as such, mostly.
+        // Keys of digits and letters mostly continue with those.
         let usual = match low {
             Some('0'..='9') => '9' as u32 + 1,
             Some('a'..='z') => 'z' as u32 + 1,

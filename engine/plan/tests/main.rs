@@ -1,11 +1,11 @@
 //! All integration tests of this crate, in one program: one link instead of one a file.
 #![forbid(unsafe_code)]
 
-mod brain;
-mod brain_model;
 mod importance;
 mod order;
 mod pace;
+mod planner;
+mod planner_model;
 mod policy;
 mod prefetch;
 mod quality;

@@ -2,7 +2,7 @@
 
 use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
+use fuelrail_plan::sweep::{PageRequest, Stretch, Sweep};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Model {
         Model { keys, page_keys, knows_start_after: true }
     }
 
-    fn answer(&self, prefixes: &[String], ask: &Ask) -> (Vec<&str>, Option<String>) {
+    fn answer(&self, prefixes: &[String], ask: &PageRequest) -> (Vec<&str>, Option<String>) {
         let after = ask.token.as_ref().or(ask.after.as_ref().filter(|_| self.knows_start_after));
         let prefix = prefixes[ask.prefix].as_str();
         let begin = self.keys.partition_point(|key| key.as_str() < prefix || after.is_some_and(|after| key <= after));
@@ -46,7 +46,7 @@ impl Model {
         let mut brought: BTreeMap<Stretch, Vec<String>> = BTreeMap::new();
         let (mut flying, mut requests, mut rounds) = (Vec::new(), 0, 0);
         while !sweep.is_done() {
-            while let Some(ask) = sweep.ask() {
+            while let Some(ask) = sweep.next_request() {
                 requests += 1;
                 flying.push(ask);
                 assert!(flying.len() <= width);
@@ -151,17 +151,17 @@ fn a_server_that_ignores_start_after_is_walked_once() {
 #[test]
 fn keys_out_of_order_are_taken_as_they_come_or_refused() {
     let mut sweep = Sweep::new(vec![String::new()], 8, true);
-    let ask = sweep.ask().unwrap();
+    let ask = sweep.next_request().unwrap();
     let kept = sweep.answered(ask.stretch, 3, |n| ["c", "a", "b"][n], Some("t".into())).unwrap();
     assert_eq!(kept, 3);
     for n in 0..20 {
-        let ask = sweep.ask().unwrap();
-        assert_eq!(sweep.ask(), None, "what has no order cannot be split");
+        let ask = sweep.next_request().unwrap();
+        assert_eq!(sweep.next_request(), None, "what has no order cannot be split");
         sweep.answered(ask.stretch, 1, |_| "a", Some(format!("t{n}"))).unwrap();
     }
     let mut sweep = Sweep::new(vec![String::new()], 1, true);
     for token in [Some("x"), Some("x")] {
-        let ask = sweep.ask().unwrap();
+        let ask = sweep.next_request().unwrap();
         let answered = sweep.answered(ask.stretch, 0, |_| "", token.map(Into::into));
         if ask.token.is_some() {
             assert_eq!(answered.unwrap_err().kind(), Kind::Protocol);

@@ -2,7 +2,7 @@
 //!
 //! A check that fails makes a [`Violation`] with what was expected and what was found. Changes nothing.
 
-use crate::books::Books;
+use crate::bookkeeping::Bookkeeping;
 use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::journal::{Entry, Journal};
@@ -165,16 +165,22 @@ impl Inspector<'_> {
         Ok(())
     }
 
-    /// The engine's counters of one life beside the bucket's books, as of `now`: at its end, or when it is killed.
-    pub(crate) fn counters(&self, counters: &Counters, books: &Books, now: Instant, killed: bool) -> Checked<()> {
-        if let Some(request) = books.unsound.first() {
+    /// The engine's counters of one life beside the bucket's bookkeeping, as of `now`: at its end, or when it is killed.
+    pub(crate) fn counters(
+        &self,
+        counters: &Counters,
+        bookkeeping: &Bookkeeping,
+        now: Instant,
+        killed: bool,
+    ) -> Checked<()> {
+        if let Some(request) = bookkeeping.unsound.first() {
             return Err(Violation::new(Checker::Requests, request.clone()));
         }
         let refuse = |text: String| Err(Violation::new(Checker::Counters, text));
         if self.scenario.is_calm() && counters.retries + counters.given_up + counters.connections_failed > 0 {
             return refuse(format!("nothing failed, and yet: {counters:?}"));
         }
-        let seen = books.failures_seen(now);
+        let seen = bookkeeping.failures_seen(now);
         // Faults of the rings may keep the client from seeing the bucket's; so may, for a while, a ring that is full.
         let blind = !self.scenario.ring.is_quiet() || (killed && self.scenario.loader.ring_entries < 512);
         // Of a fetch that was hedged all requests but one may fail, and nothing is tried again.
@@ -184,7 +190,7 @@ impl Inspector<'_> {
                 format!("{seen} attempts must have failed; {retries} retries, {given_up} given up, {hedges} hedges");
             return refuse(text);
         }
-        let requests = counters.requests.max(books.requests);
+        let requests = counters.requests.max(bookkeeping.requests);
         if hedges * 100 > requests * u64::from(self.scenario.loader.hedge_percent) {
             return refuse(format!("{hedges} hedges of {requests} requests are beyond the budget"));
         }
@@ -197,8 +203,8 @@ impl Inspector<'_> {
             let text = format!("nothing damaged the disk, and yet {} blocks were lost on it", counters.disk_lost);
             return Err(Violation::new(Checker::Disk, text));
         }
-        if counters.requests < books.requests {
-            return refuse(format!("{} requests counted, {} arrived", counters.requests, books.requests));
+        if counters.requests < bookkeeping.requests {
+            return refuse(format!("{} requests counted, {} arrived", counters.requests, bookkeeping.requests));
         }
         Ok(())
     }

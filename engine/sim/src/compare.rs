@@ -46,7 +46,7 @@ fn answer(args: &Orders) -> Result<()> {
 
 type Number = fn(&Quality) -> f64;
 
-/// What is told of a shuffle: name in documents, heading, number and decimal places.
+/// One measure of a shuffle: name in documents, heading, number and decimal places.
 const NUMBERS: [(&str, &str, Number, usize); 7] = [
     ("serial_sigmas", "positions of two epochs, correlation, sigmas", |q| q.serial_sigmas, 1),
     ("neighbours", "neighbours apart in the next epoch, 1 by chance", |q| q.neighbours, 3),

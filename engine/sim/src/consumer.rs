@@ -18,7 +18,7 @@ const PLANTED_AT: u64 = 2;
 enum State {
     /// Computes until then.
     Computes(Instant),
-    /// Has asked for the next batch, since then.
+    /// Has requested the next batch, since then.
     Waits(Instant),
     /// Waits for the other ranks to finish their step.
     Gathers,
@@ -47,10 +47,10 @@ pub(crate) struct Trainer {
     pub(crate) raised: Option<String>,
     /// A failure of the run has woken it.
     woken: bool,
-    /// Why the run failed, once it was told.
+    /// Why the run failed, once it knows.
     pub(crate) failed: Option<Error>,
     pub(crate) longest_wait: Duration,
-    /// Longest wait that ended since it was last asked for.
+    /// Longest wait that ended since this was last read.
     ended_wait: Duration,
     canary: Option<Canary>,
 }

@@ -25,20 +25,20 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Blocks asked for.
-    asks: brain.asks,
+    /// Blocks requested.
+    asks: planner.asks,
     /// Served from the cache.
-    hits: brain.hits,
+    hits: planner.hits,
     /// Served by a fetch already under way.
-    shared: brain.shared,
+    shared: planner.shared,
     /// Attempts after the first.
-    retries: brain.retries,
+    retries: planner.retries,
     /// Requests sent a second time.
-    hedges: brain.hedges,
+    hedges: planner.hedges,
     /// Fetches given up.
-    given_up: brain.given_up,
+    given_up: planner.given_up,
     /// Blocks dropped from the cache.
-    evictions: brain.evictions,
+    evictions: planner.evictions,
     /// Requests written.
     requests: fetch.requests,
     /// Connections opened.
@@ -56,13 +56,13 @@ counters! {
     /// … and wrong.
     heads_mispredicted: fetch.heads_mispredicted,
     /// Blocks written to disk.
-    spilled: brain.spill.written,
+    spilled: planner.spill.written,
     /// Blocks asked of the disk.
-    disk_hits: brain.spill.hits,
+    disk_hits: planner.spill.hits,
     /// Those that could not be had from it.
-    disk_lost: brain.spill.lost,
+    disk_lost: planner.spill.lost,
     /// Blocks found on disk at the start.
-    adopted: brain.spill.adopted,
+    adopted: planner.spill.adopted,
     /// Segments given up to make room.
-    trims: brain.spill.trims,
+    trims: planner.spill.trims,
 }

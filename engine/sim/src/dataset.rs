@@ -13,7 +13,7 @@ pub(crate) const URI: &str = "http://bucket.sim:9000/lake/set/";
 pub(crate) const PATH: &str = "/lake/";
 /// The `Host` line.
 pub(crate) const AUTHORITY: &str = "bucket.sim:9000";
-/// The host's address that answers to nobody, when it has several.
+/// The host's address that never responds, when it has several.
 pub(crate) const DEAD_ADDRESS: &str = "10.0.0.1:9000";
 /// Its address that answers.
 pub(crate) const LIVE_ADDRESS: &str = "10.0.0.2:9000";
@@ -40,7 +40,7 @@ impl DataSet {
         }
     }
 
-    /// As a listing tells it, with or without entity tags.
+    /// As a listing names it, with or without entity tags.
     pub(crate) fn listing(&self, etags: bool) -> Vec<Listed> {
         let object = |(at, key): (usize, &String)| Listed {
             key: key.clone(),

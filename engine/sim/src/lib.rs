@@ -1,11 +1,11 @@
-//! A whole world in virtual time around the shipping brain and flow: one seed, one run, exactly repeatable.
+//! A whole world in virtual time around the shipping planner and flow: one seed, one run, exactly repeatable.
 //!
 //! [`Scenario::draw`] turns a seed into a data set, loaders, a bucket, faults and a consumer; [`run`] plays it over
 //! simulated rings and has every batch checked against a plain model; a [`Canary`] is a planted bug that the checks
 //! must catch. Never reads a real clock, opens a file or socket, or holds a second copy of the engine's logic.
 #![forbid(unsafe_code)]
 
-mod books;
+mod bookkeeping;
 mod bucket;
 mod canary;
 mod check;
@@ -13,15 +13,15 @@ mod consumer;
 mod counters;
 mod dataset;
 mod journal;
-mod keeper;
 mod machine;
 mod model;
 pub mod orders;
 mod rank;
 mod report;
+mod ring_probe;
 mod run;
 mod scenario;
-mod tap;
+mod segment_manager;
 mod world;
 
 pub use canary::Canary;

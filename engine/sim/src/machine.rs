@@ -2,8 +2,8 @@
 //! between two.
 
 use crate::dataset::DataSet;
-use crate::keeper::{self, DIRECTORY, OWNED_ELSEWHERE};
 use crate::scenario::{DiskShape, SEGMENT_BYTES};
+use crate::segment_manager::{self, DIRECTORY, OWNED_ELSEWHERE};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BlockId, Duration, SampleId};
 use fuelrail_flow::Objects;
@@ -51,7 +51,7 @@ pub(crate) fn litter(world: &SimWorld, unit: u64, objects: &Objects, set: &DataS
         (Content::False, 0),
     ] {
         let id = id(low, prng);
-        keeper::make(world, id, unit, |bytes| plant(bytes, id as u64, objects, set, content, prng));
+        segment_manager::make(world, id, unit, |bytes| plant(bytes, id as u64, objects, set, content, prng));
     }
     for len in [0, 100, SEGMENT_BYTES] {
         let path = Path::new(DIRECTORY).join(SegmentName { id: id(0, prng), new: false }.to_string());

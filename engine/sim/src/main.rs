@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         failed += u64::from(!good);
         let told = tell(&report, &arguments, good, count == 1);
         if told.is_err() {
-            // Nobody listens any more.
+            // Standard output is closed.
             return ExitCode::FAILURE;
         }
     }

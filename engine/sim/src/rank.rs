@@ -1,23 +1,23 @@
-//! One rank's loader: arena, mesh, shards and outlet, wired as the engine wires them, and turned by hand.
+//! One rank's loader: arena, channels, shards and outlet, wired as the engine wires them, and driven by hand.
 
 use crate::canary::Canary;
 use crate::check::{Checked, Checker, Violation};
 use crate::counters::Counters;
 use crate::dataset::{DEAD_ADDRESS, DataSet, LIVE_ADDRESS, URI};
-use crate::keeper::Keeper;
+use crate::ring_probe::ProbedRing;
 use crate::scenario::{DiskShape, Scenario};
-use crate::tap::TapRing;
+use crate::segment_manager::SegmentManager;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, keep_for_others, mesh,
-    spill_memory_bytes,
+    BadSamples, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
+    keep_for_others, spill_memory_bytes,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::prefetch::{Strategy, Watermarks};
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -33,19 +33,19 @@ pub(crate) struct Rank {
     /// Slots the shards took at their start and keep: caches and scratch memory.
     kept_slots: usize,
     shards: Vec<Option<Stepped>>,
-    boards: Vec<Arc<Board>>,
+    statuses: Vec<Arc<ShardStatus>>,
     pub(crate) outlet: Outlet,
     /// Counters of shards that have ended.
     ended: Counters,
     wakers: Vec<Waker>,
-    keeper: Option<Keeper>,
+    manager: Option<SegmentManager>,
     /// When a shard died, if one did.
     pub(crate) failed_at: Option<Instant>,
 }
 
 /// A shard and where it is in its loop.
 struct Stepped {
-    shard: Shard<TapRing>,
+    shard: Shard<ProbedRing>,
     phase: Phase,
     /// When it last went to sleep, and what had moved by then; how often it did so without anything moving.
     slept: (Instant, u64),
@@ -54,13 +54,13 @@ struct Stepped {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Its next act is a turn.
+    /// Its next act is an iteration.
     Awake,
     /// Its next act is going to sleep.
-    Turned,
+    Iterated,
     /// In the ring, until something wakes it.
     Asleep,
-    /// It was told to end, and brings to the disk what is on its way there, no longer than until then.
+    /// It was told to end, and writes what is on its way to the disk, until then at the latest.
     Saving(Instant),
 }
 
@@ -93,21 +93,20 @@ impl Rank {
             ..ArenaConfig::default()
         })?;
         let objects = Arc::new(listed(make.scenario, make.objects)?);
-        let disk =
-            make.scenario.disk.as_ref().map(|disk| {
-                Keeper::new(make.world, disk, &objects, make.rank, l.shards, Prng::new(make.seed ^ 0xD15C))
-            });
-        let (keeper, setups) = disk.unzip();
+        let disk = make.scenario.disk.as_ref().map(|disk| {
+            SegmentManager::new(make.world, disk, &objects, make.rank, l.shards, Prng::new(make.seed ^ 0xD15C))
+        });
+        let (manager, setups) = disk.unzip();
         let mut setups = setups.into_iter().flatten();
         let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
-        let boards: Vec<Arc<Board>> = (0..l.shards).map(|_| Arc::new(Board::default())).collect();
+        let statuses: Vec<Arc<ShardStatus>> = (0..l.shards).map(|_| Arc::new(ShardStatus::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
-        let keepers = keep_for_others(l.cache_bytes, keeper.is_some(), bad_samples(l.bad_samples));
-        for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards, keepers)) {
+        let owners = keep_for_others(l.cache_bytes, manager.is_some(), bad_samples(l.bad_samples));
+        for ((id, region), channels) in (0..l.shards).zip(regions).zip(channels(l.shards, owners)) {
             let (deliver, lane) = lane(l.deliver_entries);
             lanes.push(lane);
-            let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
-            let ends = ShardEnds { mesh, deliver, consumer, board, spill: setups.next() };
+            let (consumer, status) = (Arc::clone(&consumer), Arc::clone(&statuses[usize::from(id)]));
+            let ends = ShardEnds { channels, deliver, consumer, status, spill: setups.next() };
             let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake, slept: (Instant::ZERO, 0), spins: 0 }));
             wakers.push(waker);
@@ -115,7 +114,7 @@ impl Rank {
         let outlet = Outlet::new(lanes, wakers.clone(), consumer, make.run.batches());
         let kept_slots = arena.outstanding();
         let (ended, failed_at) = (Counters::default(), None);
-        Ok(Rank { arena, kept_slots, shards, boards, outlet, ended, wakers, keeper, failed_at })
+        Ok(Rank { arena, kept_slots, shards, statuses, outlet, ended, wakers, manager, failed_at })
     }
 
     /// Shards that have something to do at this instant, by number.
@@ -135,23 +134,23 @@ impl Rank {
         out
     }
 
-    /// Lets one shard do its next half of a round: its turn, or going to sleep. Between the two, others may act.
+    /// Lets one shard do its next half of a round: its iteration, or going to sleep. Between the two, others may act.
     pub(crate) fn step(&mut self, at: usize) -> Checked<()> {
         let Some(stepped) = &mut self.shards[at] else { return Ok(()) };
         // As the engine guards a shard's thread.
         let (failure, thread) = (&self.outlet.consumer().failure, format_args!("shard {at}"));
         let goes_on = match stepped.phase {
             Phase::Saving(until) => Some(stepped.save(until)?),
-            Phase::Turned => match failure.guard(thread, || stepped.shard.sleep()) {
+            Phase::Iterated => match failure.guard(thread, || stepped.shard.sleep()) {
                 Some(()) => {
                     stepped.slept()?;
                     Some(true)
                 }
                 None => None,
             },
-            Phase::Awake | Phase::Asleep => match failure.guard(thread, || Ok(stepped.shard.turn())) {
+            Phase::Awake | Phase::Asleep => match failure.guard(thread, || Ok(stepped.shard.iterate())) {
                 Some(true) => {
-                    stepped.phase = Phase::Turned;
+                    stepped.phase = Phase::Iterated;
                     Some(true)
                 }
                 Some(false) => {
@@ -171,24 +170,24 @@ impl Rank {
         Ok(())
     }
 
-    /// Lets the keeper of its segments work. True when there was anything to do.
+    /// Lets the segment manager work. True when there was anything to do.
     pub(crate) fn keep(&mut self) -> bool {
-        self.keeper.as_mut().is_some_and(Keeper::work)
+        self.manager.as_mut().is_some_and(SegmentManager::work)
     }
 
     /// What shards gave up is gone from the disk, and nothing else.
     pub(crate) fn disk_agrees(&mut self) -> Checked<()> {
         let trims = self.counters().trims;
-        let Some(keeper) = &self.keeper else { return Ok(()) };
-        if keeper.trimmed == trims {
+        let Some(manager) = &self.manager else { return Ok(()) };
+        if manager.trimmed == trims {
             return Ok(());
         }
-        let text = format!("{trims} segments were trimmed, and the keeper was told of {}", keeper.trimmed);
+        let text = format!("{trims} segments were trimmed, and the segment manager was told of {}", manager.trimmed);
         Err(Violation::new(Checker::Disk, text))
     }
 
     /// With every batch taken and given back, only what was taken at the start may be out.
-    pub(crate) fn all_home(&self) -> Checked<()> {
+    pub(crate) fn all_returned(&self) -> Checked<()> {
         let (out, kept) = (self.arena.outstanding(), self.kept_slots);
         if out == kept {
             return Ok(());
@@ -201,12 +200,12 @@ impl Rank {
         self.shards.iter_mut().flatten().map(|s| s.shard.ring().in_flight()).sum()
     }
 
-    /// Tells all shards to end, where the death of one does not.
+    /// Tells all shards to end, unless one has died.
     pub(crate) fn stop(&self) {
         if self.failed_at.is_some() {
             return;
         }
-        self.boards.iter().for_each(|board| board.stop());
+        self.statuses.iter().for_each(|status| status.stop());
         self.wakers.iter().for_each(Waker::wake);
     }
 
@@ -226,7 +225,7 @@ impl Rank {
         counters
     }
 
-    /// Drops shards and outlet as they are; then all memory must be home.
+    /// Drops shards and outlet as they are; then all memory must be returned.
     pub(crate) fn tear_down(self) -> Checked<()> {
         let Rank { arena, shards, outlet, .. } = self;
         drop(shards);
@@ -296,14 +295,14 @@ fn new_shard(
     objects: &Arc<Objects>,
     ends: ShardEnds,
     ledger: &Ledger,
-) -> Result<(Shard<TapRing>, Waker)> {
+) -> Result<(Shard<ProbedRing>, Waker)> {
     let l = &make.scenario.loader;
     let pace = ledger.clone();
     let inner = SimRing::with_capacity(make.world, l.ring_entries, l.ring_sockets);
     let waker = inner.waker();
     let planted = make.canary.filter(|_| id == 0);
     let config = ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard: ShardId(id),
             shards: l.shards,
             prefetch: match l.watermarks {
@@ -344,7 +343,7 @@ fn new_shard(
         stall_after: Duration::from_millis(l.stall_after_ms),
         spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
     };
-    let shard = Shard::new(TapRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
+    let shard = Shard::new(ProbedRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
     Ok((shard, waker))
 }
 

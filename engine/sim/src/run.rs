@@ -166,7 +166,7 @@ impl Tally {
                 *self.faults.entry(name.into()).or_default() += count;
             }
         };
-        life.books.faults.iter().for_each(|(name, count)| note(name, *count));
+        life.bookkeeping.faults.iter().for_each(|(name, count)| note(name, *count));
         let ring = &life.ring;
         note("ring_short_receive", ring.short_receives);
         note("ring_short_send", ring.short_sends);

@@ -156,7 +156,7 @@ pub struct BucketShape {
     pub crc32c: bool,
     /// Whether parts of objects do, with that of the whole.
     pub crc32c_of_parts: bool,
-    /// Addresses the host resolves to; with more than one, the first answers to nobody.
+    /// Addresses the host resolves to; with more than one, the first never responds.
     pub addresses: usize,
 }
 
@@ -192,9 +192,9 @@ pub struct FaultShares {
     pub changed: f64,
     /// Not HTTP.
     pub garbage: f64,
-    /// Content-Range is not what was asked for.
+    /// Content-Range is not the one requested.
     pub wrong_range: f64,
-    /// The whole object instead of the part asked for.
+    /// The whole object instead of the part requested.
     pub ignored_range: f64,
     /// Bytes after the end of the response.
     pub extra_bytes: f64,
@@ -248,7 +248,7 @@ pub struct RingShares {
     pub short_receive: f64,
     /// A send takes fewer bytes than it was given.
     pub short_send: f64,
-    /// The completions of one turn are shuffled.
+    /// The completions of one iteration are shuffled.
     pub reorder: f64,
     /// An operation fails for the moment.
     pub transient_errno: f64,
@@ -334,7 +334,7 @@ impl Scenario {
         Duration::from_millis(self.loader.stall_after_ms) * 3 / 2
     }
 
-    /// Longest a block fetched in vain keeps a connection.
+    /// Longest a failed fetch keeps a connection.
     pub(crate) fn attempt_cost(&self) -> Duration {
         let largest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes) + 4096;
         let b = &self.bucket;

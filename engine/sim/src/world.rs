@@ -1,6 +1,6 @@
 //! One life: a world in virtual time with all ranks in it, played until they are done, killed or stuck.
 
-use crate::books::Books;
+use crate::bookkeeping::Bookkeeping;
 use crate::bucket::Bucket;
 use crate::canary::Canary;
 use crate::check::{Checked, Checker, Inspector, Violation};
@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 /// Acts of all shards at one instant after which they are said to spin.
 const STEPS_MAX: u32 = 1_000_000;
-/// How soon a trainer that waits is told that a shard has died.
+/// How soon a waiting trainer must learn that a shard has died.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Jumps of virtual time in one life.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -42,7 +42,7 @@ pub(crate) enum Ending {
 /// What a life adds to the run's account, however it ended.
 pub(crate) struct Account {
     pub(crate) counters: Counters,
-    pub(crate) books: Books,
+    pub(crate) bookkeeping: Bookkeeping,
     pub(crate) ring: SimCounts,
     pub(crate) virtual_time: Duration,
     pub(crate) events: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Life<'a> {
     inspector: Inspector<'a>,
     steps: &'a [Step],
     world: SimWorld,
-    books: Rc<RefCell<Books>>,
+    bookkeeping: Rc<RefCell<Bookkeeping>>,
     ranks: Vec<Rank>,
     trainers: Vec<Trainer>,
     events: u64,
@@ -82,9 +82,9 @@ impl<'a> Life<'a> {
         before: Option<&SimWorld>,
         canary: Option<Canary>,
     ) -> fuelrail_base::Result<Life<'a>> {
-        let books = Rc::new(RefCell::new(Books::default()));
+        let bookkeeping = Rc::new(RefCell::new(Bookkeeping::default()));
         let flips = canary == Some(Canary::FlippedByte);
-        let bucket = Bucket::new(scenario, life, Rc::clone(objects), Rc::clone(&books), flips);
+        let bucket = Bucket::new(scenario, life, Rc::clone(objects), Rc::clone(&bookkeeping), flips);
         let mut prng = scenario.prng(life, "world");
         let world = SimWorld::new(prng.next(), scenario.ring.faults(), Box::new(bucket));
         let flipped_bits = start_disk(scenario, life, objects, &world, before)?;
@@ -106,7 +106,7 @@ impl<'a> Life<'a> {
             inspector,
             steps,
             world,
-            books,
+            bookkeeping,
             ranks,
             trainers,
             events: 0,
@@ -129,7 +129,7 @@ impl<'a> Life<'a> {
         }
         let account = self.account();
         if !failed {
-            self.inspector.counters(&account.counters, &account.books, self.world.now(), !finished)?;
+            self.inspector.counters(&account.counters, &account.bookkeeping, self.world.now(), !finished)?;
         }
         let disk = self.scenario.disk.as_ref();
         if finished || failed || disk.is_some_and(|disk| disk.in_order) {
@@ -144,7 +144,7 @@ impl<'a> Life<'a> {
             self.world.cut_power();
             self.power_cuts += 1;
         }
-        match self.books.borrow().open {
+        match self.bookkeeping.borrow().open {
             0 => Ok(ending),
             open => Err(Violation::new(Checker::Memory, format!("{open} connections outlive their rings"))),
         }
@@ -162,7 +162,7 @@ impl<'a> Life<'a> {
         }
         Account {
             counters,
-            books: self.books.borrow().clone(),
+            bookkeeping: self.bookkeeping.borrow().clone(),
             ring: self.world.counts(),
             virtual_time: self.world.now().since(Instant::ZERO),
             events: self.events,
@@ -267,17 +267,19 @@ impl<'a> Life<'a> {
     /// block meets as many in a row as one object gets, with a pause before each further attempt.
     fn patience(&self) -> Duration {
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let (books, ring, s) = (self.books.borrow(), self.world.counts(), self.scenario);
-        let silent = ["stall", "drip", "garbage", "extra_bytes"].iter().filter_map(|name| books.faults.get(name)).sum();
-        let connects = books.faults.get("refused").unwrap_or(&0) + books.faults.get("dead_address").unwrap_or(&0);
+        let (bookkeeping, ring, s) = (self.bookkeeping.borrow(), self.world.counts(), self.scenario);
+        let silent =
+            ["stall", "drip", "garbage", "extra_bytes"].iter().filter_map(|name| bookkeeping.faults.get(name)).sum();
+        let connects =
+            bookkeeping.faults.get("refused").unwrap_or(&0) + bookkeeping.faults.get("dead_address").unwrap_or(&0);
         let broken = ring.transient_errnos + ring.fatal_errnos + ring.no_memory + connects;
         let blocks = s.hopeless.iter().map(|(sample, _)| s.sizes[*sample as usize].div_ceil(s.block_bytes)).sum();
         let hopeless = count(blocks) * s.loader.attempts_max;
-        let in_a_row = count(broken) + s.faults.per_key_max.min(count(books.faults_total())) + hopeless;
+        let in_a_row = count(broken) + s.faults.per_key_max.min(count(bookkeeping.faults_total())) + hopeless;
         s.calm_wait(self.shape.world)
             + s.outage_cost()
             + s.stall_cost() * count(silent)
-            + s.attempt_cost() * (count(books.faults_total() + broken) + hopeless)
+            + s.attempt_cost() * (count(bookkeeping.faults_total() + broken) + hopeless)
             + s.retry_cost() * in_a_row
             + Duration::from_micros(s.ring.delay_us_max) * count(ring.delays)
     }
@@ -319,7 +321,7 @@ impl<'a> Life<'a> {
             self.settle()?;
             let in_flight: usize = self.ranks.iter_mut().map(Rank::in_flight).sum();
             if in_flight == 0 {
-                self.ranks.iter().try_for_each(Rank::all_home)?;
+                self.ranks.iter().try_for_each(Rank::all_returned)?;
                 return self.ranks.iter_mut().try_for_each(Rank::disk_agrees);
             }
             if self.world.now() > until || !self.world.advance() {

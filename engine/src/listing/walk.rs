@@ -7,7 +7,7 @@ use super::journal::Journal;
 use crate::client::{AT_A_PROMPT, Ask as Request, Client};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
-use fuelrail_plan::sweep::{Ask, Stretch, Sweep};
+use fuelrail_plan::sweep::{PageRequest, Stretch, Sweep};
 use fuelrail_wire::head::refuse_coding;
 use fuelrail_wire::kept::{Answer, asked};
 use fuelrail_wire::{Dialect, Entry, ListPage, PageStart, Source, list_path, parse_list};
@@ -67,13 +67,13 @@ pub(super) async fn walk(
             progress(brought.found);
         }
     }
-    let fetch = |ask: Ask| async {
+    let fetch = |ask: PageRequest| async {
         let answer = page(client, source, &source.prefixes[ask.prefix], start(&ask)).await;
         (ask, answer)
     };
     let mut flying = FuturesUnordered::new();
     while !brought.sweep.is_done() {
-        asks.extend(std::iter::from_fn(|| brought.sweep.ask()));
+        asks.extend(std::iter::from_fn(|| brought.sweep.next_request()));
         flying.extend(asks.drain(..).map(&fetch));
         let (ask, answer) = flying.next().await.expect("a sweep that is not done waits for pages");
         let page = answer?;
@@ -88,9 +88,9 @@ pub(super) async fn walk(
 
 impl Brought {
     /// Takes what a journal has. Pages that were on their way when it ended are left in `asks`.
-    fn again(&mut self, source: &Source, journal: &mut Journal, asks: &mut Vec<Ask>) -> Result<()> {
+    fn again(&mut self, source: &Source, journal: &mut Journal, asks: &mut Vec<PageRequest>) -> Result<()> {
         while !self.sweep.is_done() {
-            asks.extend(std::iter::from_fn(|| self.sweep.ask()));
+            asks.extend(std::iter::from_fn(|| self.sweep.next_request()));
             let whose = |answer: &Answer| {
                 asks.iter().position(|ask| ask.stretch.0 == answer.stretch && named(source, ask) == answer.asked)
             };
@@ -133,11 +133,11 @@ impl Brought {
     }
 }
 
-fn start(ask: &Ask) -> PageStart<'_> {
+fn start(ask: &PageRequest) -> PageStart<'_> {
     PageStart { after: ask.after.as_deref(), token: ask.token.as_deref() }
 }
 
 /// What a journal calls the page that is asked for.
-fn named(source: &Source, ask: &Ask) -> u32 {
+fn named(source: &Source, ask: &PageRequest) -> u32 {
     asked(&source.prefixes[ask.prefix], start(ask))
 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 use crate::stats::DiskFacts;
 use crate::system::spawn;
 use fuelrail_base::{Error, Result, ShardId};
-use fuelrail_flow::{Contents, Known, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume};
+use fuelrail_flow::{
+    Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
@@ -47,8 +49,11 @@ impl SegmentManager {
     ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let mut work = Work::new((limits, lengths, shards), directories, tell);
-        let setup =
-            |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: u64::from(unit), found: Vec::new() };
+        let setup = |desk: &Arc<SegmentChannel>| SpillSetup {
+            channel: Arc::clone(desk),
+            unit: u64::from(unit),
+            found: Vec::new(),
+        };
         let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
         work.recover(objects, &mut setups);
         let facts = Arc::clone(&work.facts);
@@ -91,7 +96,7 @@ struct Kept {
 
 /// The thread's side.
 pub(super) struct Work {
-    desks: Vec<Arc<SpillDesk>>,
+    desks: Vec<Arc<SegmentChannel>>,
     room: Room,
     lengths: Lengths,
     kept: HashMap<u64, Kept>,
@@ -174,13 +179,13 @@ impl Work {
 
     fn live(mut self, stop: &AtomicBool) {
         for desk in &self.desks {
-            desk.set_keeper(std::thread::current());
+            desk.set_manager(std::thread::current());
         }
         loop {
             // Looked at before the wishes: those of shards that have ended are all there then.
             let last = stop.load(Ordering::Acquire);
             for shard in 0..self.desks.len() {
-                while let Some(wish) = self.desks[shard].next_wish() {
+                while let Some(wish) = self.desks[shard].next_request() {
                     self.grant(shard, wish);
                 }
             }
@@ -194,16 +199,16 @@ impl Work {
         }
     }
 
-    fn grant(&mut self, shard: usize, wish: Wish) {
+    fn grant(&mut self, shard: usize, wish: SegmentRequest) {
         match wish {
-            Wish::Another => {
-                let supply = self.another().map_or(Supply::NoMore, Supply::Segment);
-                if let (Supply::Segment(file), false) = (&supply, self.desks[shard].supply(supply.clone())) {
+            SegmentRequest::Another => {
+                let supply = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+                if let (SegmentGrant::Segment(file), false) = (&supply, self.desks[shard].grant(supply.clone())) {
                     self.trim(file.key);
                 }
             }
-            Wish::Trimmed(key) => self.trim(key),
-            Wish::Failed(key, error) => self.failed(key, &error),
+            SegmentRequest::Trimmed(key) => self.trim(key),
+            SegmentRequest::Failed(key, error) => self.failed(key, &error),
         }
     }
 

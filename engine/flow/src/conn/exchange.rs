@@ -1,14 +1,14 @@
-//! One request and its response on a connection: what was asked, and where its bytes land.
+//! One request and its response on a connection: the range requested, and where its bytes land.
 //!
-//! Owns the window while the exchange is open. Judges a response head against what was asked; never touches a socket.
+//! Owns the window while the exchange is open. Checks a response head against the request; never touches a socket.
 
 use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
 use fuelrail_io::{Filling, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
 
-/// What a request asks for.
+/// The range that a request is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     /// The fetch it belongs to.
@@ -33,7 +33,7 @@ impl Asked {
         self.len != self.object_len
     }
 
-    /// Whether a response with this head brings exactly the bytes asked for, framed by length.
+    /// Whether a response with this head brings exactly the bytes requested, framed by length.
     pub(crate) fn is_answered_in_place(&self, head: &ResponseHead) -> bool {
         head.status == if self.ranged() { 206 } else { 200 }
             && matches!(head.framing, Framing::Length(n) if n == self.len)
@@ -73,22 +73,22 @@ pub(crate) struct Exchange {
     pub spare: Option<Filling>,
     pub sink: Sink,
     pub proof: Proof,
-    /// Checksum of all that was asked for, where it comes in one answer from its first byte on.
+    /// Running checksum of the range, where one response brings it from its first byte on.
     pub digest: Option<Digest>,
     pub sent_at: Instant,
     pub first_byte_at: Option<Instant>,
     /// Window bytes that had landed before this attempt.
     pub resumed_at: usize,
-    /// A second request runs against it.
+    /// A second request runs against this one.
     pub hedged: bool,
 }
 
-/// Bytes of a refusal's text that are kept for the message.
+/// Bytes of a refusal's body that are kept for the message.
 pub(crate) const REFUSAL_TEXT_BYTES_MAX: usize = 8192;
 /// A refusal longer than this closes the connection instead of being read to its end.
 pub(crate) const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
-const HOME: &str = "a window is away only during a receive, and nothing ends then";
+const PRESENT: &str = "an exchange lacks its window only during a receive, and cannot end then";
 
 impl Exchange {
     pub(crate) fn new(asked: Asked, window: Window, now: Instant) -> Exchange {
@@ -107,27 +107,27 @@ impl Exchange {
     }
 
     /// The window, between two receives.
-    pub(crate) fn home_window(&self) -> &Window {
-        self.window.as_ref().expect(HOME)
+    pub(crate) fn window(&self) -> &Window {
+        self.window.as_ref().expect(PRESENT)
     }
 
     /// The window, between two receives.
-    pub(crate) fn home_window_mut(&mut self) -> &mut Window {
-        self.window.as_mut().expect(HOME)
+    pub(crate) fn window_mut(&mut self) -> &mut Window {
+        self.window.as_mut().expect(PRESENT)
     }
 
     /// Gives the window back, and the spare memory it is carved from, between two receives.
     pub(crate) fn into_memory(self) -> (Window, Option<Filling>) {
-        (self.window.expect(HOME), self.spare)
+        (self.window.expect(PRESENT), self.spare)
     }
 
-    /// Clears what landed in this attempt: its head was never understood.
+    /// Clears what landed in this attempt, whose head was not accepted.
     pub(crate) fn forget_landed(&mut self) {
         let resumed_at = self.resumed_at;
-        self.home_window_mut().rewind(resumed_at);
+        self.window_mut().rewind(resumed_at);
     }
 
-    /// Judges the head. On success says how the body is framed and the window stands where the body begins.
+    /// Checks the head. Returns how the body is framed; the window then stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c };
         self.digest = None;
@@ -151,7 +151,7 @@ impl Exchange {
         let asked = self.asked;
         if asked.ranged() {
             // The server ignores Range. That still serves a fetch which wants the whole object after all.
-            let window = self.home_window_mut();
+            let window = self.window_mut();
             if window.len() as u64 != asked.object_len {
                 return Err(Error::new(
                     Kind::Mismatch,
@@ -194,14 +194,14 @@ impl Exchange {
                 Kind::Mismatch,
                 format!("the server announces {got} bytes where the listing promises {wanted}"),
             )
-            .with_hint("the object changed after it was listed, or the server lies about lengths")),
+            .with_hint("the object changed after it was listed, or the server reports wrong lengths")),
             _ => Ok(head.framing),
         }
     }
 
-    /// Judges a body that has come whole.
+    /// Verifies the checksum of a complete body.
     pub(crate) fn check_digest(&self) -> Result<()> {
-        let window = self.home_window();
+        let window = self.window();
         match self.digest {
             Some(digest) if self.resumed_at == 0 && !digest.holds(window.bytes()) => Err(Error::new(
                 Kind::Mismatch,
@@ -212,7 +212,7 @@ impl Exchange {
         }
     }
 
-    /// The error a complete refusal stands for.
+    /// The error of a complete refusal.
     pub(crate) fn refusal(&self) -> Error {
         let Sink::Refusal { status, kind, text, .. } = &self.sink else {
             unreachable!("only a refusal is turned into an error")
@@ -227,7 +227,7 @@ impl Exchange {
         let cure = match kind {
             Kind::NotFound => "it was deleted after it was listed, or bucket and prefix are wrong",
             Kind::Denied => {
-                "check who may read the bucket; a plain URI is asked without credentials unless anonymous = false"
+                "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false"
             }
             Kind::Changed => "the object changed after it was listed: start a new run",
             Kind::Mismatch => "the object is shorter than it was listed",
@@ -235,8 +235,10 @@ impl Exchange {
                 "the server asks to slow down: where several processes of a machine read it, a common share_dir helps"
             }
             Kind::Server => "see the server's logs",
-            _ if (300..400).contains(status) => "the bucket is elsewhere: set region or endpoint to where it is",
-            _ => "the address may not be an object store",
+            _ if (300..400).contains(status) => {
+                "the bucket is in another region or at another endpoint: set region or endpoint"
+            }
+            _ => "check the URI: the server may not be an object store",
         };
         let code = fuelrail_wire::parse_error(text).map(|(code, _)| code);
         let (kind, cure) =

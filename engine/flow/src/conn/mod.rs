@@ -4,11 +4,11 @@
 //! they ended.
 
 mod exchange;
-mod landing;
 mod outcome;
 mod pace;
 mod predict;
 mod responses;
+mod scatter;
 mod secure;
 mod trickle;
 mod tunnel;
@@ -27,19 +27,19 @@ use responses::Responses;
 use std::net::SocketAddr;
 use trickle::Trickle;
 
-/// Where the connection is in its life.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// The connect op is in flight.
     Connecting,
     /// Requests may be sent.
     Open,
-    /// No more requests; waits for its ops to come home.
+    /// No more requests; waits for its ops to be reaped.
     Closing,
 }
 
-/// Servers close connections that were idle for long, the most hasty ones after a few seconds. A request that meets such
-/// a close is tried again, but that is no attempt of its object: many idle connections may be closed in a row.
+/// Servers close connections that were idle for long, some after a few seconds. A request that meets such
+/// a close is retried without counting as an attempt of its object: many idle connections may be closed in a row.
 const IDLE_DOUBT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Conn {
@@ -65,9 +65,10 @@ pub(crate) struct Conn {
     trickle: Trickle,
     /// The oldest request was sent when the connection may have been closed already, and nothing was heard since.
     stale: bool,
-    /// Whoever answers may close it behind any answer, without a word.
-    fickle: bool,
-    doom: Option<Error>,
+    /// The peer may close after any response without `Connection: close`.
+    closes_silently: bool,
+    /// Why the connection fails once the receive in flight has been reaped.
+    pending_error: Option<Error>,
     /// It ended through an error.
     pub failed: bool,
     /// The ring has been told to close the socket.
@@ -94,17 +95,17 @@ impl Conn {
             heard_bytes: 0,
             trickle: Trickle::default(),
             stale: false,
-            fickle: false,
-            doom: None,
+            closes_silently: false,
+            pending_error: None,
             failed: false,
             close_sent: false,
         }
     }
 
-    /// The same, to somebody who may close it behind any answer without a word, if so: a close instead of the next answer is none of
-    /// its object's failures then.
-    pub(crate) fn fickle(self, fickle: bool) -> Conn {
-        Conn { fickle, ..self }
+    /// The same, for a peer that may close after any response without `Connection: close`, if so: a close in place of the next
+    /// response is then no failure of the object.
+    pub(crate) fn closes_silently(self, closes_silently: bool) -> Conn {
+        Conn { closes_silently, ..self }
     }
 
     pub(crate) fn sock(&self) -> SockId {
@@ -116,39 +117,39 @@ impl Conn {
         self.places.map(|places| places.finish().0)
     }
 
-    /// What its TLS handshake ended with; told once.
+    /// What its TLS handshake agreed on; returned once.
     pub(crate) fn take_agreed(&mut self) -> Option<Agreed> {
         self.secure.as_mut()?.take_agreed()
     }
 
-    /// Requests not answered in full.
+    /// Requests without a complete response.
     pub(crate) fn queued(&self) -> usize {
         self.responses.queue.len()
     }
 
-    /// Bytes asked for by them.
+    /// Bytes requested by them.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
         self.responses.asked_bytes()
     }
 
-    /// Whether more requests may go here: not behind one that is slow already.
+    /// Whether more requests may be sent here: not behind one that is slow already.
     pub(crate) fn takes_requests(&self) -> bool {
         self.state != State::Closing && !self.responses.is_last() && !self.front().is_some_and(|front| front.hedged)
     }
 
-    /// The request whose answer comes next.
+    /// The exchange whose response comes next.
     pub(crate) fn front(&self) -> Option<&Exchange> {
         self.responses.queue.front()
     }
 
-    /// A second request runs against the one whose answer comes next.
+    /// Notes that a second request runs against the front exchange.
     pub(crate) fn set_hedged(&mut self) {
         if let Some(front) = self.responses.queue.front_mut() {
             front.hedged = true;
         }
     }
 
-    /// Nothing of this connection is with the ring any more.
+    /// The ring has no operation of this connection.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.sending && !self.receiving && !self.connecting
     }
@@ -166,7 +167,7 @@ impl Conn {
         }
     }
 
-    /// The ring had no room: the op stays due.
+    /// Takes back an op for which the ring had no room: it stays due.
     pub(crate) fn take_back(&mut self, op: Op) {
         match op {
             Op::Send { mut bytes, from, .. } => {
@@ -177,10 +178,10 @@ impl Conn {
             }
             Op::Recv { mut into, .. } => {
                 self.receiving = false;
-                self.responses.take_home(into.landed());
+                self.responses.take_back_windows(into.landed());
                 self.places = Some(into);
             }
-            // One that cannot connect is not kept.
+            // A connection whose connect op finds no room is dropped.
             op => unreachable!("a connection queued {op:?}"),
         }
     }
@@ -188,7 +189,7 @@ impl Conn {
     /// Queues a request with its text.
     pub(crate) fn request(&mut self, exchange: Exchange, text: &[u8]) {
         if self.queued() == 0 {
-            let has_answered = self.fickle && self.heard_bytes > 0;
+            let has_answered = self.closes_silently && self.heard_bytes > 0;
             self.stale = has_answered || exchange.sent_at.since(self.last_heard) >= IDLE_DOUBT;
             self.last_heard = exchange.sent_at;
         }
@@ -256,7 +257,7 @@ impl Conn {
         self.patient = (patience_bytes > 0).then_some(op);
     }
 
-    /// How many bytes of the answer under way came in `window` and more, if that is too little to go on waiting.
+    /// Bytes of the response under way that came within the last `window` or longer, if that is too slow to go on waiting.
     pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
         let answer = self.front().and_then(|front| front.first_byte_at);
         self.trickle.look(answer, self.heard_bytes, window, now)
@@ -274,16 +275,16 @@ impl Conn {
     pub(crate) fn received(&mut self, mut into: Scatter, result: Result<usize, i32>, cx: &mut Context) {
         self.receiving = false;
         self.patient = None;
-        let pieces = self.responses.take_home(into.landed());
-        let verdict = match (result, self.doom.take()) {
+        let pieces = self.responses.take_back_windows(into.landed());
+        let verdict = match (result, self.pending_error.take()) {
             (Ok(0), None) => match &self.secure {
                 None => self.responses.ended(cx),
                 Some(secure) => secure.cut(&mut self.responses, cx),
             },
             (Err(errno), None) if transient(errno) || errno == ASKED_BACK => Ok(()),
             (Err(errno), None) => Err(Error::from_errno(Kind::Network, "receiving the response", errno)),
-            (Ok(0) | Err(_), Some(doom)) => Err(doom),
-            (Ok(got), doom) => {
+            (Ok(0) | Err(_), Some(pending_error)) => Err(pending_error),
+            (Ok(got), pending_error) => {
                 self.last_heard = cx.now;
                 self.heard_bytes += got as u64;
                 let walked = match &mut self.secure {
@@ -293,7 +294,7 @@ impl Conn {
                     }
                     Some(secure) => secure.landed(got, &mut into, &mut self.responses, &mut self.stale, cx),
                 };
-                walked.and_then(|()| if self.responses.is_over() { Ok(()) } else { doom.map_or(Ok(()), Err) })
+                walked.and_then(|()| if self.responses.is_over() { Ok(()) } else { pending_error.map_or(Ok(()), Err) })
             }
         };
         self.places = Some(into);
@@ -304,13 +305,13 @@ impl Conn {
         }
     }
 
-    /// Gives the front exchange up with `error` and hands the others back; `Cancelled` when nothing is wrong with the connection
-    /// but that the bytes are had elsewhere. When a receive is in flight this waits for
-    /// its return: the kernel may still write into the windows. The caller closes the socket when the state says so.
+    /// Fails the front exchange with `error` and hands the others back; `Cancelled` when the connection is sound and its bytes are
+    /// requested elsewhere. With a receive in flight this waits until it is reaped: the kernel may still write into the windows.
+    /// The caller closes the socket when the state says so.
     pub(crate) fn fail(&mut self, error: Error, cx: &mut Context) {
         self.state = State::Closing;
         if self.receiving {
-            self.doom.get_or_insert(error);
+            self.pending_error.get_or_insert(error);
             return;
         }
         let error = match &self.secure {
@@ -334,7 +335,7 @@ impl Conn {
 /// Room for the text of as many requests as a connection usually has at once.
 const REQUESTS_BYTES: usize = 8 << 10;
 
-/// ECANCELED: a patient receive was asked back before anything came.
+/// ECANCELED: a patient receive was cancelled before anything came.
 const ASKED_BACK: i32 = 125;
 
 /// EINTR and EAGAIN say nothing about the connection.

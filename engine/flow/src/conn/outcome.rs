@@ -1,7 +1,7 @@
-//! How an exchange ends, and how that is told.
+//! How an exchange ends.
 //!
-//! Every exchange ends in exactly one outcome, which carries its window home. Decides what of the landed bytes may be
-//! kept; never decides whether to try again.
+//! Every exchange ends in exactly one outcome, which carries its window back. Decides which landed bytes may be kept; never
+//! decides whether to retry.
 
 use super::exchange::{Asked, Exchange, Proof, Sink};
 use super::predict::HeadPredictor;
@@ -34,7 +34,7 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub error: Error,
-    /// The server's own wish for a pause.
+    /// The pause that the server requested.
     pub retry_after: Option<Duration>,
     /// The date of a refusal.
     pub server_time: Option<WallTime>,
@@ -66,7 +66,7 @@ impl Outcome {
 
     /// An exchange failed.
     pub(crate) fn failed(exchange: Exchange, fault: Fault) -> Outcome {
-        let new_bytes = exchange.home_window().filled().saturating_sub(exchange.resumed_at);
+        let new_bytes = exchange.window().filled().saturating_sub(exchange.resumed_at);
         let proof = exchange.proof;
         Outcome::new(exchange, End::Failed { proof, new_bytes, fault })
     }
@@ -88,7 +88,7 @@ impl Outcome {
     }
 }
 
-/// What a connection shares with its shard while it is told something.
+/// What a connection borrows from its shard while it handles an event.
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub predictor: &'a mut HeadPredictor,
@@ -102,10 +102,10 @@ pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
         Sink::Refusal { .. } => exchange.refusal(),
         Sink::Window => {
             if canary::on(Mistake::FetchTakesShort) {
-                let window = exchange.home_window_mut();
+                let window = exchange.window_mut();
                 window.fill(window.room());
             }
-            let window = exchange.home_window();
+            let window = exchange.window();
             if window.room() > 0 {
                 let (got, want) = (window.filled(), window.len());
                 Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
@@ -121,12 +121,12 @@ pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
 
 /// The response ended in a fault.
 pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &mut Context) {
-    let window = exchange.home_window_mut();
+    let window = exchange.window_mut();
     if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
         window.rewind(0);
     }
     if window.room() == 0 {
-        // All payload came before the fault: only the end of its framing is lost, and nothing is left to ask for.
+        // All payload came before the fault: only the end of its framing is lost, and nothing is left to request.
         return land(exchange, cx);
     }
     let (retry_after_s, server_time) = match exchange.sink {

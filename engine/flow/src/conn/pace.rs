@@ -30,12 +30,12 @@ impl Pace {
         }
     }
 
-    /// It is no longer what it was.
+    /// Forgets the pace.
     pub(super) fn forget(&mut self) {
         self.bytes_per_s = 0.0;
     }
 
-    /// Bytes worth waking for when `rest` bytes of a body are to come: at most a quarter of them, because as many must
+    /// Bytes worth waking for when `rest` bytes of a body are missing: at most a quarter of them, because as many must
     /// follow behind each patient receive. Zero: wake for any.
     pub(super) fn step_bytes(self, rest: usize) -> usize {
         let gathered = (self.bytes_per_s * GATHERING.as_secs_f64()) as usize;

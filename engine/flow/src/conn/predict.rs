@@ -4,7 +4,7 @@
 //! A server's heads differ from one response to the next only in the digits of their lengths: decimal ones in
 //! Content-Length and Content-Range, hexadecimal ones in the ETags of servers that make them from the size (nginx, Apache).
 //! The rest is constant, so one number is learnt for each count of hexadecimal digits of the object's length.
-//! Wrong guesses are corrected by copying (see `landing.rs`), so they cost time, never bytes.
+//! Wrong guesses are corrected by copying (see `scatter.rs`), so they cost time, never bytes.
 
 use super::exchange::Asked;
 use fuelrail_wire::ResponseHead;
@@ -18,9 +18,9 @@ pub(crate) enum Guess {
     Probe(usize),
 }
 
-/// Bytes asked for when nothing is known: shorter than most heads, so that few body bytes come along.
+/// Bytes requested when nothing is known: shorter than most heads, so that few body bytes come along.
 const FIRST_PROBE_BYTES: usize = 256;
-/// When doubt has come this far, guessing rests until heads turn out constant again.
+/// With this much doubt, guessing pauses until heads turn out constant again.
 const DISTRUST: i32 = 16;
 
 /// The constant part of a kind of head, by the number of hexadecimal digits of the object's length.
@@ -64,7 +64,7 @@ impl HeadPredictor {
         }
     }
 
-    /// Learns from a head of `len` bytes that answered `asked`.
+    /// Learns from a response head of `len` bytes to `asked`.
     pub(crate) fn learn(&mut self, asked: &Asked, head: &ResponseHead, len: usize) {
         self.shortest = Some(self.shortest.map_or(len, |s| s.min(len)));
         let bases = match head.status {
@@ -93,7 +93,7 @@ impl HeadPredictor {
 mod tests {
     use super::*;
     use fuelrail_base::SampleId;
-    use fuelrail_plan::brain::FetchId;
+    use fuelrail_plan::planner::FetchId;
     use fuelrail_wire::{Parsed, parse_head};
 
     fn asked(first: u64, len: u64, object_len: u64) -> Asked {

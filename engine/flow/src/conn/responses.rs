@@ -1,7 +1,7 @@
 //! The responses of one connection, in the order of their requests: the linear path through their bytes.
 //!
 //! Owns the exchanges and how far the front one's response has come. Takes the bytes of the stream in any pieces, copies
-//! payload into windows and counts what it copies; `landing.rs` spares the copy where it can. Knows no socket.
+//! payload into windows and counts what it copies; `scatter.rs` spares the copy where it can. Knows no socket.
 
 use super::exchange::{Exchange, REFUSAL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, Sink};
 use super::outcome::{self, Context};
@@ -12,7 +12,7 @@ use fuelrail_wire::{Body, Expect, Framing, Parsed, ResponseHead, parse_head};
 use std::collections::VecDeque;
 
 pub(super) struct Responses {
-    /// Requests not answered in full, oldest first.
+    /// Requests without a complete response, oldest first.
     pub(super) queue: VecDeque<Exchange>,
     /// The front exchange's body, once its head is known.
     pub(super) body: Option<Body>,
@@ -23,7 +23,7 @@ pub(super) struct Responses {
     pub(super) pace: Pace,
     /// Bytes of interim responses since the last final one.
     interim_bytes: usize,
-    /// Bytes asked for by all of the queue.
+    /// Bytes requested by all of the queue.
     asked_bytes: u64,
     /// The response under way is the last one.
     last: bool,
@@ -47,7 +47,7 @@ impl Responses {
     }
 
     pub(super) fn push(&mut self, exchange: Exchange) {
-        assert!(exchange.asked.len > 0, "a request asks for at least one byte");
+        assert!(exchange.asked.len > 0, "a request is for at least one byte");
         self.asked_bytes += exchange.asked.len;
         self.queue.push_back(exchange);
     }
@@ -56,7 +56,7 @@ impl Responses {
         self.asked_bytes
     }
 
-    /// The server has announced that it answers nothing more.
+    /// The server has announced that it will send no further response.
     pub(super) fn is_last(&self) -> bool {
         self.last
     }
@@ -135,7 +135,7 @@ impl Responses {
         } else if !self.is_between() {
             return Err(Error::new(Kind::Truncated, "the connection closed inside a response head"));
         } else if !self.queue.is_empty() {
-            return Err(Error::new(Kind::Network, "the connection closed without an answer"));
+            return Err(Error::new(Kind::Network, "the connection closed without a response"));
         }
         self.over = true;
         Ok(())
@@ -163,7 +163,7 @@ impl Responses {
 
     /// The exchange whose response comes next or is under way.
     pub(super) fn front(&mut self) -> Result<&mut Exchange> {
-        self.queue.front_mut().ok_or_else(|| Error::new(Kind::Protocol, "the server sent bytes nobody asked for"))
+        self.queue.front_mut().ok_or_else(|| Error::new(Kind::Protocol, "the server sent bytes without a request"))
     }
 
     /// Adds bytes to the head under way; returns how many belonged to it.
@@ -196,7 +196,7 @@ impl Responses {
 fn put(exchange: &mut Exchange, bytes: &[u8], landed: u64, cx: &mut Context) -> Result<()> {
     match &mut exchange.sink {
         Sink::Window => {
-            let taken = exchange.home_window_mut().put(bytes);
+            let taken = exchange.window_mut().put(bytes);
             *cx.copied_bytes += taken as u64;
             if taken < bytes.len() {
                 return Err(Error::new(Kind::Mismatch, "the body is longer than the listing promises"));

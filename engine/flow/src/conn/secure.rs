@@ -1,6 +1,6 @@
-//! TLS under a connection: sealed records into the connection's own memory, opened from there into windows.
+//! TLS under a connection: encrypted records are received into scratch memory and decrypted from there into windows.
 //!
-//! Owns the session, the way through a proxy that it may need first, and which of the received bytes it has not used up. What a record
+//! Owns the session, the CONNECT tunnel that it may need first, and which of the received bytes it has not used up. What a record
 //! holds goes straight into the front window when all of it belongs there; heads, and the records that a body begins or ends in, go the
 //! linear path of `responses.rs`, which counts what it copies.
 
@@ -22,7 +22,7 @@ pub(crate) struct Secure {
     /// Received and not used up: these bytes of the scratch memory.
     from: usize,
     to: usize,
-    /// What was agreed on, until somebody asks.
+    /// What the handshake agreed on, until it is taken.
     agreed: Option<Agreed>,
 }
 
@@ -31,12 +31,12 @@ impl Secure {
         Secure { session, tunnel, from: 0, to: 0, agreed: None }
     }
 
-    /// Seals a request; it waits for the end of the handshake.
+    /// Encrypts a request; it waits for the end of the handshake.
     pub(super) fn seal(&mut self, text: &[u8]) {
         self.session.seal(text).expect("a connection that takes requests has keys, or will");
     }
 
-    /// Appends what is for the server, or for the proxy before it.
+    /// Appends the bytes due to the server, or to the proxy before it.
     pub(super) fn take_output(&mut self, out: &mut Vec<u8>) {
         match &mut self.tunnel {
             Some(tunnel) => tunnel.take_request(out),
@@ -44,12 +44,12 @@ impl Secure {
         }
     }
 
-    /// What the handshake ended with; told once.
+    /// What the handshake agreed on; returned once.
     pub(super) fn take_agreed(&mut self) -> Option<Agreed> {
         self.agreed.take()
     }
 
-    /// Asks for the next bytes, behind those that are not used up.
+    /// Plans the next receive, behind the bytes that are not used up.
     pub(super) fn plan(&mut self, into: &mut Scatter, responses: &Responses) {
         if self.tunnel.is_some() {
             assert!(into.push_head(RESPONSE_HEAD_BYTES_MAX), "scratch memory has room for a head");
@@ -95,15 +95,12 @@ impl Secure {
         }
         self.to += got;
         let was_agreed = self.session.agreed().is_some();
-        let mut landing = Landing { responses, cx, stale };
-        let used = self.session.feed(&mut into.scratch_mut()[self.from..self.to], &mut landing);
+        let mut sink = PlaintextSink { responses, cx, stale };
+        let used = self.session.feed(&mut into.scratch_mut()[self.from..self.to], &mut sink);
         self.from += used?;
         if self.to - self.from == into.scratch().len() {
-            return Err(Error::new(
-                Kind::Protocol,
-                "a TLS handshake message comes in more pieces than there is room for",
-            )
-            .with_hint("the server or something on the way is broken"));
+            return Err(Error::new(Kind::Protocol, "a TLS handshake message is larger than the connection's memory")
+                .with_hint("the server or something on the way is broken"));
         }
         if !was_agreed {
             self.agreed = self.session.agreed();
@@ -114,7 +111,7 @@ impl Secure {
         Ok(())
     }
 
-    /// The stream ended without TLS having said so: what is not framed by itself may have been cut by anybody.
+    /// The stream ended without `close_notify`: a body that only the close ends may have been truncated by an attacker.
     ///
     /// # Errors
     /// What the end means.
@@ -127,7 +124,7 @@ impl Secure {
                 .with_hint("check that the port in the URI is the server's TLS port, and see the server's logs"));
         }
         if self.from < self.to || responses.ends_by_close() {
-            return Err(Error::new(Kind::Truncated, "the connection was cut: it closed without the end TLS announces"));
+            return Err(Error::new(Kind::Truncated, "the connection was cut: it closed without a TLS close_notify"));
         }
         responses.ended(cx)
     }
@@ -141,25 +138,25 @@ impl Secure {
     }
 }
 
-/// Where plaintext goes.
-struct Landing<'a, 'b> {
+/// Takes decrypted bytes: payload into the front window, the rest to the linear path.
+struct PlaintextSink<'a, 'b> {
     responses: &'a mut Responses,
     cx: &'a mut Context<'b>,
     stale: &'a mut bool,
 }
 
-impl Plaintext for Landing<'_, '_> {
+impl Plaintext for PlaintextSink<'_, '_> {
     fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
         // One byte more than payload is written: it belongs to this window too, and comes anew with the next record.
         let fits = self.responses.payload_to_come().is_some_and(|rest| bytes <= rest);
         let exchange = self.responses.queue.front_mut().filter(|_| fits)?;
-        let place = exchange.home_window_mut().unfilled_mut();
+        let place = exchange.window_mut().unfilled_mut();
         (bytes <= place.len()).then_some(place)
     }
 
     fn placed(&mut self, bytes: usize) -> Result<()> {
         *self.stale = false;
-        self.responses.front()?.home_window_mut().fill(bytes);
+        self.responses.front()?.window_mut().fill(bytes);
         let body = self.responses.body.as_mut().expect("a place is offered inside a body");
         body.payload(bytes as u64);
         self.responses.settle(self.cx);

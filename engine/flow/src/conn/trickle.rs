@@ -1,7 +1,7 @@
-//! Whether an answer comes so slowly that it will not be whole in any useful time.
+//! Detects a response so slow that it will not be complete in any useful time.
 //!
-//! Silence is somebody else's matter: this is for a body of which a few bytes come again and again. Owns what was seen at the last
-//! look; looks only when asked.
+//! Silence is detected elsewhere: this is for a body of which a few bytes come again and again. Owns what the last check saw; checks
+//! only when called.
 
 use fuelrail_base::{Duration, Instant};
 
@@ -10,15 +10,15 @@ pub(super) const BYTES_PER_S_MIN: u64 = 1024;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trickle {
-    /// When the answer under way began; none between two answers.
+    /// When the response under way began; `None` between two responses.
     answer: Option<Instant>,
     since: Instant,
     heard: u64,
 }
 
 impl Trickle {
-    /// Looks at an answer that began at `answer`, when `heard` bytes have come in all. Says how many came since the last look that
-    /// was `window` ago, if that was too little.
+    /// Checks a response that began at `answer`, when `heard` bytes have come in all. Returns how many came since the check that was
+    /// `window` ago, if that is too few.
     pub(super) fn look(&mut self, answer: Option<Instant>, heard: u64, window: Duration, now: Instant) -> Option<u64> {
         let elapsed = now.since(self.since);
         if answer.is_none() || answer != self.answer {

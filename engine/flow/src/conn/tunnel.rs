@@ -1,19 +1,19 @@
-//! The way through a proxy, before TLS begins on it: asked for once, and open when the proxy says so.
+//! The CONNECT tunnel through a proxy, opened before TLS begins on it.
 //!
-//! Owns what is asked and what came of the answer. The connection sends and receives for it.
+//! Owns the CONNECT request and what has come of its response. The connection sends and receives for it.
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::proxy::HUNG_UP;
 use fuelrail_wire::{Endpoint, Proxy};
 use std::sync::Arc;
 
-/// A way that is not open yet.
+/// A tunnel that is not open yet.
 pub(crate) struct Tunnel {
     proxy: Arc<Proxy>,
     server: Endpoint,
     request: Vec<u8>,
     answer: Vec<u8>,
-    /// The answer was no way.
+    /// The proxy refused the tunnel.
     refused: bool,
 }
 
@@ -25,12 +25,12 @@ impl Tunnel {
         Tunnel { proxy, server: server.clone(), request, answer: Vec::new(), refused: false }
     }
 
-    /// Appends what the proxy is asked, once.
+    /// Appends the CONNECT request, once.
     pub(super) fn take_request(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.request);
     }
 
-    /// Takes the next bytes of the answer. True when the way is open.
+    /// Takes the next bytes of the response. True when the tunnel is open.
     ///
     /// # Errors
     /// As [`Proxy::judge`].
@@ -41,7 +41,7 @@ impl Tunnel {
         judged
     }
 
-    /// What an error means that comes before the way is open. What the proxy said is its own.
+    /// What an error before the tunnel is open means. A refusal of the proxy stays as it is.
     pub(super) fn blame(&self, error: Error) -> Error {
         if self.refused {
             return error;
@@ -49,7 +49,7 @@ impl Tunnel {
         self.proxy.tunnel_failed(&self.server, error.kind(), &error.cause())
     }
 
-    /// It hung up.
+    /// The proxy closed the connection.
     pub(super) fn cut() -> Error {
         Error::new(Kind::Network, HUNG_UP)
     }

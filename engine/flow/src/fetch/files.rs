@@ -4,7 +4,7 @@
 //! operations of the ring, so no slow file system holds the shard up. A file is held to the mark it was listed with, before its
 //! bytes are read and after, so that what lands is one content of it and not a mixture.
 
-use super::transport::{Transport, Turn};
+use super::transport::{Transport, TransportIo};
 use crate::conn::{Asked, Exchange, Outcome, Proof};
 use core::fmt::Write as _;
 use fuelrail_base::limits::FOLDER_FILES_MAX;
@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Set in the token of an operation that makes a file ready, not of one that serves a request.
 const OF_FILE: u64 = 1 << 32;
-const AWAY: &str = "the window is away only during a read";
+const PRESENT: &str = "a request lacks its window only during a read";
 
 /// A request under way.
 struct Reading {
@@ -56,7 +56,7 @@ pub(super) struct Files {
     /// Files that the next requests may use.
     by_sample: HashMap<SampleId, usize>,
     uses: u64,
-    /// Kept for their memory.
+    /// Emptied lists, kept for their memory.
     facts: Vec<FileFacts>,
     path: String,
     closed: bool,
@@ -78,46 +78,46 @@ impl Files {
 }
 
 impl Transport for Files {
-    fn pump<R: Ring>(&mut self, turn: &mut Turn<R>, wanted: usize, _: impl Fn(u64) -> usize) {
+    fn pump<R: Ring>(&mut self, io: &mut TransportIo<R>, wanted: usize, _: impl Fn(u64) -> usize) {
         while let Some(&at) = self.due.front() {
-            if !self.read(turn.ring, at) {
+            if !self.read(io.ring, at) {
                 return;
             }
             self.due.pop_front();
         }
         while self.readings.len() < wanted.min(FOLDER_FILES_MAX)
-            && let Some(mut exchange) = turn.requests.take()
+            && let Some(mut exchange) = io.requests.take()
         {
-            exchange.sent_at = turn.now;
-            match self.hold(turn, &exchange.asked) {
+            exchange.sent_at = io.now;
+            match self.hold(io, &exchange.asked) {
                 Ok(Some(file)) => {
-                    turn.requests.stats.requests += 1;
+                    io.requests.stats.requests += 1;
                     self.held[file].readings += 1;
                     let at = self.readings.insert(Reading { exchange, file });
                     if self.held[file].mark.is_some() {
-                        self.begin(turn, at);
+                        self.begin(io, at);
                     }
                 }
-                Ok(None) => return turn.requests.put_back(exchange),
-                Err(error) => turn.requests.refuse(exchange, error),
+                Ok(None) => return io.requests.put_back(exchange),
+                Err(error) => io.requests.refuse(exchange, error),
             }
         }
     }
 
     /// There is room in the ring for another operation in its place.
-    fn done<R: Ring>(&mut self, turn: &mut Turn<R>, done: Done) {
+    fn done<R: Ring>(&mut self, io: &mut TransportIo<R>, done: Done) {
         let at = (done.token & !OF_FILE) as usize;
         match done.op {
-            Op::Open(opening) => self.opened(turn, at, opening, done.result),
+            Op::Open(opening) => self.opened(io, at, opening, done.result),
             Op::Stat { facts, .. } => {
                 if done.token & OF_FILE == 0 {
-                    self.read_through(turn, at, done.result.map(|_| facts.mark()));
+                    self.read_through(io, at, done.result.map(|_| facts.mark()));
                 } else {
-                    self.examined(turn, at, done.result.map(|_| &facts));
+                    self.examined(io, at, done.result.map(|_| &facts));
                 }
                 self.facts.push(facts);
             }
-            op => self.came(turn, at, window_of(op), done.result),
+            op => self.came(io, at, window_of(op), done.result),
         }
     }
 
@@ -138,13 +138,13 @@ impl Transport for Files {
 
 impl Files {
     /// The file of a request; begins to open it where it is not open. `None` when the ring is full.
-    fn hold<R: Ring>(&mut self, turn: &mut Turn<R>, asked: &Asked) -> Result<Option<usize>> {
+    fn hold<R: Ring>(&mut self, io: &mut TransportIo<R>, asked: &Asked) -> Result<Option<usize>> {
         self.uses += 1;
         if let Some(&file) = self.by_sample.get(&asked.sample) {
             self.held[file].used = self.uses;
             return Ok(Some(file));
         }
-        let objects = &turn.requests.objects;
+        let objects = &io.requests.objects;
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
             return Err(
@@ -152,13 +152,13 @@ impl Files {
             );
         }
         if self.held.len() >= FOLDER_FILES_MAX {
-            self.close_idle(turn.ring);
+            self.close_idle(io.ring);
         }
         self.path.clear();
         objects.endpoint().push_file_path(&mut self.path, key);
         let (sample, entry) = (asked.sample, self.held.vacant_entry());
         let file = entry.key();
-        let Ok(opening) = turn.ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
+        let Ok(opening) = io.ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
             return Ok(None);
         };
         entry.insert(Held { sample, opening, opened: None, mark: None, readings: 0, used: self.uses });
@@ -166,22 +166,22 @@ impl Files {
         Ok(Some(file))
     }
 
-    /// Begins to read, if the file is what was listed.
-    fn begin<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
+    /// Begins to read, if the file still matches its listing.
+    fn begin<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize) {
         let Reading { exchange, file } = &self.readings[at];
         let mark = self.held[*file].mark.expect("only open files are read");
         match judged(mark, &exchange.asked) {
-            Err(error) => self.fail(turn, at, error),
-            Ok(()) if self.due.is_empty() && self.read(turn.ring, at) => {}
+            Err(error) => self.fail(io, at, error),
+            Ok(()) if self.due.is_empty() && self.read(io.ring, at) => {}
             Ok(()) => self.due.push_back(at),
         }
     }
 
-    /// Asks for the missing end of a window. False when the ring is full.
+    /// Reads the missing end of a window. False when the ring is full.
     fn read<R: Ring>(&mut self, ring: &mut R, at: usize) -> bool {
         let Reading { exchange, file } = &mut self.readings[at];
         let file = self.held[*file].file().expect("only open files are read");
-        let into = exchange.window.take().expect(AWAY);
+        let into = exchange.window.take().expect(PRESENT);
         let landed = (into.filled() - exchange.resumed_at) as u64;
         let op = Op::ReadAt { file, offset: exchange.asked.first + landed, into };
         match ring.push(op, at as u64) {
@@ -193,18 +193,18 @@ impl Files {
         }
     }
 
-    /// Asks what a file is. False when the ring is full.
+    /// Examines a file. False when the ring is full.
     fn examine<R: Ring>(&mut self, ring: &mut R, file: usize, token: u64) -> bool {
         let facts = self.facts.pop().unwrap_or_default();
         let file = self.held[file].file().expect("only open files are examined");
         ring.push(Op::Stat { file, facts }, token).is_ok()
     }
 
-    fn opened<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, opening: Opening, result: Result<usize, i32>) {
+    fn opened<R: Ring>(&mut self, io: &mut TransportIo<R>, file: usize, opening: Opening, result: Result<usize, i32>) {
         let error = match result {
             Ok(_) if !self.closed => {
                 self.held[file].opened = Some(opening);
-                if self.examine(turn.ring, file, OF_FILE | file as u64) {
+                if self.examine(io.ring, file, OF_FILE | file as u64) {
                     return;
                 }
                 no_room()
@@ -214,21 +214,21 @@ impl Files {
                 ended()
             }
             Err(CANCELLED) => ended(),
-            // No file more can be open: one of ours closes, now or with its request.
+            // No further file can be opened: one of ours is closed, now or when its request ends.
             Err(EMFILE | ENFILE) if self.held.iter().any(|(_, held)| held.file().is_some()) => {
                 for at in self.readings_of(file) {
-                    turn.requests.stats.requests -= 1;
-                    turn.requests.put_back(self.readings.remove(at).exchange);
+                    io.requests.stats.requests -= 1;
+                    io.requests.put_back(self.readings.remove(at).exchange);
                 }
-                self.close_idle(turn.ring);
-                return self.forget(turn.ring, file);
+                self.close_idle(io.ring);
+                return self.forget(io.ring, file);
             }
             Err(errno) => open_refusal(opening.path(), errno),
         };
-        self.fail_all(turn, file, &error);
+        self.fail_all(io, file, &error);
     }
 
-    fn examined<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, result: Result<&FileFacts, i32>) {
+    fn examined<R: Ring>(&mut self, io: &mut TransportIo<R>, file: usize, result: Result<&FileFacts, i32>) {
         let path = self.held[file].opened.as_ref().map_or(Path::new(""), Opening::path);
         let error = match result {
             Err(CANCELLED) => ended(),
@@ -237,77 +237,77 @@ impl Files {
             Ok(facts) => {
                 self.held[file].mark = Some(facts.mark());
                 for at in self.readings_of(file) {
-                    self.begin(turn, at);
+                    self.begin(io, at);
                 }
                 return;
             }
         };
-        self.fail_all(turn, file, &error);
+        self.fail_all(io, file, &error);
     }
 
     /// A read came back.
-    fn came<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, window: Window, result: Result<usize, i32>) {
+    fn came<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize, window: Window, result: Result<usize, i32>) {
         let room = window.room();
         let Reading { exchange, file } = &mut self.readings[at];
-        exchange.first_byte_at.get_or_insert(turn.now);
+        exchange.first_byte_at.get_or_insert(io.now);
         exchange.window = Some(window);
         let error = match result {
             Err(CANCELLED) => ended(),
             Err(errno) => unreadable("it", errno),
-            Ok(0) => changed("it ends before its length"),
+            Ok(0) => changed("it is shorter than its listed length"),
             Ok(_) if room > 0 => {
-                if !self.read(turn.ring, at) {
+                if !self.read(io.ring, at) {
                     self.due.push_back(at);
                 }
                 return;
             }
             Ok(_) => {
                 let file = *file;
-                if self.examine(turn.ring, file, at as u64) {
+                if self.examine(io.ring, file, at as u64) {
                     return;
                 }
                 no_room()
             }
         };
-        self.fail(turn, at, error);
+        self.fail(io, at, error);
     }
 
-    /// All bytes have come; this is what the file is afterwards.
-    fn read_through<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, after: Result<FileMark, i32>) {
+    /// All bytes have come: compares the file's facts with those before the read.
+    fn read_through<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize, after: Result<FileMark, i32>) {
         let mark = self.held[self.readings[at].file].mark.expect("only open files are read");
         match after {
             Ok(after) if after == mark => {
                 let Reading { exchange, file } = self.readings.remove(at);
                 self.held[file].readings -= 1;
-                self.forget_unwanted(turn.ring, file);
+                self.forget_unwanted(io.ring, file);
                 let proof = Proof { etag: Some(tag_of(mark)), crc32c: None };
-                turn.requests.outcomes.push(Outcome::landed(exchange, proof, turn.now));
+                io.requests.outcomes.push(Outcome::landed(exchange, proof, io.now));
             }
-            Ok(_) => self.fail(turn, at, changed("it was written to while it was read")),
-            Err(CANCELLED) => self.fail(turn, at, ended()),
-            Err(errno) => self.fail(turn, at, unreadable("it", errno)),
+            Ok(_) => self.fail(io, at, changed("it was written to while it was read")),
+            Err(CANCELLED) => self.fail(io, at, ended()),
+            Err(errno) => self.fail(io, at, unreadable("it", errno)),
         }
     }
 
     /// Ends a request. Its file is opened anew for the next one.
-    fn fail<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, error: Error) {
+    fn fail<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize, error: Error) {
         let Reading { mut exchange, file } = self.readings.remove(at);
         let held = &mut self.held[file];
         held.readings -= 1;
         if self.by_sample.get(&held.sample) == Some(&file) {
             self.by_sample.remove(&held.sample);
         }
-        self.forget_unwanted(turn.ring, file);
+        self.forget_unwanted(io.ring, file);
         if error.kind() == Kind::Changed {
-            // Nothing that landed of it is kept.
-            exchange.home_window_mut().rewind(0);
+            // None of the bytes that landed are kept.
+            exchange.window_mut().rewind(0);
         }
-        turn.requests.refuse(exchange, error);
+        io.requests.refuse(exchange, error);
     }
 
-    fn fail_all<R: Ring>(&mut self, turn: &mut Turn<R>, file: usize, error: &Error) {
+    fn fail_all<R: Ring>(&mut self, io: &mut TransportIo<R>, file: usize, error: &Error) {
         for at in self.readings_of(file) {
-            self.fail(turn, at, error.clone());
+            self.fail(io, at, error.clone());
         }
     }
 
@@ -315,7 +315,7 @@ impl Files {
         self.readings.iter().filter(|(_, reading)| reading.file == file).map(|(at, _)| at).collect()
     }
 
-    /// Closes the file that was not used for longest, of those that no request is on.
+    /// Closes the least recently used file without a request.
     fn close_idle<R: Ring>(&mut self, ring: &mut R) {
         let idle = self.held.iter().filter(|(_, held)| held.readings == 0);
         if let Some((file, _)) = idle.min_by_key(|(_, held)| held.used) {
@@ -323,7 +323,7 @@ impl Files {
         }
     }
 
-    /// Closes a file that no request is on and none may use any more.
+    /// Closes a file without a request that may not be used again.
     fn forget_unwanted<R: Ring>(&mut self, ring: &mut R, file: usize) {
         let held = &self.held[file];
         if held.readings == 0 && self.by_sample.get(&held.sample) != Some(&file) {
@@ -351,11 +351,11 @@ const CANCELLED: i32 = 125;
 fn window_of(op: Op) -> Window {
     match op {
         Op::ReadAt { into, .. } => into,
-        op => unreachable!("a file was not asked for {op:?}"),
+        op => unreachable!("a file does not submit {op:?}"),
     }
 }
 
-/// Whether a file is what was listed.
+/// Checks a file against its listing.
 fn judged(mark: FileMark, asked: &Asked) -> Result<()> {
     if mark.len != asked.object_len {
         return Err(changed(&format!("it is {} bytes long, and was listed with {}", mark.len, asked.object_len)));
@@ -370,7 +370,7 @@ fn ended() -> Error {
     Error::new(Kind::Cancelled, "the loader ends")
 }
 
-/// Nothing of it is proved, so nothing of it is kept.
+/// The file could not be examined after the read, so its bytes are not kept.
 fn no_room() -> Error {
     changed("the ring had no room to examine it")
 }
@@ -384,7 +384,7 @@ fn unreadable(what: &str, errno: i32) -> Error {
         .with_hint("look at the disk and the kernel's log (dmesg)")
 }
 
-/// Without a heap: it is asked for every block.
+/// Formats the tag without a heap allocation: called for every block.
 fn tag_of(mark: FileMark) -> Etag {
     let mut text = arrayvec::ArrayString::<40>::new();
     // It is 34 characters long.

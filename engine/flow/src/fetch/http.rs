@@ -1,16 +1,16 @@
 //! Requests over keep-alive connections of HTTP.
 //!
 //! Owns the connections and the scratch memory they hold. Opens connections on demand up to the number wanted,
-//! prefers idle ones, pipelines when all are busy, notices silence.
+//! prefers idle ones, pipelines when all are busy, detects silence.
 
-use super::transport::{Begin, Second, Transport, Turn};
+use super::transport::{Begin, Second, Transport, TransportIo};
 use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, State};
 use crate::objects::Objects;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Done, Full, Op, Ring, Slot};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 /// The connections of one shard.
 pub(super) struct Http {
     conns: Slab<Conn>,
-    /// The one that became idle last, if it still is: most requests find their connection without a search.
+    /// The connection that became idle last, if it still is: most requests find their connection without a search.
     idle: usize,
-    /// Connections that may have something to push.
+    /// Connections that may have operations to push.
     dirty: VecDeque<usize>,
     /// Scratch memory of connections that are not open; the last one used is the first one taken: it is warm.
     scratch: Vec<Slot>,
@@ -31,7 +31,7 @@ pub(super) struct Http {
     text: Vec<u8>,
     /// Its path.
     path: String,
-    /// The entity tag it insists on.
+    /// Its `If-Match` entity tag.
     tag: String,
     stall_after: Duration,
     next_sweep: Instant,
@@ -48,83 +48,89 @@ const CONNECT: u64 = 0;
 const SEND: u64 = 1;
 const RECV: u64 = 2;
 
-/// A connection that does not stand after so long is given up for one to another address.
+/// A connect that takes longer is given up for one to another address.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(250);
 /// A response that is no longer needed is read to its end if it is no longer than this: a new connection costs more.
 const DRAIN_BYTES_MAX: u64 = 256 << 10;
 
 impl Transport for Http {
-    fn pump<R: Ring>(&mut self, turn: &mut Turn<R>, wanted: usize, depth: impl Fn(u64) -> usize) {
-        // A proxy may close the connection behind its first answer, and take the others with it by a reset.
-        let depth_max = if turn.requests.objects.go_between().is_some() { 1 } else { usize::MAX };
-        while let Some(exchange) = turn.requests.waiting.front() {
+    fn pump<R: Ring>(&mut self, io: &mut TransportIo<R>, wanted: usize, depth: impl Fn(u64) -> usize) {
+        // A proxy may close the connection after its first response, and lose the others by a reset.
+        let depth_max = if io.requests.objects.go_between().is_some() { 1 } else { usize::MAX };
+        while let Some(exchange) = io.requests.waiting.front() {
             let depth = depth(exchange.asked.len).min(depth_max);
-            let Some(at) = self.choose(turn, wanted, depth, None) else { break };
-            let mut exchange = turn.requests.take().expect("just seen");
-            exchange.sent_at = turn.now;
-            self.send_request(turn, at, exchange);
+            let Some(at) = self.choose(io, wanted, depth, None) else { break };
+            let mut exchange = io.requests.take().expect("just seen");
+            exchange.sent_at = io.now;
+            self.send_request(io, at, exchange);
         }
-        self.push_ops(turn.ring);
+        self.push_ops(io.ring);
     }
 
-    fn done<R: Ring>(&mut self, turn: &mut Turn<R>, done: Done) {
+    fn done<R: Ring>(&mut self, io: &mut TransportIo<R>, done: Done) {
         let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
         match done.op {
-            Op::Connect { addr, .. } => self.connected(turn, at, addr, done.result),
+            Op::Connect { addr, .. } => self.connected(io, at, addr, done.result),
             Op::Send { bytes, from, .. } => {
-                let rest = self.tell(turn, at, |conn, cx| conn.sent(bytes, from, done.result, cx));
+                let rest = self.tell(io, at, |conn, cx| conn.sent(bytes, from, done.result, cx));
                 if let Some(op) = rest
-                    && let Err(Full(op)) = turn.ring.push(op, done.token)
+                    && let Err(Full(op)) = io.ring.push(op, done.token)
                 {
                     self.conns[at].take_back(op);
                 }
             }
             Op::Recv { into, .. } => {
-                self.tell(turn, at, |conn, cx| conn.received(into, done.result, cx));
-                let stats = &mut turn.requests.stats;
+                self.tell(io, at, |conn, cx| conn.received(into, done.result, cx));
+                let stats = &mut io.requests.stats;
                 (stats.heads_predicted, stats.heads_mispredicted) = (self.predictor.right, self.predictor.wrong);
                 if let Some(agreed) = self.conns[at].take_agreed() {
                     stats.tls_handshakes += 1;
                     stats.tls_resumed += u64::from(agreed.resumed);
                 }
             }
-            op => unreachable!("a connection asked for {op:?}"),
+            op => unreachable!("a connection does not submit {op:?}"),
         }
-        self.after(turn, at);
+        self.after(io, at);
     }
 
-    fn sweep<R: Ring>(&mut self, turn: &mut Turn<R>) -> Option<Instant> {
-        if turn.now >= self.next_sweep {
-            self.fail_silent(turn);
+    fn sweep<R: Ring>(&mut self, io: &mut TransportIo<R>) -> Option<Instant> {
+        if io.now >= self.next_sweep {
+            self.fail_silent(io);
         }
-        let hasten = self.hasten(turn);
-        let sweep = (turn.requests.outstanding() > 0).then_some(self.next_sweep);
+        let hasten = self.hasten(io);
+        let sweep = (io.requests.outstanding() > 0).then_some(self.next_sweep);
         [hasten, sweep].into_iter().flatten().min()
     }
 
-    fn second<R: Ring>(&mut self, turn: &mut Turn<R>, asked: Asked, depth: usize, begin: Option<impl Begin>) -> Second {
+    fn second<R: Ring>(
+        &mut self,
+        io: &mut TransportIo<R>,
+        asked: Asked,
+        depth: usize,
+        begin: Option<impl Begin>,
+    ) -> Second {
         let Some((first, since)) = self.front(asked.fetch) else { return Second::Early };
         let Some(begin) = begin else { return Second::NoRoom };
-        let Some(at) = self.choose(turn, usize::MAX, depth, Some(first)) else { return Second::NoRoom };
+        let Some(at) = self.choose(io, usize::MAX, depth, Some(first)) else { return Second::NoRoom };
         let (spare, window) = begin(since);
         self.conns[first].set_hedged();
-        // Nothing shall stand behind a second request either: it may be slow, too.
+        // Nothing is queued behind a second request either: it may be slow, too.
         let (spare, hedged) = (Some(spare), true);
-        let exchange = Exchange { spare, hedged, ..Exchange::new(asked, window, turn.now) };
-        turn.requests.taken += 1;
-        self.send_request(turn, at, exchange);
+        let exchange = Exchange { spare, hedged, ..Exchange::new(asked, window, io.now) };
+        io.requests.taken += 1;
+        self.send_request(io, at, exchange);
         Second::Sent
     }
 
-    fn cancel<R: Ring>(&mut self, turn: &mut Turn<R>, fetch: FetchId) {
+    fn cancel<R: Ring>(&mut self, io: &mut TransportIo<R>, fetch: FetchId) {
         if let Some((at, _)) = self.front(fetch) {
-            self.give_up(turn, at);
+            self.give_up(io, at);
         }
     }
 
-    fn cancel_seconds<R: Ring>(&mut self, turn: &mut Turn<R>, fetch: FetchId) {
+    fn cancel_seconds<R: Ring>(&mut self, io: &mut TransportIo<R>, fetch: FetchId) {
         while let Some((at, _)) = self.conns.iter().find(|(_, conn)| is_long_second(conn, fetch)) {
-            self.give_up(turn, at);
+            self.give_up(io, at);
         }
     }
 
@@ -160,18 +166,18 @@ impl Http {
         }
     }
 
-    /// Tells a connection something.
-    fn tell<R, T>(&mut self, turn: &mut Turn<R>, at: usize, news: impl FnOnce(&mut Conn, &mut Context) -> T) -> T {
-        news(&mut self.conns[at], &mut turn.context(&mut self.predictor))
+    /// Calls a method of a connection with its context.
+    fn tell<R, T>(&mut self, io: &mut TransportIo<R>, at: usize, news: impl FnOnce(&mut Conn, &mut Context) -> T) -> T {
+        news(&mut self.conns[at], &mut io.context(&mut self.predictor))
     }
 
-    fn send_request<R>(&mut self, turn: &mut Turn<R>, at: usize, exchange: Exchange) {
-        let objects = &turn.requests.objects;
+    fn send_request<R>(&mut self, io: &mut TransportIo<R>, at: usize, exchange: Exchange) {
+        let objects = &io.requests.objects;
         let asked = exchange.asked;
         let window = exchange.window.as_ref().expect("not sent yet");
         let landed = window.filled() as u64;
         let range = asked.ranged().then(|| (asked.first, asked.first + asked.len - 1));
-        debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request asks for what is missing");
+        debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request is for what is missing");
         let key = objects.key(asked.sample);
         self.text.clear();
         self.path.clear();
@@ -181,25 +187,26 @@ impl Http {
         let tag = Some(self.tag.as_str()).filter(|tag| !tag.is_empty());
         let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
         let signed =
-            |()| turn.requests.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
+            |()| io.requests.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
         match written.and_then(signed) {
             Ok(()) => {
                 if let Some(proxy) = objects.go_between() {
                     proxy.address(&self.host, &mut self.text);
                 }
                 self.conns[at].request(exchange, &self.text);
-                turn.requests.stats.requests += 1;
+                io.requests.stats.requests += 1;
                 self.dirty.push_back(at);
             }
-            Err(error) => turn.requests.refuse(exchange, error),
+            Err(error) => io.requests.refuse(exchange, error),
         }
     }
 
     /// The connection for the next request: an idle one, else a new one while more are wanted, else the least busy. When
-    /// fewer are wanted than are open, the later ones rest. A second request goes to another one than the first, rather to another address.
+    /// fewer are wanted than are open, the later ones stay idle. A second request goes to another connection, preferably to
+    /// another address.
     fn choose<R: Ring>(
         &mut self,
-        turn: &mut Turn<R>,
+        io: &mut TransportIo<R>,
         wanted: usize,
         depth: usize,
         first: Option<usize>,
@@ -222,41 +229,43 @@ impl Http {
         match best {
             Some(((0, ..), at)) => Some(at),
             _ if self.conns.len() < wanted.min(CONNECTIONS_PER_SHARD_MAX) => {
-                self.open(turn, slow).or(best.map(|(_, at)| at))
+                self.open(io, slow).or(best.map(|(_, at)| at))
             }
             _ => best.map(|(_, at)| at),
         }
     }
 
-    /// Opens a connection, rather not to the address `slow`.
-    fn open<R: Ring>(&mut self, turn: &mut Turn<R>, slow: Option<SocketAddr>) -> Option<usize> {
+    /// Opens a connection, preferably not to the address `slow`.
+    fn open<R: Ring>(&mut self, io: &mut TransportIo<R>, slow: Option<SocketAddr>) -> Option<usize> {
         if self.scratch.is_empty() || (self.sockets_exhausted && !self.conns.is_empty()) {
             return None;
         }
-        let addr = self.addresses.choose(turn.now, slow);
-        let objects = &turn.requests.objects;
-        let made = objects.secure().and_then(|secure| Ok((turn.ring.socket(&addr)?, secure)));
+        let addr = self.addresses.choose(io.now, slow);
+        let objects = &io.requests.objects;
+        let made = objects.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
         match made {
             Ok((sock, secure)) => {
                 let entry = self.conns.vacant_entry();
                 let at = entry.key();
-                if turn.ring.push(Op::Connect { sock, addr }, (at as u64) << 2 | CONNECT).is_err() {
-                    turn.ring.close(sock);
+                if io.ring.push(Op::Connect { sock, addr }, (at as u64) << 2 | CONNECT).is_err() {
+                    io.ring.close(sock);
                     return None;
                 }
                 let scratch = self.scratch.pop().expect("looked at above");
-                entry.insert(Conn::new(sock, addr, scratch, secure, turn.now).fickle(objects.go_between().is_some()));
-                turn.requests.stats.connections += 1;
-                turn.requests.stats.connections_open += 1;
+                entry.insert(
+                    Conn::new(sock, addr, scratch, secure, io.now).closes_silently(objects.go_between().is_some()),
+                );
+                io.requests.stats.connections += 1;
+                io.requests.stats.connections_open += 1;
                 self.connecting += 1;
                 Some(at)
             }
             Err(error) => {
                 self.sockets_exhausted = true;
                 if self.conns.is_empty()
-                    && let Some(exchange) = turn.requests.take()
+                    && let Some(exchange) = io.requests.take()
                 {
-                    turn.requests.refuse(exchange, error);
+                    io.requests.refuse(exchange, error);
                 }
                 None
             }
@@ -274,7 +283,7 @@ impl Http {
         }
     }
 
-    fn connected<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize, addr: SocketAddr, result: Result<usize, i32>) {
+    fn connected<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize, addr: SocketAddr, result: Result<usize, i32>) {
         self.connecting -= 1;
         let result = match result {
             Ok(_) => {
@@ -283,30 +292,30 @@ impl Http {
             }
             Err(errno) => {
                 if self.conns[at].state == State::Connecting {
-                    self.addresses.failed(addr, turn.now);
+                    self.addresses.failed(addr, io.now);
                 }
                 let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
-                    .with_hint("check that the server runs and the address is right");
-                Err(match turn.requests.objects.go_between() {
+                    .with_hint("check that the server is running and the address is correct");
+                Err(match io.requests.objects.go_between() {
                     Some(proxy) => proxy.error(error.kind(), error.cause()),
                     None => error,
                 })
             }
         };
-        self.tell(turn, at, |conn, cx| conn.connected(result, cx));
+        self.tell(io, at, |conn, cx| conn.connected(result, cx));
     }
 
-    /// Closes and forgets what is finished, else marks the connection for the next pump.
-    fn after<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
+    /// Closes and removes a finished connection; marks any other for the next pump.
+    fn after<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize) {
         let conn = &mut self.conns[at];
         if conn.state == State::Closing {
             if !conn.close_sent {
                 conn.close_sent = true;
-                turn.ring.close(conn.sock());
+                io.ring.close(conn.sock());
             }
             if conn.is_quiet() {
-                turn.requests.stats.connections_failed += u64::from(conn.failed);
-                turn.requests.stats.connections_open -= 1;
+                io.requests.stats.connections_failed += u64::from(conn.failed);
+                io.requests.stats.connections_open -= 1;
                 self.scratch.extend(self.conns.remove(at).into_scratch());
                 self.sockets_exhausted = false;
             }
@@ -318,7 +327,7 @@ impl Http {
         }
     }
 
-    /// The connection whose next answer is this fetch's, and when it was asked.
+    /// The connection whose next response is this fetch's, and when its request was sent.
     fn front(&self, fetch: FetchId) -> Option<(usize, Instant)> {
         self.conns.iter().filter(|(_, conn)| conn.state != State::Closing).find_map(|(at, conn)| {
             let front = conn.front().filter(|front| front.asked.fetch == fetch && !front.asked.second)?;
@@ -326,16 +335,16 @@ impl Http {
         })
     }
 
-    /// Closes a connection because what it is slow with is had elsewhere: its window comes back when its operations have.
-    fn give_up<R: Ring>(&mut self, turn: &mut Turn<R>, at: usize) {
-        let error = Error::new(Kind::Cancelled, "it took too long, and was asked for elsewhere");
-        self.tell(turn, at, |conn, cx| conn.fail(error, cx));
-        self.after(turn, at);
+    /// Closes a connection whose slow request is sent elsewhere: its window returns once its operations are reaped.
+    fn give_up<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize) {
+        let error = Error::new(Kind::Cancelled, "it took too long, and was requested over another connection");
+        self.tell(io, at, |conn, cx| conn.fail(error, cx));
+        self.after(io, at);
     }
 
-    /// Fails connections that have been silent for too long, or say next to nothing.
-    fn fail_silent<R: Ring>(&mut self, turn: &mut Turn<R>) {
-        let (now, patience) = (turn.now, self.stall_after);
+    /// Fails connections that have been silent for too long, or that trickle.
+    fn fail_silent<R: Ring>(&mut self, io: &mut TransportIo<R>) {
+        let (now, patience) = (io.now, self.stall_after);
         self.next_sweep = now.after(patience / 4);
         let mut stuck = Vec::new();
         for (at, conn) in &mut self.conns {
@@ -343,47 +352,47 @@ impl Http {
             if silence >= patience / 4
                 && let Some(op) = conn.lose_patience()
             {
-                turn.ring.cancel(op);
+                io.ring.cancel(op);
             }
             if conn.state == State::Closing || conn.queued() == 0 {
                 continue;
             }
             let (trickles, secs) = (conn.trickles(patience, now), patience.as_secs_f64());
             if silence >= patience {
-                stuck.push((at, Error::new(Kind::Stalled, format!("no byte came for {secs} s"))));
+                stuck.push((at, Error::new(Kind::Stalled, format!("no byte was received for {secs} s"))));
             } else if let Some(came) = trickles {
-                stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes came in {secs} s"))));
+                stuck.push((at, Error::new(Kind::Stalled, format!("only {came} bytes were received in {secs} s"))));
             }
         }
         for (at, error) in stuck {
             if self.conns[at].state == State::Connecting {
                 self.addresses.failed(self.conns[at].addr, now);
             }
-            self.tell(turn, at, |conn, cx| conn.fail(error, cx));
-            self.after(turn, at);
+            self.tell(io, at, |conn, cx| conn.fail(error, cx));
+            self.after(io, at);
         }
     }
 
-    /// Gives up connections that take long to stand, where another address may be better (as in Happy Eyeballs, RFC 8305):
-    /// their requests go there. Returns when it wants to look again.
-    fn hasten<R: Ring>(&mut self, turn: &mut Turn<R>) -> Option<Instant> {
+    /// Gives up connects that take long where another address may be better (as in Happy Eyeballs, RFC 8305): their requests go
+    /// there. Returns when to check again.
+    fn hasten<R: Ring>(&mut self, io: &mut TransportIo<R>) -> Option<Instant> {
         if self.connecting == 0 {
             return None;
         }
-        let now = turn.now;
+        let now = io.now;
         let late = |conn: &Conn| conn.opened_at.after(CONNECT_PATIENCE);
         while let Some((at, conn)) = self.conns.iter().find(|(_, conn)| {
             conn.state == State::Connecting && late(conn) <= now && self.addresses.has_other(conn.addr, now)
         }) {
             self.addresses.failed(conn.addr, now);
-            self.give_up(turn, at);
+            self.give_up(io, at);
         }
         let waiting = self.conns.iter().map(|(_, conn)| conn).filter(|conn| conn.state == State::Connecting);
         waiting.filter(|conn| self.addresses.has_other(conn.addr, now)).map(late).min().map(|at| at.max(now))
     }
 }
 
-/// Pushes what is due on a connection. False when the ring is full: something stays due.
+/// Pushes the operations due on a connection. False when the ring is full and some stay due.
 fn push_due<R: Ring>(ring: &mut R, conn: &mut Conn, token: u64, predictor: &HeadPredictor) -> bool {
     if let Some(op) = conn.send_op()
         && let Err(Full(op)) = ring.push(op, token | SEND)
@@ -404,7 +413,7 @@ fn push_due<R: Ring>(ring: &mut R, conn: &mut Conn, token: u64, predictor: &Head
     true
 }
 
-/// Whether a connection is on nothing but a second request of this fetch that is too long to be read to its end.
+/// Whether a connection has only a second request of this fetch, whose response is too long to be read to its end.
 fn is_long_second(conn: &Conn, fetch: FetchId) -> bool {
     let long = |asked: Asked| asked.fetch == fetch && asked.second && asked.len > DRAIN_BYTES_MAX;
     conn.state != State::Closing && conn.queued() == 1 && conn.front().is_some_and(|front| long(front.asked))

@@ -1,4 +1,4 @@
-//! What a shard does about its disk: commands to the spill stage, its outcomes to the brain, segments from the keeper.
+//! What a shard does about its disk: commands to the spill stage, its outcomes to the planner, segments from the segment manager.
 
 use super::Shard;
 use crate::conn::Proof;
@@ -6,18 +6,18 @@ use crate::spill::{SpillOutcome, SpillStage};
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::{Ring, Window};
-use fuelrail_plan::brain::Fact;
+use fuelrail_plan::planner::Fact;
 use fuelrail_plan::spill::SegmentId;
 
-/// How soon a sample that waits for the disk to be done with its memory is looked at again: nobody tells when.
+/// How soon a sample that waits for the disk to release its memory is checked again: there is no event for it.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
 
-const TIER: &str = "where there is a disk, the brain has its tier";
+const TIER: &str = "where there is a disk, the planner has its tier";
 
 impl<R: Ring> Shard<R> {
     pub(super) fn spill_block(&mut self, block: BlockId, window: &mut Window, proof: Proof, to: (SegmentId, u64)) {
         canary::pass(self.id.0, Stage::Spill);
-        let spill = self.spill.as_mut().expect("the brain spills only where there is a disk");
+        let spill = self.spill.as_mut().expect("the planner spills only where there is a disk");
         spill.spill(self.now, block, window, proof, to);
     }
 
@@ -25,21 +25,21 @@ impl<R: Ring> Shard<R> {
         if let Some(spill) = &mut self.spill {
             spill.trim(&mut self.ring, segment);
         }
-        self.brain.spill().expect(TIER).trimmed(segment);
+        self.planner.spill().expect(TIER).trimmed(segment);
     }
 
-    /// Takes in what the disk and its keeper brought. True when there was anything.
+    /// Takes in the disk's outcomes and granted segments. True when there were any outcomes.
     pub(super) fn tend_disk(&mut self) -> bool {
         if self.assemble.has_postponed() {
-            self.assemble.resume(&mut self.asks);
-            self.send_asks();
+            self.assemble.resume(&mut self.outgoing);
+            self.send_requests();
         }
         let mut any = false;
         while let Some(outcome) = self.spill.as_mut().and_then(SpillStage::next_outcome) {
             any = true;
             self.take_disk_outcome(outcome);
         }
-        if let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) {
+        if let (Some(spill), Some(tier)) = (&mut self.spill, self.planner.spill()) {
             spill.restock(tier);
         }
         any
@@ -48,7 +48,7 @@ impl<R: Ring> Shard<R> {
     fn take_disk_outcome(&mut self, outcome: SpillOutcome) {
         match outcome {
             SpillOutcome::Restored { fetch, window, proof, total, writes } => {
-                let tier = self.brain.spill().expect(TIER);
+                let tier = self.planner.spill().expect(TIER);
                 tier.restored(self.now, window.len() as u64, total, writes);
                 self.land(fetch, window, proof);
                 self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
@@ -59,23 +59,23 @@ impl<R: Ring> Shard<R> {
             }
             SpillOutcome::Spilled { block, crc32c } => {
                 let bytes = self.objects.catalog().block_len(block);
-                let tier = self.brain.spill().expect(TIER);
+                let tier = self.planner.spill().expect(TIER);
                 match crc32c {
                     Some(crc32c) => tier.written(block, bytes, crc32c),
                     None => tier.write_failed(block, bytes),
                 }
             }
-            SpillOutcome::Broken(segment) => self.brain.spill().expect(TIER).broken(segment),
+            SpillOutcome::Broken(segment) => self.planner.spill().expect(TIER).broken(segment),
         }
     }
 
     pub(super) fn pump_disk(&mut self, all: bool) {
-        let (Some(spill), Some(tier)) = (&mut self.spill, self.brain.spill()) else { return };
+        let (Some(spill), Some(tier)) = (&mut self.spill, self.planner.spill()) else { return };
         let writes_max = tier.writes_max(spill.reading());
         spill.pump(&mut self.ring, writes_max, all);
     }
 
-    /// When the disk, or a sample that waits for it, wants a look.
+    /// When the disk, or a sample that waits for it, has to be checked next.
     pub(super) fn disk_deadline(&self) -> Option<Instant> {
         let postponed = self.assemble.has_postponed().then(|| self.now.after(LENT_PATIENCE));
         let company = self.spill.as_ref().and_then(SpillStage::deadline);
@@ -94,7 +94,7 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// A step of ending in order, for those who drive a shard by hand: true when nothing is on its way to the disk any more.
+    /// One step of an orderly shutdown, for a caller that drives the shard by hand: true when nothing is on its way to the disk.
     pub fn save_step(&mut self) -> bool {
         self.hand_back();
         self.pump_disk(true);

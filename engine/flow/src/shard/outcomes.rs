@@ -1,4 +1,4 @@
-//! What a shard makes of how requests ended, and what it does about those that take too long.
+//! Outcomes of requests: what a shard tells its planner, and second requests for slow ones.
 
 use super::Shard;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
@@ -6,7 +6,7 @@ use crate::fetch::Second;
 use crate::hedge::Verdict;
 use fuelrail_base::{BlockId, Kind};
 use fuelrail_io::{Ring, Window};
-use fuelrail_plan::brain::{Attempt, Fact, FetchId};
+use fuelrail_plan::planner::{Attempt, Fact, FetchId};
 
 /// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
 const PROGRESS_BYTES_MIN: usize = 4096;
@@ -14,7 +14,7 @@ const PROGRESS_BYTES_MIN: usize = 4096;
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
         let (now, fetch) = (self.now, outcome.asked.fetch);
-        let Some(waiter) = self.brain.first(fetch) else {
+        let Some(waiter) = self.planner.first(fetch) else {
             // A second request of a fetch that is over.
             self.hedges.waste(outcome);
             return;
@@ -57,7 +57,7 @@ impl<R: Ring> Shard<R> {
                 first.seen = if window.filled() == 0 { Proof::default() } else { first.seen.with(proof) };
                 first.window = Some(window);
                 if kind == Kind::Cancelled {
-                    // We closed the connection ourselves, so that what is missing is asked for elsewhere.
+                    // We closed the connection ourselves, so that the rest is requested elsewhere.
                     return self.tell(Fact::Unserved { fetch, displaced: false });
                 }
                 first.error = Some(error);
@@ -82,11 +82,11 @@ impl<R: Ring> Shard<R> {
     }
 
     /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
-    /// gives the first up: what is missing is asked for anew.
+    /// gives the first up: the rest is requested anew.
     pub(super) fn hedge(&mut self, fetch: FetchId, block: BlockId) {
         let asked = Asked { second: true, ..self.asked(fetch, block, 0) };
-        let depth = self.brain.depth(asked.len);
-        let race = &mut self.brain.first(fetch).expect("it is under way").race;
+        let depth = self.planner.depth(asked.len);
+        let race = &mut self.planner.first(fetch).expect("it is under way").race;
         let (raced, hedges) = (race.is_some(), &mut self.hedges);
         let has_room = hedges.has_room(asked.len);
         let begin = has_room.then_some(|since| hedges.begin(race, since, asked.len));

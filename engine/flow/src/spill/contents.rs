@@ -1,6 +1,6 @@
-//! What the journal of a segment that was found says to this run: which of its blocks are in it, and where to go on in it.
+//! The journal of a segment that was found: which blocks of this run it holds, and where to append to it.
 //!
-//! Believes records, not blocks: those prove themselves when they are read. Owns the list by which content is found.
+//! Trusts records, not blocks: those are verified when they are read. Owns the list by which content is found.
 
 use super::Known;
 use crate::objects::Objects;

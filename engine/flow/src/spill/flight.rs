@@ -1,9 +1,9 @@
-//! What is on its way to the disk and from it, and how it ended. Plain values; owns windows and loans only.
+//! Blocks on their way to the disk and from it, and how that ended. Plain values; owns windows and read pins only.
 
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Duration, Instant, SampleId};
 use fuelrail_io::{Lent, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
 
 /// A block on its way to the disk.
@@ -20,13 +20,13 @@ pub(super) struct Block {
 
 /// How something ended.
 pub(crate) enum SpillOutcome {
-    /// The window is full, of what was written, and proved.
+    /// The window is full, and its bytes are verified.
     Restored { fetch: FetchId, window: Window, proof: Proof, total: Duration, writes: usize },
     /// The window is empty.
     Lost { fetch: FetchId, window: Window },
     /// A write ended. With the checksum of its bytes, the block is on disk; without, it is not.
     Spilled { block: BlockId, crc32c: Option<u32> },
-    /// Nothing works any more on this segment.
+    /// The segment has failed too often.
     Broken(SegmentId),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Read {
     pub(super) spot: Spot,
     /// Where it belongs; `None` while the ring fills it.
     pub(super) window: Option<Window>,
-    /// When it was asked for, and writes that were under way then.
+    /// When it was requested, and writes that were under way then.
     pub(super) began: Instant,
     pub(super) writes: usize,
 }

@@ -1,7 +1,7 @@
 //! Short blocks on their way to disk: copied side by side into one buffer, which is written in whole units.
 //!
-//! The buffer stands for one stretch of a segment, [`GATHER_BYTES`] long. While it is being written nobody writes to it: blocks
-//! that come meanwhile wait as loans of their batches. Owns the buffer.
+//! The buffer stands for one stretch of a segment, [`GATHER_BYTES`] long. While it is being written it is not changed: blocks
+//! that come meanwhile wait under read pins of their batches. Owns the buffer.
 
 use super::flight::Block;
 use fuelrail_base::Instant;
@@ -108,7 +108,7 @@ impl Gather {
         Some((segment, stretch, lent, start))
     }
 
-    /// The write ended: the blocks that were inside. The loan is gone.
+    /// Ends the write, whose read pin is gone; the blocks that were inside.
     pub(super) fn wrote(&mut self, into: &mut Vec<Block>) {
         self.busy = false;
         into.append(&mut self.inside);

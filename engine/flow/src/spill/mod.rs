@@ -1,19 +1,19 @@
 //! The spill stage: landed blocks to disk, and blocks from disk into their windows.
 //!
-//! Long blocks are written from the memory they landed in, as loans of their batch, and read straight into the batch that
-//! wants them; short ones go through a buffer each way, counted. What is read is proved by its checksum, or it is lost. Owns
+//! Long blocks are written from the memory they landed in, under a read pin, and read straight into the batch that needs
+//! them; short ones go through a buffer each way, counted. What is read is verified by its checksum, or it is lost. Owns
 //! the segments' files and three small pieces of memory. Never decides what goes where, and never waits.
 
+mod channel;
 mod contents;
-mod desk;
 mod flight;
 mod gather;
 mod journal;
 mod segments;
 mod transfer;
 
+pub use channel::{Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest};
 pub use contents::{Contents, resume};
-pub use desk::{Known, SegmentFile, SpillDesk, Supply, Wish};
 pub(crate) use flight::SpillOutcome;
 
 use crate::conn::Proof;
@@ -24,7 +24,7 @@ use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::{Region, Ring, Waker, Window};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
 use gather::{Gather, Short};
 use segments::Segments;
@@ -32,10 +32,10 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a shard's disk is made of.
+/// What a shard's spill stage starts from.
 pub struct SpillSetup {
-    /// To the keeper.
-    pub desk: Arc<SpillDesk>,
+    /// To the segment manager.
+    pub channel: Arc<SegmentChannel>,
     /// What direct transfers are multiples of, bytes: the largest of all directories'.
     pub unit: u64,
     /// Segments that were there, with the blocks of this shard in them.
@@ -65,7 +65,7 @@ const BOUNCES: usize = 32;
 const READS_MAX: usize = 128;
 /// Journal pages that may be under way at a time.
 const JOURNAL_PAGES: usize = 8;
-/// A record or a short block waits no longer than this for company.
+/// A record or a short block waits at most this long to be written with others.
 const COMPANY_PATIENCE: Duration = Duration::from_millis(50);
 /// Memory addresses direct transfers begin at: the largest unit there is.
 const ADDRESS_UNIT: usize = 4096;
@@ -85,7 +85,7 @@ fn bounce_bytes() -> usize {
 /// The spill stage of one shard.
 pub(crate) struct SpillStage {
     objects: Arc<Objects>,
-    desk: Arc<SpillDesk>,
+    channel: Arc<SegmentChannel>,
     unit: u64,
     segments: Segments,
     flights: Slab<Flight>,
@@ -97,16 +97,16 @@ pub(crate) struct SpillStage {
     pages: Vec<Window>,
     reading: usize,
     writing: usize,
-    /// Since when the oldest thing waits for company that the last pump could have written.
+    /// Since when the oldest record or short block that the last pump could have written has waited for others.
     oldest: Option<Instant>,
-    /// A segment was asked for and has not come.
+    /// A segment was requested and not granted yet.
     asked: bool,
     outcomes: VecDeque<SpillOutcome>,
     pub(crate) stats: DiskStats,
 }
 
 impl SpillStage {
-    /// Takes its memory from the region, and the segments that were found into the brain's books.
+    /// Takes its memory from the region, and registers the segments that were found with the planner.
     ///
     /// # Errors
     /// `Budget` when the region has no room.
@@ -115,16 +115,16 @@ impl SpillStage {
         objects: Arc<Objects>,
         setup: SpillSetup,
         waker: Waker,
-        brain: &mut Spill,
+        planner: &mut Spill,
     ) -> Result<SpillStage> {
         let mut buffer = piece(region, 1, GATHER_BYTES as usize)?;
-        let buffer = buffer.pop().expect("one was asked for");
+        let buffer = buffer.pop().expect("one was allocated");
         let pages: Result<Vec<Vec<Window>>> =
             (0..JOURNAL_PAGES).map(|_| piece(region, 1, PAGE_BYTES as usize)).collect();
-        setup.desk.set_shard(waker);
+        setup.channel.set_shard(waker);
         let mut stage = SpillStage {
             objects,
-            desk: setup.desk,
+            channel: setup.channel,
             unit: setup.unit,
             segments: Segments::default(),
             flights: Slab::with_capacity(256),
@@ -142,17 +142,17 @@ impl SpillStage {
             stats: DiskStats::default(),
         };
         for (file, known) in setup.found {
-            stage.take_over(file, &known, brain);
+            stage.take_over(file, &known, planner);
         }
         Ok(stage)
     }
 
-    /// A segment that was there before, and the blocks in it.
-    fn take_over(&mut self, file: SegmentFile, known: &[Known], brain: &mut Spill) {
-        let Some(segment) = self.mount(file, brain) else { return };
+    /// Mounts a segment of an earlier run, with the blocks in it.
+    fn take_over(&mut self, file: SegmentFile, known: &[Known], planner: &mut Spill) {
+        let Some(segment) = self.mount(file, planner) else { return };
         for &Known { block, place, crc32c, promised } in known {
             let bytes = self.objects.catalog().block_len(block);
-            if brain.adopt(block, bytes, Spot { segment, place, crc32c })
+            if planner.adopt(block, bytes, Spot { segment, place, crc32c })
                 && promised.is_some()
                 && let Some(key) = self.segments.key(segment)
             {
@@ -162,24 +162,24 @@ impl SpillStage {
         }
     }
 
-    /// Takes a segment in. `None` when the brain knows as many as it can.
-    pub(crate) fn mount(&mut self, file: SegmentFile, brain: &mut Spill) -> Option<SegmentId> {
-        let id = brain.mount(file.len, file.mount)?;
+    /// Mounts a segment. `None` when the planner has as many as it can.
+    pub(crate) fn mount(&mut self, file: SegmentFile, planner: &mut Spill) -> Option<SegmentId> {
+        let id = planner.mount(file.len, file.mount)?;
         self.segments.mount(id, file);
         Some(id)
     }
 
-    /// Takes what the keeper gave, and asks for more when more will be needed.
-    pub(crate) fn restock(&mut self, brain: &mut Spill) {
-        while let Some(supply) = self.desk.next_supply() {
+    /// Mounts granted segments, and requests another when one will be needed.
+    pub(crate) fn restock(&mut self, planner: &mut Spill) {
+        while let Some(grant) = self.channel.next_grant() {
             self.asked = false;
-            match supply {
-                Supply::NoMore => brain.no_segment(),
-                Supply::Segment(file) => drop(self.mount(file, brain)),
+            match grant {
+                SegmentGrant::NoMore => planner.no_segment(),
+                SegmentGrant::Segment(file) => drop(self.mount(file, planner)),
             }
         }
-        if !self.asked && brain.wants_segment() {
-            self.asked = self.desk.wish(Wish::Another);
+        if !self.asked && planner.wants_segment() {
+            self.asked = self.channel.request(SegmentRequest::Another);
         }
     }
 
@@ -196,7 +196,7 @@ impl SpillStage {
         let whole = self.objects.catalog().blocks(id.sample) == 1;
         let (Some(key), true) = (self.segments.key(segment), proof.crc32c.is_none_or(|sum| !whole || sum == crc32c))
         else {
-            // A damaged block: its home finds out and asks again.
+            // A damaged block: the assembling shard finds out and requests it again.
             return self.outcomes.push_back(SpillOutcome::Spilled { block: id, crc32c: None });
         };
         self.remember(key, id, proof, whole);
@@ -246,14 +246,14 @@ impl SpillStage {
         }
     }
 
-    /// Gives a segment up, and has it unlinked.
+    /// Gives a segment up, and requests that it be unlinked.
     pub(crate) fn trim<R: Ring>(&mut self, ring: &mut R, segment: SegmentId) {
         let Some(key) = self.segments.key(segment) else { return };
         if !canary::on(Mistake::TrimForgets) {
-            self.desk.wish(Wish::Trimmed(self.segments.get(key).file.key));
+            self.channel.request(SegmentRequest::Trimmed(self.segments.get(key).file.key));
         }
         self.segments.give_up(key);
-        self.segments.bury(ring);
+        self.segments.reap(ring);
     }
 
     /// Samples whose blocks on disk prove less than the server did, and bytes of memory for what it said.
@@ -261,12 +261,12 @@ impl SpillStage {
         self.segments.proofs()
     }
 
-    /// The next thing that ended.
+    /// The next outcome.
     pub(crate) fn next_outcome(&mut self) -> Option<SpillOutcome> {
         self.outcomes.pop_front()
     }
 
-    /// Something ended that nobody has heard of yet.
+    /// There are outcomes not taken yet.
     pub(crate) fn has_outcomes(&self) -> bool {
         !self.outcomes.is_empty()
     }
@@ -276,7 +276,7 @@ impl SpillStage {
         self.reads.len() + self.reading
     }
 
-    /// When something that waits for company has waited long enough. What waits for an operation to end is not told of: that
+    /// When the oldest record or short block has waited long enough for others. What waits for an operation is not counted: its end
     /// wakes the shard.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         Some(self.oldest?.after(COMPANY_PATIENCE))
@@ -310,8 +310,8 @@ impl SpillStage {
     }
 }
 
-/// A piece of the region for so many windows, at an address that direct transfers may begin at. What is lent has a piece of its
-/// own: nothing of a piece is written while some of it is lent.
+/// A piece of the region for so many windows, at an address that direct transfers may begin at. What is pinned has a piece of its
+/// own: nothing of a piece is written while some of it is pinned.
 fn piece(region: &mut Region, windows: usize, len: usize) -> Result<Vec<Window>> {
     let slot = region.alloc(windows * len + ADDRESS_UNIT).ok_or_else(|| {
         let bytes = spill_memory_bytes();

@@ -1,8 +1,8 @@
 //! The segments this shard knows: their files, opened when needed, and the journals of those it writes.
 //!
-//! Owns the descriptors' names. A segment that was trimmed or broke stays until its last operation came back.
+//! Owns the descriptors' names. A segment that was trimmed or failed stays until its last operation is reaped.
 
-use super::desk::SegmentFile;
+use super::channel::SegmentFile;
 use super::journal::Journal;
 use crate::conn::Proof;
 use fuelrail_base::{Instant, Kind, Result, SampleId};
@@ -21,32 +21,32 @@ pub(super) struct Mounted {
     open: Option<FileId>,
     /// Operations that name it: queued, waiting or under way.
     pub(super) busy: usize,
-    /// What the server said of samples with blocks here that prove less: no ETag in the listing, or several blocks.
+    /// Proofs of the server that blocks here do not carry: no ETag in the listing, or several blocks.
     pub(super) proofs: HashMap<SampleId, Proof>,
     journal: Option<Journal>,
-    /// Nobody asks for it any more.
+    /// Given up: not used for new reads and writes.
     gone: bool,
     failures: u32,
     used: u64,
 }
 
-/// All of them, by a key of the stage's own: the brain's numbers are used again.
+/// All segments, by a key of the stage's own: the planner's numbers are reused.
 #[derive(Default)]
 pub(super) struct Segments {
     mounted: BTreeMap<usize, Mounted>,
-    /// Keys are never used again: what is on its way for a segment that is gone must not meet another.
+    /// Keys are never reused: an operation of a segment that is gone must not meet another.
     next_key: usize,
-    /// By the brain's number.
+    /// Keys by the planner's number.
     keys: Vec<Option<usize>>,
     uses: u64,
-    /// Gone ones that wait for their last operation.
+    /// Segments given up that wait for their last operation.
     leaving: Vec<usize>,
     /// Those with records that are not on disk.
     unwritten: Vec<usize>,
 }
 
 impl Segments {
-    /// Takes a segment in under the brain's number.
+    /// Mounts a segment under the planner's number.
     pub(super) fn mount(&mut self, id: SegmentId, file: SegmentFile) {
         let journal = match file.mount {
             Mount::Open { records, .. } => Some(Journal::new(records.div_ceil(PAGE_RECORDS))),
@@ -79,13 +79,13 @@ impl Segments {
     }
 
     pub(super) fn get(&mut self, key: usize) -> &mut Mounted {
-        self.mounted.get_mut(&key).expect("a segment stays until its last operation came back")
+        self.mounted.get_mut(&key).expect("a segment stays until its last operation is reaped")
     }
 
     /// Its open file.
     ///
     /// # Errors
-    /// What opening it says.
+    /// The error of opening it.
     pub(super) fn open<R: Ring>(&mut self, ring: &mut R, key: usize) -> Result<FileId> {
         self.uses += 1;
         let uses = self.uses;
@@ -106,7 +106,7 @@ impl Segments {
         Ok(file)
     }
 
-    /// Closes the file that was not used for longest and that nothing is under way on.
+    /// Closes the least recently used file without an operation under way.
     fn close_one<R: Ring>(&mut self, ring: &mut R) -> bool {
         let idle = self.mounted.values_mut().filter(|m| m.busy == 0 && m.open.is_some());
         let Some(mounted) = idle.min_by_key(|m| m.used) else { return false };
@@ -116,7 +116,7 @@ impl Segments {
         true
     }
 
-    /// An operation on it ended well or not. True when it has failed too often to be used any longer.
+    /// Counts the end of an operation. True when the segment has failed too often to be used any longer.
     pub(super) fn ended(&mut self, key: usize, well: bool) -> bool {
         let mounted = self.get(key);
         mounted.failures = if well { 0 } else { mounted.failures + 1 };
@@ -137,8 +137,8 @@ impl Segments {
         self.leaving.push(key);
     }
 
-    /// Closes what was given up and has nothing under way.
-    pub(super) fn bury<R: Ring>(&mut self, ring: &mut R) {
+    /// Closes segments that were given up and have nothing under way.
+    pub(super) fn reap<R: Ring>(&mut self, ring: &mut R) {
         let (mounted, unwritten) = (&mut self.mounted, &mut self.unwritten);
         self.leaving.retain(|&key| {
             if mounted.get(&key).is_some_and(|segment| segment.busy > 0) {
@@ -183,7 +183,7 @@ impl Segments {
         Some((key, number, journal_page(segment.file.len, number)?, bytes))
     }
 
-    /// Since when the oldest record waits for company.
+    /// Since when the oldest record has waited to be written with others.
     pub(super) fn since(&self) -> Option<Instant> {
         self.unwritten.iter().filter_map(|&key| self.mounted.get(&key)?.journal.as_ref()?.since()).min()
     }
@@ -193,7 +193,7 @@ impl Segments {
         self.unwritten.is_empty()
     }
 
-    /// Samples of which more is known than their blocks prove, all segments together, and bytes of memory for them.
+    /// Samples with more proofs than their blocks carry, all segments together, and bytes of memory for them.
     pub(super) fn proofs(&self) -> (usize, u64) {
         let each =
             |segment: &Mounted| (segment.proofs.len(), segment.proofs.capacity() * size_of::<(SampleId, Proof)>());

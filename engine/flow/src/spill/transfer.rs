@@ -1,6 +1,6 @@
 //! The operations of the spill stage: from its queues into the ring, and back out of it.
 
-use super::desk::Wish;
+use super::channel::SegmentRequest;
 use super::flight::{Block, Flight, Read, SpillOutcome, Write};
 use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
@@ -10,8 +10,8 @@ use fuelrail_io::{DIRECT_UNIT_BYTES_MIN, Done, Full, Lent, Op, Ring, Window};
 use fuelrail_wire::block::Record;
 
 impl SpillStage {
-    /// Gives the ring what is due: all reads there is room for, then writes as far as `writes_max` allows, and what has waited
-    /// for company long enough; `all` lets nothing wait.
+    /// Submits what is due: all reads there is room for, then writes as far as `writes_max` allows, and records and
+    /// short blocks that have waited long enough; `all` writes everything.
     pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, writes_max: usize, all: bool) {
         let mut room = true;
         while room && self.reading < READS_MAX && !self.reads.is_empty() {
@@ -29,13 +29,13 @@ impl SpillStage {
             }
         }
         self.pump_journals(ring, before);
-        self.segments.bury(ring);
+        self.segments.reap(ring);
         let gathered = self.gather.since().filter(|_| room && self.writing < writes_max);
         let recorded = self.segments.since().filter(|_| !self.pages.is_empty());
         self.oldest = [gathered, recorded].into_iter().flatten().min();
     }
 
-    /// Begins the first read that waits. False when it has to wait longer.
+    /// Begins the first queued read. False when it has to wait longer.
     fn pump_read<R: Ring>(&mut self, ring: &mut R) -> bool {
         let Some(mut read) = self.reads.pop_front() else { return false };
         let file = match self.segments.open(ring, read.segment) {
@@ -76,7 +76,7 @@ impl SpillStage {
         true
     }
 
-    /// The ring is full: the read waits again.
+    /// Queues a read again for which the ring had no room.
     fn take_back_read(&mut self, token: u64, op: Op) -> bool {
         let Op::ReadAt { into, .. } = op else { unreachable!("a read comes back as one") };
         match self.flights.remove(token as usize) {
@@ -141,7 +141,7 @@ impl SpillStage {
                 self.segments.get(segment).busy += 1;
                 true
             }
-            // The copy is there: what is lost is this run's use of these blocks from disk, and a full ring is rare.
+            // This run does not use these blocks from disk then; a full ring is rare.
             Err(error) => {
                 if let Some(error) = error {
                     self.fail_segment(segment, error);
@@ -191,7 +191,7 @@ impl SpillStage {
         debug_assert!(self.pages.len() <= JOURNAL_PAGES, "each comes back once");
     }
 
-    /// An operation on a file came back.
+    /// Handles the completion of an operation on a file.
     pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
         let token = done.token as usize;
         let now = ring.now();
@@ -231,7 +231,7 @@ impl SpillStage {
                 drop(from);
                 self.write_came_back(now, token, if whole { Ok(()) } else { Err(result.err().unwrap_or(EIO)) });
             }
-            (op, _) => unreachable!("the stage does not ask for {op:?}"),
+            (op, _) => unreachable!("the stage does not submit {op:?}"),
         }
     }
 
@@ -255,7 +255,7 @@ impl SpillStage {
         }
     }
 
-    /// All of a block's bytes are there: are they what was written?
+    /// Verifies a complete block against its checksum.
     fn prove(&mut self, now: Instant, read: Read) {
         let window = read.window.as_ref().expect("it came back");
         if crc32c::crc32c(window.bytes()) != read.spot.crc32c && !canary::on(Mistake::SpillTrusts) {
@@ -352,22 +352,22 @@ impl SpillStage {
             self.fail_segment(segment, error);
         } else {
             let key = self.segments.get(segment).file.key;
-            self.desk.wish(Wish::Failed(key, error));
+            self.channel.request(SegmentRequest::Failed(key, error));
         }
     }
 
-    /// Nothing more is tried on this segment.
+    /// Gives the segment up.
     fn fail_segment(&mut self, segment: usize, error: Error) {
         let (id, key) = (self.segments.get(segment).id, self.segments.get(segment).file.key);
         if self.segments.key(id) == Some(segment) {
-            self.desk.wish(Wish::Failed(key, error));
+            self.channel.request(SegmentRequest::Failed(key, error));
             self.segments.give_up(segment);
             self.outcomes.push_back(SpillOutcome::Broken(id));
         }
     }
 }
 
-/// Company is waited for no longer by what came before this.
+/// Records and short blocks older than this are written without waiting for others.
 fn before(now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::try_from(COMPANY_PATIENCE.as_nanos()).unwrap_or(u64::MAX)))
 }

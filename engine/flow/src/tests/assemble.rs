@@ -4,13 +4,13 @@ use super::memory::region;
 use super::world::{content, objects, run};
 use crate::assemble::{AssembleStage, Assembled, BadSamples, Finished};
 use crate::conn::Proof;
-use crate::letter::{Answer, Ask};
+use crate::messages::{BlockReply, BlockRequest};
 use crate::objects::Objects;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, Error, Kind, SampleId, ShardId};
 use fuelrail_io::Region;
-use fuelrail_plan::brain::Source;
+use fuelrail_plan::planner::Source;
 use fuelrail_plan::run::Run;
 use fuelrail_plan::schedule::Schedule;
 use fuelrail_wire::Etag;
@@ -21,7 +21,7 @@ struct Rig {
     run: Run,
     region: Region,
     stage: AssembleStage,
-    asks: Vec<Ask>,
+    requests: Vec<BlockRequest>,
 }
 
 impl Rig {
@@ -30,43 +30,43 @@ impl Rig {
         let objects = objects(sizes, block_bytes);
         let run = run(sizes.len() as u64, batch_size, 2);
         let stage = AssembleStage::new(ShardId(0), Arc::clone(&objects), run.clone(), bad_samples);
-        Rig { objects, run, region: region(1 << 20), stage, asks: Vec::new() }
+        Rig { objects, run, region: region(1 << 20), stage, requests: Vec::new() }
     }
 
     fn open(&mut self, seq: u64) {
         let spec = self.run.batch(BatchSeq(seq)).unwrap();
         let room: u64 = self.run.samples(&spec).map(|id| self.objects.catalog().room(id)).sum();
         let slot = self.region.alloc(room as usize).unwrap();
-        self.stage.open(BatchSeq(seq), slot, &mut self.asks);
+        self.stage.open(BatchSeq(seq), slot, &mut self.requests);
     }
 
-    /// Fills the window of `ask` as the bucket would.
-    fn serve(&self, ask: &mut Ask) {
+    /// Fills the window of `request` as the bucket would.
+    fn serve(&self, request: &mut BlockRequest) {
         let catalog = self.objects.catalog();
-        let whole = content(ask.block.sample, catalog.size(ask.block.sample));
-        let first = catalog.block_first(ask.block) as usize;
-        assert_eq!(ask.window.filled(), 0, "a window is asked for empty");
-        let part = &whole[first..first + catalog.block_len(ask.block) as usize];
-        assert_eq!(ask.window.put(part), part.len());
-        assert_eq!(ask.window.room(), 0, "a window is as long as its block");
+        let whole = content(request.block.sample, catalog.size(request.block.sample));
+        let first = catalog.block_first(request.block) as usize;
+        assert_eq!(request.window.filled(), 0, "a window is asked for empty");
+        let part = &whole[first..first + catalog.block_len(request.block) as usize];
+        assert_eq!(request.window.put(part), part.len());
+        assert_eq!(request.window.room(), 0, "a window is as long as its block");
     }
 
-    fn answer(&mut self, mut ask: Ask, proof: Proof) {
-        self.serve(&mut ask);
-        let answer = Answer { span: ask.span, window: ask.window, result: Ok((proof, Source::Bucket)) };
-        self.stage.answer(answer, &mut self.asks);
+    fn reply(&mut self, mut request: BlockRequest, proof: Proof) {
+        self.serve(&mut request);
+        let reply = BlockReply { span: request.span, window: request.window, result: Ok((proof, Source::Bucket)) };
+        self.stage.reply(reply, &mut self.requests);
     }
 
-    fn refuse(&mut self, ask: Ask, kind: Kind) {
+    fn refuse(&mut self, request: BlockRequest, kind: Kind) {
         let result = Err(Error::new(kind, "refused by the test"));
-        self.stage.answer(Answer { span: ask.span, window: ask.window, result }, &mut self.asks);
+        self.stage.reply(BlockReply { span: request.span, window: request.window, result }, &mut self.requests);
     }
 
-    /// Answers all asks, new ones too, with `proof` of each.
-    fn answer_all(&mut self, proof: impl Fn(&Ask) -> Proof) {
-        while let Some(ask) = self.asks.pop() {
-            let proof = proof(&ask);
-            self.answer(ask, proof);
+    /// Replies to all requests, new ones too, with `proof` of each.
+    fn reply_all(&mut self, proof: impl Fn(&BlockRequest) -> Proof) {
+        while let Some(request) = self.requests.pop() {
+            let proof = proof(&request);
+            self.reply(request, proof);
         }
     }
 
@@ -81,7 +81,7 @@ impl Rig {
     }
 }
 
-fn none(_: &Ask) -> Proof {
+fn none(_: &BlockRequest) -> Proof {
     Proof::default()
 }
 
@@ -99,17 +99,17 @@ fn samples_lie_in_order_each_at_a_line_whatever_comes_first() {
         // Two batches at once, and a third in the lists of a finished one.
         rig.open(0);
         rig.open(1);
-        assert_eq!(rig.asks.len(), 2 * (1 + 1 + 2 + 4 + 1 + 10 + 1));
-        for ask in &rig.asks {
-            let epoch = schedule.cursor(ask.at).epoch;
-            assert_eq!(ask.at, schedule.time(epoch, ask.block.sample.0));
-            assert!(!ask.fresh && ask.home == ShardId(0));
+        assert_eq!(rig.requests.len(), 2 * (1 + 1 + 2 + 4 + 1 + 10 + 1));
+        for request in &rig.requests {
+            let epoch = schedule.cursor(request.at).epoch;
+            assert_eq!(request.at, schedule.time(epoch, request.block.sample.0));
+            assert!(!request.fresh && request.assembler == ShardId(0));
         }
         let mut done = Vec::new();
-        while !rig.asks.is_empty() {
-            let ask = rig.asks.swap_remove(prng.below(rig.asks.len() as u64) as usize);
-            let proof = crc(&content(ask.block.sample, sizes[ask.block.sample.0 as usize]));
-            rig.answer(ask, proof);
+        while !rig.requests.is_empty() {
+            let request = rig.requests.swap_remove(prng.below(rig.requests.len() as u64) as usize);
+            let proof = crc(&content(request.block.sample, sizes[request.block.sample.0 as usize]));
+            rig.reply(request, proof);
             done.extend(rig.stage.finished());
         }
         assert!(rig.stage.is_empty() && done.len() == 2 && rig.stage.unproved == 0);
@@ -131,7 +131,7 @@ fn samples_lie_in_order_each_at_a_line_whatever_comes_first() {
 fn a_batch_of_empty_samples_is_finished_when_it_is_opened() {
     let mut rig = Rig::new(&[0, 0], 64, 2, BadSamples::Raise);
     rig.open(0);
-    assert!(rig.asks.is_empty());
+    assert!(rig.requests.is_empty());
     assert_eq!(rig.assembled().samples.len(), 2);
 }
 
@@ -140,10 +140,10 @@ fn a_wrong_checksum_is_asked_for_twice_more_past_the_cache_then_the_sample_is_ba
     let mut rig = Rig::new(&[100], 64, 1, BadSamples::Raise);
     rig.open(0);
     for round in 0..3 {
-        assert_eq!(rig.asks.len(), 2, "round {round}: all blocks of the sample");
-        assert!(rig.asks.iter().all(|ask| ask.fresh == (round > 0)));
-        for ask in core::mem::take(&mut rig.asks) {
-            rig.answer(ask, crc(b"something else"));
+        assert_eq!(rig.requests.len(), 2, "round {round}: all blocks of the sample");
+        assert!(rig.requests.iter().all(|request| request.fresh == (round > 0)));
+        for request in core::mem::take(&mut rig.requests) {
+            rig.reply(request, crc(b"something else"));
         }
     }
     let error = rig.finished().unwrap().result.unwrap_err();
@@ -156,7 +156,7 @@ fn a_checksum_that_is_right_the_second_time_is_good() {
     let mut rig = Rig::new(&[100], 64, 1, BadSamples::Raise);
     rig.open(0);
     let good = crc(&content(SampleId(0), 100));
-    rig.answer_all(|ask| if ask.fresh { good } else { crc(b"something else") });
+    rig.reply_all(|request| if request.fresh { good } else { crc(b"something else") });
     let batch = rig.assembled();
     assert_eq!(batch.slot[..100], content(SampleId(0), 100));
     assert_eq!(rig.stage.unproved, 1);
@@ -168,13 +168,13 @@ fn parts_of_two_versions_are_never_delivered() {
     let mut rig = Rig::new(&[200], 64, 1, BadSamples::Raise);
     rig.open(0);
     // One of the four blocks is of another version, once.
-    rig.answer_all(|ask| tag(if ask.block.index == 2 && !ask.fresh { "\"old\"" } else { "\"new\"" }));
+    rig.reply_all(|request| tag(if request.block.index == 2 && !request.fresh { "\"old\"" } else { "\"new\"" }));
     assert_eq!(rig.assembled().samples.len(), 1);
     assert_eq!(rig.stage.unproved, 1);
 
     let mut rig = Rig::new(&[200], 64, 1, BadSamples::Raise);
     rig.open(0);
-    rig.answer_all(|ask| tag(if ask.block.index == 2 { "\"old\"" } else { "\"new\"" }));
+    rig.reply_all(|request| tag(if request.block.index == 2 { "\"old\"" } else { "\"new\"" }));
     assert_eq!(rig.finished().unwrap().result.unwrap_err().kind(), Kind::Changed);
 }
 
@@ -182,16 +182,16 @@ fn parts_of_two_versions_are_never_delivered() {
 fn an_error_waits_for_the_blocks_still_under_way() {
     let mut rig = Rig::new(&[200], 64, 1, BadSamples::Raise);
     rig.open(0);
-    let mut asks = core::mem::take(&mut rig.asks);
-    let first = asks.remove(0);
+    let mut requests = core::mem::take(&mut rig.requests);
+    let first = requests.remove(0);
     rig.refuse(first, Kind::NotFound);
     assert!(rig.finished().is_none(), "the kernel may still write to the other windows");
-    for ask in asks {
-        rig.answer(ask, Proof::default());
+    for request in requests {
+        rig.reply(request, Proof::default());
     }
     let error = rig.finished().unwrap().result.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
-    assert!(rig.asks.is_empty(), "what was given up is not proved and not asked for again");
+    assert!(rig.requests.is_empty(), "what was given up is not proved and not asked for again");
     assert_eq!(rig.region.outstanding(), 0);
 }
 
@@ -201,11 +201,11 @@ fn skipped_samples_leave_the_others_in_place() {
     let mut rig = Rig::new(&sizes, 64, 3, BadSamples::Skip);
     for seq in 0..2 {
         rig.open(seq);
-        assert_eq!(rig.asks.len(), 6, "a skipped sample is tried again in the next epoch");
-        for ask in core::mem::take(&mut rig.asks) {
-            match ask.block.sample {
-                SampleId(1) => rig.refuse(ask, Kind::Denied),
-                _ => rig.answer(ask, Proof::default()),
+        assert_eq!(rig.requests.len(), 6, "a skipped sample is tried again in the next epoch");
+        for request in core::mem::take(&mut rig.requests) {
+            match request.block.sample {
+                SampleId(1) => rig.refuse(request, Kind::Denied),
+                _ => rig.reply(request, Proof::default()),
             }
         }
         let batch = rig.assembled();
@@ -221,16 +221,16 @@ fn skipped_samples_leave_the_others_in_place() {
 fn quarantined_samples_are_not_asked_for_again() {
     let mut rig = Rig::new(&[70, 70], 64, 2, BadSamples::Quarantine);
     rig.open(0);
-    for ask in core::mem::take(&mut rig.asks) {
-        match ask.block.sample {
-            SampleId(0) => rig.refuse(ask, Kind::NotFound),
-            _ => rig.answer(ask, Proof::default()),
+    for request in core::mem::take(&mut rig.requests) {
+        match request.block.sample {
+            SampleId(0) => rig.refuse(request, Kind::NotFound),
+            _ => rig.reply(request, Proof::default()),
         }
     }
     assert_eq!(rig.assembled().left_out.len(), 1);
     rig.open(1);
-    assert!(rig.asks.len() == 2 && rig.asks.iter().all(|ask| { ask.block.sample } == SampleId(1)));
-    rig.answer_all(none);
+    assert!(rig.requests.len() == 2 && rig.requests.iter().all(|request| { request.block.sample } == SampleId(1)));
+    rig.reply_all(none);
     let batch = rig.assembled();
     assert_eq!(
         (batch.samples.len(), batch.left_out[0].0, batch.left_out[0].1.kind()),

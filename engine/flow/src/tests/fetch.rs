@@ -8,7 +8,7 @@ use crate::objects::Objects;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Error, Instant, Kind, SampleId, WallTime};
 use fuelrail_io::{Host, Op, Region, Replies, Ring, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ impl Rig {
         }
     }
 
-    /// One turn of a shard.
-    fn turn(&mut self) -> bool {
+    /// One iteration of a shard.
+    fn iterate(&mut self) -> bool {
         let depth = self.depth;
         let now = self.ring.now();
         self.fetch.pump(&mut self.ring, now, self.wanted, |_| depth);
@@ -72,7 +72,7 @@ impl Rig {
     pub(super) fn run(&mut self, enough: usize) {
         let mut still = 0;
         while self.ended.len() < enough && still < 2 {
-            if self.turn() {
+            if self.iterate() {
                 still = 0;
                 continue;
             }
@@ -87,7 +87,7 @@ impl Rig {
     pub(super) fn pass(&mut self, time: Duration) {
         let until = self.ring.now().after(time);
         while self.ring.now() < until {
-            self.turn();
+            self.iterate();
             self.ring.wait(Some(until)).unwrap();
             self.world.advance();
         }
@@ -137,7 +137,7 @@ fn requests_spread_over_connections_then_queue_behind_each_other_then_wait() {
     let mut rig = Rig::new(bucket, &[LIVE], 8);
     (rig.wanted, rig.depth) = (3, 2);
     rig.request(0..12);
-    rig.turn();
+    rig.iterate();
     assert_eq!((rig.fetch.outstanding(), rig.fetch.waiting()), (6, 6));
     rig.run(12);
     rig.check_landed(12);
@@ -350,7 +350,7 @@ fn silence_is_noticed_and_windows_stay_until_the_receive_is_back() {
     assert!(waited >= STALL_AFTER && waited < STALL_AFTER * 2, "{waited:?}");
     assert_eq!(kind_of(&rig.ended[0]), Some(Kind::Stalled), "{:?}", rig.ended);
     assert!(matches!(rig.ended[1].end, End::Unserved { .. }) && rig.ended.len() == 2, "{:?}", rig.ended);
-    rig.turn();
+    rig.iterate();
     assert_eq!((rig.fetch.waiting(), rig.fetch.outstanding()), (0, 1), "the third goes to another connection");
     assert_eq!((rig.fetch.stats().connections, rig.fetch.stats().connections_open), (2, 1));
     assert_eq!(rig.ended.len(), 2);
@@ -437,7 +437,7 @@ fn a_long_refusal_is_not_read_to_its_end() {
         let mut rig = Rig::of(world, objects_at(&[LIVE], &[100], 1 << 20), &[100], 8, SCRATCH_BYTES);
         rig.request(0..1);
         rig.run(1);
-        rig.turn();
+        rig.iterate();
         assert_eq!(kind_of(&rig.ended[0]), Some(Kind::Server), "{:?}", rig.ended);
         assert_eq!(rig.fetch.stats().connections_open, u64::from(!closes), "{bytes} bytes");
     }
@@ -450,11 +450,11 @@ fn what_was_done_is_counted() {
     let mut rig = Rig::new(bucket, &[LIVE], 8);
     rig.wanted = 2;
     rig.request(0..20);
-    rig.turn();
+    rig.iterate();
     let now = rig.ring.now();
     let text = rig.fetch.describe(now);
     assert_eq!((rig.fetch.waiting(), rig.fetch.outstanding()), (12, 8));
-    assert!(text.starts_with("fetch: 8 requests outstanding, 12 waiting for a place, 2 connections, "), "{text}");
+    assert!(text.starts_with("fetch: 8 requests outstanding, 12 waiting to be sent, 2 connections, "), "{text}");
     rig.run(20);
     let stats = rig.fetch.stats();
     assert_eq!((stats.requests, heard.borrow().len()), (20, 20));

@@ -1,4 +1,4 @@
-//! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window comes home.
+//! The fetch stage over a folder, on a simulated disk: what lands, what does not, and that every window is returned.
 
 use super::memory::{region, window};
 use crate::conn::{Asked, End, Fault, Outcome};
@@ -9,7 +9,7 @@ use fuelrail_base::limits::FOLDER_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Kind, SampleId};
 use fuelrail_io::{Region, Ring, SimDiskFailure, SimFaults, SimRing, SimWorld};
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::Etag;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Rig {
         self.fetch.request(asked, window, self.ring.now());
     }
 
-    /// Goes on until `enough` have ended. `between` may change the world after each turn.
+    /// Goes on until `enough` have ended. `between` may change the world after each iteration.
     fn run(&mut self, enough: usize, mut between: impl FnMut(&SimWorld)) {
         for _ in 0..10_000 {
             let now = self.ring.now();
@@ -196,15 +196,15 @@ fn no_mixture_of_two_contents_lands() {
         slot.put(&vec![0xFF; 200_000]);
         let mut lent = Some(slot.lend());
         rig.ask(0, 0, 200_000, None);
-        let mut turns = 0;
+        let mut iterations = 0;
         rig.run(1, |_| {
-            if turns == begins
+            if iterations == begins
                 && let Some(from) = lent.take()
             {
                 writer.push(fuelrail_io::Op::WriteAt { file, offset: 0, from, start: 0 }, 0).unwrap();
                 writer.wait(Some(writer.now())).unwrap();
             }
-            turns += 1;
+            iterations += 1;
         });
         match rig.ended.pop() {
             Some(Outcome { window, end: End::Landed { .. }, .. }) => {
@@ -255,14 +255,14 @@ fn without_a_descriptor_files_take_turns_and_none_at_all_is_an_error() {
 /// Whatever is under way when the loader ends: openings, reads, what waits for a place.
 #[test]
 fn a_stage_that_ends_hands_every_window_back() {
-    for turns in 0..6 {
+    for iterations in 0..6 {
         let mut rig = Rig::new(&[200_000; 8], 64);
         rig.world.set_disk(fuelrail_io::SimDisk { latency_max: Duration::from_millis(5), ..Default::default() });
         (0..8).for_each(|n| rig.ask(n, 0, 200_000, None));
-        for turn in 0..1_000 {
+        for iteration in 0..1_000 {
             let now = rig.ring.now();
             rig.fetch.pump(&mut rig.ring, now, 8, |_| 1);
-            if turn == turns {
+            if iteration == iterations {
                 rig.fetch.close(&mut rig.ring);
             }
             rig.ring.wait(Some(rig.ring.now())).unwrap();
@@ -277,7 +277,7 @@ fn a_stage_that_ends_hands_every_window_back() {
             rig.ring.wait(None).unwrap();
             rig.world.advance();
         }
-        assert_eq!((rig.ended.len(), rig.ring.in_flight()), (8, 0), "closed in turn {turns}");
+        assert_eq!((rig.ended.len(), rig.ring.in_flight()), (8, 0), "closed in iteration {iterations}");
         for outcome in rig.ended.drain(..) {
             match outcome.end {
                 End::Landed { .. } => {}

@@ -2,12 +2,12 @@
 //! them lose, repeat or mix up a byte.
 
 use super::world::{self, Bucket, Heard, content, objects, run};
-use crate::board::{Board, Snapshot};
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
-use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
+use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
@@ -31,7 +31,7 @@ struct Shape {
     /// How long the consumer takes for each batch.
     step: Duration,
     /// Everything ends here.
-    stop_after_turns: Option<u64>,
+    stop_after_iterations: Option<u64>,
 }
 
 impl Shape {
@@ -47,7 +47,7 @@ impl Shape {
             faults: SimFaults::default(),
             seed: 1,
             step: MS * 22,
-            stop_after_turns: None,
+            stop_after_iterations: None,
         }
     }
 
@@ -59,9 +59,9 @@ impl Shape {
             ..WindowConfig::default()
         };
         let mut config = world::config(2 << 20, window);
-        config.brain.retry.attempts_max = 100;
-        config.brain.hedge.percent = self.percent;
-        config.brain.seed = self.seed;
+        config.planner.retry.attempts_max = 100;
+        config.planner.hedge.percent = self.percent;
+        config.planner.seed = self.seed;
         config.connections_max += self.spares.slots;
         config.spares = self.spares;
         config
@@ -86,7 +86,7 @@ impl Life {
     }
 }
 
-/// Lives it to its end, or until it is stopped; checks every byte, and that all memory comes home.
+/// Lives it to its end, or until it is stopped; checks every byte, and that all memory is returned.
 fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> Life {
     let mut bucket = Bucket::new(&shape.sizes);
     bucket.takes = Box::new(takes);
@@ -98,8 +98,13 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        status: Arc::new(ShardStatus::default()),
+        spill: None,
+    };
     let memory = ArenaConfig {
         bytes: 4 << 20,
         regions: 1,
@@ -113,9 +118,9 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
 
     let mut life =
         Life { waits: Vec::new(), elapsed: Duration::ZERO, snapshot: Snapshot::default(), heard: 0, samples: 0 };
-    let (mut free_at, mut asked_at, mut turns) = (Instant::ZERO, None, 0u64);
-    while !outlet.is_finished() && shape.stop_after_turns.is_none_or(|stop| turns < stop) {
-        assert!(shard.turn());
+    let (mut free_at, mut asked_at, mut iterations) = (Instant::ZERO, None, 0u64);
+    while !outlet.is_finished() && shape.stop_after_iterations.is_none_or(|stop| iterations < stop) {
+        assert!(shard.iterate());
         let now = shard.ring().now();
         if now >= free_at {
             let since = *asked_at.get_or_insert(now);
@@ -141,8 +146,8 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
         if shard.ring().facts().counts.sleeps > before {
             world.advance();
         }
-        turns += 1;
-        assert!(turns < 2_000_000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 2_000_000, "stuck: {}", shard.snapshot().text);
     }
     life.elapsed = shard.ring().now().since(Instant::ZERO);
     life.snapshot = shard.snapshot();
@@ -175,9 +180,9 @@ fn a_heavy_tail_with_and_without_hedging() {
     let requests = on.sizes.len() as u64 * on.epochs;
     assert_eq!((calm.samples, without.samples, with.samples), (requests, requests, requests));
     assert!(extra(&with, &on) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&with, &on));
-    assert_eq!(extra(&calm, &on), calm.snapshot.brain.hedges);
-    let brain = &with.snapshot.brain;
-    assert!(brain.hedges_won > 60 && brain.hedges_won <= brain.hedges, "{brain:?}");
+    assert_eq!(extra(&calm, &on), calm.snapshot.planner.hedges);
+    let planner = &with.snapshot.planner;
+    assert!(planner.hedges_won > 60 && planner.hedges_won <= planner.hedges, "{planner:?}");
     assert!(with.elapsed <= calm.elapsed.mul_f64(1.05), "{:?} for {:?}", with.elapsed, calm.elapsed);
     assert!(without.elapsed > calm.elapsed.mul_f64(1.3), "the tail is felt: {:?}", without.elapsed);
     assert!(with.wait(0.999) * 10 < without.wait(0.999), "{:?} {:?}", with.wait(0.999), without.wait(0.999));
@@ -190,8 +195,8 @@ fn without_spare_memory_slow_requests_are_given_up_and_sent_elsewhere() {
     let requests = shape.sizes.len() as u64 * shape.epochs;
     assert_eq!(life.samples, requests);
     assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
-    let Snapshot { brain, fetch, .. } = &life.snapshot;
-    assert!(brain.hedges > 60 && brain.hedges_won == 0 && brain.retries < 5, "{brain:?}");
+    let Snapshot { planner, fetch, .. } = &life.snapshot;
+    assert!(planner.hedges > 60 && planner.hedges_won == 0 && planner.retries < 5, "{planner:?}");
     assert!(fetch.connections_failed < 5, "a connection given up has not failed: {fetch:?}");
 }
 
@@ -205,7 +210,7 @@ fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
 }
 
 /// Chance that an operation of the ring fails, comes late, or is short; a bucket with a tail; few or no spare slots; long and
-/// short blocks; one connection and many; cut off at any turn.
+/// short blocks; one connection and many; cut off at any iteration.
 #[test]
 fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
     let (mut won, mut hedges, mut stopped, mut failed) = (0, 0, 0, 0);
@@ -232,7 +237,7 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
             faults,
             seed,
             step: MS * (prng.below(5) as u32),
-            stop_after_turns: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
+            stop_after_iterations: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
         };
         let (usual, slow) = ([MS / 5, MS * 4][prng.below(2) as usize], 0.05 * prng.unit());
         let mut draws = Prng::new(seed ^ 99);
@@ -242,11 +247,11 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
             _ => Some(usual + Duration::from_micros(draws.below(1_000))),
         });
         let all = shape.sizes.len() as u64 * shape.epochs;
-        assert!(life.samples == all || shape.stop_after_turns.is_some(), "seed {seed}: {} of {all}", life.samples);
-        let brain = &life.snapshot.brain;
-        assert!(brain.hedges <= life.heard * 20 / 100, "seed {seed}: {brain:?}");
-        won += brain.hedges_won;
-        hedges += brain.hedges;
+        assert!(life.samples == all || shape.stop_after_iterations.is_some(), "seed {seed}: {} of {all}", life.samples);
+        let planner = &life.snapshot.planner;
+        assert!(planner.hedges <= life.heard * 20 / 100, "seed {seed}: {planner:?}");
+        won += planner.hedges_won;
+        hedges += planner.hedges;
         failed += life.snapshot.fetch.connections_failed;
         stopped += u64::from(life.samples < all);
     }

@@ -2,13 +2,13 @@
 
 mod assemble;
 mod cache;
+mod channels;
 mod conn;
 mod deliver;
 mod fetch;
 mod files;
 mod hedge;
 mod memory;
-mod mesh;
 mod secure;
 mod shard;
 mod spill;

@@ -2,13 +2,13 @@
 
 use super::memory::region;
 use super::world::{self, Bucket, content, objects, packed_at, run};
-use crate::board::Board;
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
-use crate::mesh::mesh;
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::shard::Shard;
+use crate::status::ShardStatus;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, lane};
@@ -21,43 +21,49 @@ use std::sync::mpsc::channel;
 fn config(cache_bytes: u64) -> ShardConfig {
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
     let mut config = world::config(64 << 10, window);
-    config.brain.cache_bytes = cache_bytes;
+    config.planner.cache_bytes = cache_bytes;
     config
 }
 
 /// One shard that serves two epochs over objects of these sizes, on a ring with so many sockets.
-fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+fn shard(sizes: &[u64], cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<ShardStatus>) {
     shard_of(Bucket::new(sizes), cache_bytes, sockets)
 }
 
 /// The same, from this bucket.
-fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<Board>) {
+fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<SimRing>, Outlet, Arc<ShardStatus>) {
     let objects = objects(&bucket.sizes, 256);
     let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
     let ring = SimRing::with_capacity(&world, 64, sockets);
-    let (shard, outlet, board) = shard_on(ring, objects, cache_bytes);
-    (world, shard, outlet, board)
+    let (shard, outlet, status) = shard_on(ring, objects, cache_bytes);
+    (world, shard, outlet, status)
 }
 
 /// The same, on this ring.
-fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<Board>) {
+fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<ShardStatus>) {
     let run = run(objects.catalog().samples(), 4, 2);
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: None };
+    let status = Arc::new(ShardStatus::default());
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        status: Arc::clone(&status),
+        spill: None,
+    };
     let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
-    (shard, outlet, board)
+    (shard, outlet, status)
 }
 
 #[test]
 fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let sizes: Vec<u64> = (0..10).map(|i| i * 97).collect();
-    let (world, mut shard, mut outlet, board) = shard(&sizes, 64 << 10, 8);
-    let (mut samples, mut turns) = (0, 0);
+    let (world, mut shard, mut outlet, status) = shard(&sizes, 64 << 10, 8);
+    let (mut samples, mut iterations) = (0, 0);
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
             for placed in &batch.samples {
@@ -68,13 +74,13 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
         }
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
-        assert!(turns < 1000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 1000, "stuck: {}", shard.snapshot().text);
     }
     assert_eq!(samples, 20);
     let snapshot = shard.snapshot();
     let bytes: u64 = sizes.iter().sum();
-    assert_eq!((snapshot.brain.asked_bytes, snapshot.brain.hit_bytes), (2 * bytes, bytes));
+    assert_eq!((snapshot.planner.asked_bytes, snapshot.planner.hit_bytes), (2 * bytes, bytes));
     assert_eq!(snapshot.fetch.landed_bytes, bytes);
     // Of blocks of 256 bytes: 9 objects have some.
     let blocks: u64 = sizes.iter().map(|size| size.div_ceil(256)).sum();
@@ -84,9 +90,9 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     let passed: Vec<_> = snapshot.gates.iter().map(|gate| gate.passed).collect();
     assert_eq!(passed[..2], [blocks, 6], "requests, and batches filled");
     assert!(snapshot.thread.is_none() && snapshot.ring.is_some());
-    assert!(board.beats() > 0);
-    board.stop();
-    assert!(!shard.turn());
+    assert!(status.beats() > 0);
+    status.stop();
+    assert!(!shard.iterate());
 }
 
 #[test]
@@ -97,7 +103,7 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
     let (world, mut shard, mut outlet, _) = shard(&sizes, 0, 8);
     let (mut taken, mut most) = (0, 0);
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         most = most.max(shard.snapshot().gates[1].occupancy);
         let before = taken;
         while let Some(batch) = outlet.try_take() {
@@ -107,12 +113,12 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
         }
         if taken > before {
             // It computes for a moment: so short a step asks for all the depth there is.
-            assert!(shard.turn());
+            assert!(shard.iterate());
             let soon = shard.ring().now().after(Duration::from_nanos(100));
             shard.ring().wait(Some(soon)).unwrap();
         } else {
             outlet.set_waiting(true);
-            assert!(shard.turn());
+            assert!(shard.iterate());
             shard.sleep().unwrap();
         }
         world.advance();
@@ -123,13 +129,13 @@ fn a_consumer_that_only_takes_is_not_given_more_open_batches_than_the_source_can
 
 #[test]
 fn a_failure_elsewhere_wakes_a_shard_and_ends_it() {
-    let (_world, mut shard, outlet, board) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn());
+    let (_world, mut shard, outlet, status) = shard(&[100; 4], 0, 8);
+    assert!(shard.iterate());
     outlet.consumer().failure.guard("a thread", || Err::<(), _>(Error::new(Kind::File, "the disk is gone")));
     assert!(shard.ring().waker().is_notified(), "it sleeps on");
-    assert!(!shard.turn() && !board.is_gone());
+    assert!(!shard.iterate() && !status.is_gone());
     drop(shard);
-    assert!(board.is_gone(), "its last snapshot is still waited for");
+    assert!(status.is_gone(), "its last snapshot is still waited for");
 }
 
 /// What the watchdog prints of a shard that does not move.
@@ -138,23 +144,23 @@ fn a_shard_that_waits_says_what_for() {
     let mut bucket = Bucket::new(&[100; 8]);
     bucket.mute = true;
     let (world, mut shard, _outlet, _) = shard_of(bucket, 64 << 10, 8);
-    let mut turns = 0;
+    let mut iterations = 0;
     while world.now() < Instant::ZERO.after(Duration::from_secs(9)) {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
+        iterations += 1;
     }
-    assert!(turns < 100, "it sleeps: {turns} turns in 9 s");
+    assert!(iterations < 100, "it sleeps: {iterations} iterations in 9 s");
     let snapshot = shard.snapshot();
     for part in [
-        "fetch: 4 requests outstanding, 0 waiting for a place, 4 connections, longest silence 10.0",
+        "fetch: 4 requests outstanding, 0 waiting to be sent, 4 connections, longest silence 10.0",
         "hedge: 0 of 0 spare slots in use by second requests",
         "cache: 0 blocks, 65536 of 65536 bytes free",
         "spill: none",
         "assemble: 2 batches open, 8 blocks awaited, oldest 0 lacks 4 samples, first 'k/0'",
         "deliver: next 0, 0 finished early, gate deliver: 0 of 1024 (mean 0.0, mean wait 0 µs)",
-        "mesh: 0 asks open with other shards, 0 not sent yet",
+        "channels: 0 requests open with other shards, 0 not sent yet",
         "gate fetch: 4 of 128 (mean ",
         "gate assemble: 2 of 1024 (mean ",
         "ops in flight",
@@ -200,7 +206,7 @@ fn an_object_that_comes_piece_by_piece_arrives_while_the_pieces_are_of_a_size() 
         let ring = SimRing::with_capacity(&world, 64, 8);
         let (mut shard, mut outlet, _) = shard_on(ring, objects(&[60_000], 1 << 20), 0);
         let batch = loop {
-            shard.turn();
+            shard.iterate();
             if let Some(batch) = outlet.try_take() {
                 break batch;
             }
@@ -221,40 +227,40 @@ fn a_shard_whose_memory_the_consumer_holds_says_so() {
     let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(&sizes)));
     let ring = SimRing::with_capacity(&world, 64, 8);
     let (mut shard, mut outlet, _) = shard_on(ring, objects(&sizes, 1 << 20), 0);
-    let (mut held, mut turns) = (Vec::new(), 0);
+    let (mut held, mut iterations) = (Vec::new(), 0);
     while !shard.snapshot().waits_for_leases {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         held.extend(core::iter::from_fn(|| outlet.try_take()));
         shard.sleep().unwrap();
         world.advance();
-        turns += 1;
-        assert!(turns < 1000, "{}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 1000, "{}", shard.snapshot().text);
     }
     assert!((50..80).contains(&held.len()), "{} batches fill the arena", held.len());
     held.clear();
-    assert!(shard.turn() && !shard.snapshot().waits_for_leases, "{}", shard.snapshot().text);
+    assert!(shard.iterate() && !shard.snapshot().waits_for_leases, "{}", shard.snapshot().text);
 }
 
 #[test]
 fn a_snapshot_is_published_once_for_each_request() {
-    let (_world, mut shard, _outlet, board) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn() && board.answered(1).is_none() && board.latest().text.is_empty());
-    let serial = board.request();
-    assert!(board.answered(serial).is_none(), "the shard has not run since");
-    assert!(shard.turn());
-    let first = board.answered(serial).expect("it was asked for");
+    let (_world, mut shard, _outlet, status) = shard(&[100; 4], 0, 8);
+    assert!(shard.iterate() && status.answered(1).is_none() && status.latest().text.is_empty());
+    let serial = status.request();
+    assert!(status.answered(serial).is_none(), "the shard has not run since");
+    assert!(shard.iterate());
+    let first = status.answered(serial).expect("it was asked for");
     assert!(first.serial == serial && !first.text.is_empty());
-    assert!(board.request() == serial + 1 && board.answered(serial + 1).is_none());
+    assert!(status.request() == serial + 1 && status.answered(serial + 1).is_none());
     drop(shard);
-    assert_eq!(board.answered(serial + 1).map(|last| last.serial), Some(serial), "of a shard that is gone, the last");
+    assert_eq!(status.answered(serial + 1).map(|last| last.serial), Some(serial), "of a shard that is gone, the last");
 }
 
 #[test]
 fn a_shard_whose_consumer_is_gone_ends() {
     let (_world, mut shard, outlet, _) = shard(&[100; 4], 0, 8);
-    assert!(shard.turn());
+    assert!(shard.iterate());
     drop(outlet);
-    assert!(!shard.turn());
+    assert!(!shard.iterate());
 }
 
 /// On a real ring and in a thread of its own, with a request under way that is never answered.
@@ -266,22 +272,22 @@ fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_t
     let thread = std::thread::spawn(move || {
         let ring = PollRing::new(&UringConfig::default()).unwrap();
         let waker = ring.waker();
-        let (shard, outlet, board) = shard_on(ring, objects, 0);
+        let (shard, outlet, status) = shard_on(ring, objects, 0);
         let mut shard = shard.metered(ThreadMeter::plain());
-        ready.send((waker, outlet, board)).unwrap();
+        ready.send((waker, outlet, status)).unwrap();
         shard.run().unwrap();
         shard.end();
     });
-    let (waker, _outlet, board) = started.recv().unwrap();
+    let (waker, _outlet, status) = started.recv().unwrap();
     let (mut connection, _) = server.accept().unwrap();
     assert!(connection.read(&mut [0; 16]).unwrap() > 0, "a request came");
-    board.stop();
+    status.stop();
     waker.wake();
     let mut rest = Vec::new();
     connection.read_to_end(&mut rest).unwrap();
     thread.join().unwrap();
-    let last = board.latest();
-    assert!(board.is_gone() && last.operations == 0 && last.thread.is_some(), "{}", last.text);
+    let last = status.latest();
+    assert!(status.is_gone() && last.operations == 0 && last.thread.is_some(), "{}", last.text);
     assert!(last.fetch.requests > 0);
 }
 
@@ -289,7 +295,7 @@ fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_t
 fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
     let (world, mut shard, mut outlet, _) = shard(&[100; 4], 0, 0);
     let batch = loop {
-        shard.turn();
+        shard.iterate();
         if let Some(batch) = outlet.try_take() {
             break batch;
         }

@@ -2,13 +2,15 @@
 
 use super::memory::region;
 use super::world::{self, Bucket, Heard, run, tagged_objects, whole};
-use crate::board::{Board, Snapshot};
+use crate::channels::channels;
 use crate::conn::Proof;
 use crate::deliver::{Consumer, Outlet};
-use crate::mesh::mesh;
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
-use crate::spill::{Contents, Known, SegmentFile, SpillDesk, SpillSetup, SpillStage, Supply, Wish, resume};
+use crate::spill::{
+    Contents, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, SpillStage, resume,
+};
+use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId};
 use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, lane};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
@@ -25,15 +27,15 @@ fn config(segments: bool) -> ShardConfig {
     let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
     let mut config = world::config(6 << 20, window);
-    config.brain.spill = segments.then_some(spill);
+    config.planner.spill = segments.then_some(spill);
     config
 }
 
-/// A keeper that makes segments in the simulated disk until there are `segments_max`.
-struct Keeper {
+/// A manager that makes segments in the simulated disk until there are `segments_max`.
+struct Manager {
     world: SimWorld,
     ring: SimRing,
-    desk: Arc<SpillDesk>,
+    channel: Arc<SegmentChannel>,
     dir: PathBuf,
     made: u64,
     alive: u64,
@@ -41,13 +43,13 @@ struct Keeper {
     failures: Vec<String>,
 }
 
-impl Keeper {
-    fn new(world: &SimWorld, segments_max: u64) -> Keeper {
+impl Manager {
+    fn new(world: &SimWorld, segments_max: u64) -> Manager {
         let made = world.files().len() as u64;
-        Keeper {
+        Manager {
             world: world.clone(),
             ring: SimRing::with_capacity(world, 8, 8),
-            desk: Arc::default(),
+            channel: Arc::default(),
             dir: PathBuf::from("/cache"),
             made,
             alive: made,
@@ -61,34 +63,34 @@ impl Keeper {
     }
 
     fn work(&mut self) {
-        while let Some(wish) = self.desk.next_wish() {
-            match wish {
-                Wish::Another => {
+        while let Some(request) = self.channel.next_request() {
+            match request {
+                SegmentRequest::Another => {
                     let supply = self.another();
-                    assert!(self.desk.supply(supply));
+                    assert!(self.channel.grant(supply));
                 }
-                Wish::Trimmed(key) => {
+                SegmentRequest::Trimmed(key) => {
                     assert!(self.world.remove_file(&self.path(key)));
                     self.alive -= 1;
                     let supply = self.another();
-                    assert!(self.desk.supply(supply));
+                    assert!(self.channel.grant(supply));
                 }
-                Wish::Failed(_, error) => self.failures.push(error.to_string()),
+                SegmentRequest::Failed(_, error) => self.failures.push(error.to_string()),
             }
         }
     }
 
-    fn another(&mut self) -> Supply {
+    fn another(&mut self) -> SegmentGrant {
         if self.alive >= self.segments_max {
-            return Supply::NoMore;
+            return SegmentGrant::NoMore;
         }
         let path = self.path(self.made);
         let options = FileOptions { write: true, create: true, direct: true, len: Some(SEGMENT_BYTES) };
-        let Ok(file) = self.ring.open(&path, &options) else { return Supply::NoMore };
+        let Ok(file) = self.ring.open(&path, &options) else { return SegmentGrant::NoMore };
         self.ring.close_file(file);
         (self.made, self.alive) = (self.made + 1, self.alive + 1);
         let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
-        Supply::Segment(SegmentFile {
+        SegmentGrant::Segment(SegmentFile {
             key: self.made - 1,
             mark: 0,
             path,
@@ -149,24 +151,34 @@ struct Case<'a> {
 }
 
 /// Runs a shard over the world's disk, checks every byte, and ends it in order unless it is cut short.
-fn drive(world: &SimWorld, keeper: &mut Keeper, case: &Case, mut each_turn: impl FnMut(u64, &Keeper)) -> Snapshot {
+fn drive(
+    world: &SimWorld,
+    manager: &mut Manager,
+    case: &Case,
+    mut each_iteration: impl FnMut(u64, &Manager),
+) -> Snapshot {
     let ring = SimRing::with_capacity(world, case.entries, 16);
     let run = run(case.sizes.len() as u64, 4, case.epochs);
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = lane(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
-    let board = Arc::new(Board::default());
-    let found = keeper.recover(case.sizes, case.block_bytes);
-    let setup = SpillSetup { desk: Arc::clone(&keeper.desk), unit: UNIT, found };
-    let ends =
-        ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::clone(&board), spill: Some(setup) };
+    let status = Arc::new(ShardStatus::default());
+    let found = manager.recover(case.sizes, case.block_bytes);
+    let setup = SpillSetup { channel: Arc::clone(&manager.channel), unit: UNIT, found };
+    let ends = ShardEnds {
+        channels: channels(1, true).remove(0),
+        deliver,
+        consumer,
+        status: Arc::clone(&status),
+        spill: Some(setup),
+    };
     let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
     let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();
-    let (mut taken, mut turns, mut samples) = (0, 0u64, 0);
+    let (mut taken, mut iterations, mut samples) = (0, 0u64, 0);
     while !outlet.is_finished() && taken < case.stop_after {
-        assert!(shard.turn());
-        keeper.work();
-        each_turn(turns, keeper);
+        assert!(shard.iterate());
+        manager.work();
+        each_iteration(iterations, manager);
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
             for placed in &batch.samples {
@@ -180,8 +192,8 @@ fn drive(world: &SimWorld, keeper: &mut Keeper, case: &Case, mut each_turn: impl
         if shard.ring().sleeps() {
             world.advance();
         }
-        turns += 1;
-        assert!(turns < 200_000, "stuck: {}", shard.snapshot().text);
+        iterations += 1;
+        assert!(iterations < 200_000, "stuck: {}", shard.snapshot().text);
     }
     assert!(taken >= case.stop_after || samples == case.sizes.len() as u64 * case.epochs);
     let snapshot = shard.snapshot();
@@ -213,24 +225,24 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
     let sizes = sizes();
     let total: u64 = sizes.iter().sum();
     let (world, heard) = world(1, SimFaults::default(), &sizes);
-    let mut keeper = Keeper::new(&world, 20);
+    let mut manager = Manager::new(&world, 20);
     let case = Case { sizes: &sizes, ..CASE };
-    let first = drive(&world, &mut keeper, &case, |_, _| ());
+    let first = drive(&world, &mut manager, &case, |_, _| ());
     let short: u64 = sizes.iter().map(|size| size % (128 << 10)).filter(|tail| *tail < 64 << 10).sum();
-    let Snapshot { fetch, brain, disk, .. } = &first;
-    assert_eq!(fetch.landed_bytes + brain.spill.hit_bytes, 2 * total, "{}", first.text);
+    let Snapshot { fetch, planner, disk, .. } = &first;
+    assert_eq!(fetch.landed_bytes + planner.spill.hit_bytes, 2 * total, "{}", first.text);
     assert!(fetch.landed_bytes <= total + short, "only short blocks may be late: they wait for company");
-    assert_eq!((brain.spill.lost, disk.failures), (0, 0));
+    assert_eq!((planner.spill.lost, disk.failures), (0, 0));
     assert!((short..=2 * short).contains(&disk.copied_bytes), "only short blocks are copied, once each way");
-    assert_eq!(disk.read_alone.count() + disk.read_beside.count(), brain.spill.hits);
-    assert!(disk.read_bytes >= brain.spill.hit_bytes && disk.written_bytes > brain.spill.written_bytes, "{disk:?}");
-    assert!(disk.written_bytes < brain.spill.written_bytes * 3 / 2, "padding and journal are little");
-    assert_eq!(first.disk_blocks, brain.spill.written);
+    assert_eq!(disk.read_alone.count() + disk.read_beside.count(), planner.spill.hits);
+    assert!(disk.read_bytes >= planner.spill.hit_bytes && disk.written_bytes > planner.spill.written_bytes, "{disk:?}");
+    assert!(disk.written_bytes < planner.spill.written_bytes * 3 / 2, "padding and journal are little");
+    assert_eq!(first.disk_blocks, planner.spill.written);
     assert!(first.index_bytes > 0 && first.text.contains("spill: "), "{}", first.text);
     let requests = heard.borrow().len();
-    let again = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
-    assert_eq!((again.fetch.landed_bytes, again.brain.spill.hit_bytes), (0, 2 * total), "{}", again.text);
-    assert_eq!(again.brain.spill.written, 0, "and nothing is written twice");
+    let again = drive(&world, &mut Manager::new(&world, 20), &case, |_, _| ());
+    assert_eq!((again.fetch.landed_bytes, again.planner.spill.hit_bytes), (0, 2 * total), "{}", again.text);
+    assert_eq!(again.planner.spill.written, 0, "and nothing is written twice");
     assert_eq!(heard.borrow().len(), requests, "the bucket was asked for nothing");
 }
 
@@ -238,12 +250,12 @@ fn the_second_epoch_comes_from_disk_and_a_later_run_asks_for_nothing() {
 fn a_segment_that_could_not_be_asked_for_is_asked_for_again() {
     let sizes = sizes();
     let (world, _) = world(1, SimFaults::default(), &sizes);
-    let mut keeper = Keeper::new(&world, 20);
-    // The queue to the keeper is full when the shard first wants a segment.
+    let mut manager = Manager::new(&world, 20);
+    // The queue to the manager is full when the shard first wants a segment.
     let error = Error::new(Kind::File, "an earlier one");
-    while keeper.desk.wish(Wish::Failed(0, error.clone())) {}
-    let end = drive(&world, &mut keeper, &Case { sizes: &sizes, ..CASE }, |_, _| ());
-    assert!(keeper.made > 0 && end.brain.spill.hit_bytes > 0, "it has no segment: {}", end.text);
+    while manager.channel.request(SegmentRequest::Failed(0, error.clone())) {}
+    let end = drive(&world, &mut manager, &Case { sizes: &sizes, ..CASE }, |_, _| ());
+    assert!(manager.made > 0 && end.planner.spill.hit_bytes > 0, "it has no segment: {}", end.text);
 }
 
 /// A sample of several blocks is written to disk, does not prove itself, and is fetched anew into the same memory while the
@@ -260,8 +272,8 @@ fn a_sample_is_fetched_anew_while_the_disk_reads_its_batch_mates() {
         let world = SimWorld::new(seed, SimFaults::default(), Box::new(bucket));
         world.set_disk(SimDisk { latency_max: Duration::from_millis(8), ..SimDisk::default() });
         let case = Case { sizes: &sizes, epochs: 12, ..CASE };
-        let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| ());
-        assert!(end.unproved > 0 && end.brain.spill.written > 0, "{}", end.text);
+        let end = drive(&world, &mut Manager::new(&world, 20), &case, |_, _| ());
+        assert!(end.unproved > 0 && end.planner.spill.written > 0, "{}", end.text);
     }
 }
 
@@ -272,15 +284,15 @@ fn a_slow_disk_is_waited_for_asleep() {
     for seed in 0..4 {
         let (world, _) = world(seed, SimFaults::default(), &sizes);
         world.set_disk(SimDisk { latency_max: Duration::from_millis(400), ..SimDisk::default() });
-        let mut turns: BTreeMap<u128, u64> = BTreeMap::new();
+        let mut iterations: BTreeMap<u128, u64> = BTreeMap::new();
         let case = Case { sizes: &sizes, epochs: 3, ..CASE };
-        let end = drive(&world, &mut Keeper::new(&world, 20), &case, |_, _| {
-            *turns.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
+        let end = drive(&world, &mut Manager::new(&world, 20), &case, |_, _| {
+            *iterations.entry(world.now().since(Instant::ZERO).as_millis() / 1000).or_default() += 1;
         });
         let time = world.now().since(Instant::ZERO);
-        assert!(end.brain.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
-        let most = turns.values().max();
-        assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {turns:?}");
+        assert!(end.planner.spill.written > 0 && time > Duration::from_millis(400), "{time:?}: {}", end.text);
+        let most = iterations.values().max();
+        assert!(most.is_some_and(|most| *most < 1_000), "iterations of the loop per virtual second: {iterations:?}");
     }
 }
 
@@ -292,7 +304,7 @@ fn power_cuts_at_any_moment_cost_requests_and_never_a_byte() {
     for seed in 0..2000 {
         let (world, _) = world(seed, SimFaults::default(), &sizes);
         let case = Case { sizes: &sizes, epochs: 12, stop_after: 1 + seed % 48, in_order: seed % 4 == 0, ..CASE };
-        drive(&world, &mut Keeper::new(&world, 8), &case, |_, _| ());
+        drive(&world, &mut Manager::new(&world, 8), &case, |_, _| ());
         world.cut_power();
         if seed % 3 == 0
             && let Some(path) = world.files().get(seed as usize % 5)
@@ -300,12 +312,12 @@ fn power_cuts_at_any_moment_cost_requests_and_never_a_byte() {
             world.rot(path);
         }
         let case = Case { sizes: &sizes, ..CASE };
-        let mut keeper = Keeper::new(&world, 8);
-        keeper.made = 1000;
-        let after = drive(&world, &mut keeper, &case, |_, _| ());
-        assert_eq!(after.brain.asked_bytes, 2 * total);
-        kept += after.brain.spill.adopted;
-        lost += after.brain.spill.lost;
+        let mut manager = Manager::new(&world, 8);
+        manager.made = 1000;
+        let after = drive(&world, &mut manager, &case, |_, _| ());
+        assert_eq!(after.planner.asked_bytes, 2 * total);
+        kept += after.planner.spill.adopted;
+        lost += after.planner.spill.lost;
     }
     assert!(
         kept > 1_000 && lost > 500 && lost < kept,
@@ -325,19 +337,23 @@ fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
     {
         for at in [0, 10, 40, 400] {
             let (world, _) = world(9, SimFaults::default(), &sizes);
-            let mut keeper = Keeper::new(&world, 20);
+            let mut manager = Manager::new(&world, 20);
             let case = Case { sizes: &sizes, epochs: 3, ..CASE };
-            let end = drive(&world, &mut keeper, &case, |turn, keeper| {
-                if turn == at {
-                    keeper.world.fail_disk(Path::new("/cache"), SimDiskFailure { reads, writes });
+            let end = drive(&world, &mut manager, &case, |iteration, manager| {
+                if iteration == at {
+                    manager.world.fail_disk(Path::new("/cache"), SimDiskFailure { reads, writes });
                 }
             });
-            said += keeper.failures.len();
+            said += manager.failures.len();
             assert!(
-                at > 0 || writes.is_none() || end.brain.spill.written == 0,
+                at > 0 || writes.is_none() || end.planner.spill.written == 0,
                 "{reads:?} {writes:?}: nothing was refused"
             );
-            assert!(at > 0 || reads.is_none() || end.brain.spill.hits == end.brain.spill.lost, "{:?}", end.brain.spill);
+            assert!(
+                at > 0 || reads.is_none() || end.planner.spill.hits == end.planner.spill.lost,
+                "{:?}",
+                end.planner.spill
+            );
         }
     }
     assert!(said > 10, "{said} failures were told of");
@@ -350,10 +366,10 @@ fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
     for seed in 0..150 {
         let (world, _) = world(seed, SimFaults::swarm(seed), &sizes);
         // Between one segment and more than enough.
-        let mut keeper = Keeper::new(&world, 1 + seed % 9);
+        let mut manager = Manager::new(&world, 1 + seed % 9);
         let entries = [2, 3, 8, 256][seed as usize / 9 % 4];
-        let end = drive(&world, &mut keeper, &Case { sizes: &sizes, epochs: 3, entries, ..CASE }, |_, _| ());
-        hits += end.brain.spill.hits;
+        let end = drive(&world, &mut manager, &Case { sizes: &sizes, epochs: 3, entries, ..CASE }, |_, _| ());
+        hits += end.planner.spill.hits;
     }
     assert!(hits > 1_000, "{hits} blocks came from disk");
 }
@@ -365,16 +381,16 @@ fn proofs_leave_with_their_segment() {
     let (world, _) = world(1, SimFaults::default(), &[]);
     let mut ring = SimRing::with_capacity(&world, 8, 8);
     let objects = Arc::new(tagged_objects(&[200_000; SAMPLES as usize], 128 << 10).direct(UNIT).unwrap());
-    let mut brain = Spill::new(config(true).brain.spill.unwrap());
-    let setup = SpillSetup { desk: Arc::default(), unit: UNIT, found: Vec::new() };
+    let mut planner = Spill::new(config(true).planner.spill.unwrap());
+    let setup = SpillSetup { channel: Arc::default(), unit: UNIT, found: Vec::new() };
     let mut memory = region(16 << 20);
     let waker = ring.waker();
-    let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut brain).unwrap();
+    let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut planner).unwrap();
     let mount = Mount::Open { end: PAGE_BYTES, records: 0 };
     for sample in (0..SAMPLES.into()).map(SampleId) {
         let path = PathBuf::from(format!("/cache/{}", sample.0));
         let file = SegmentFile { key: 0, mark: 0, path, directory: None, len: SEGMENT_BYTES, direct: true, mount };
-        let segment = stage.mount(file, &mut brain).unwrap();
+        let segment = stage.mount(file, &mut planner).unwrap();
         let mut filling = memory.alloc(256 << 10).unwrap().fill();
         assert!(filling.align(UNIT as usize));
         let mut window = filling.carve_padded(128 << 10, 128 << 10).unwrap();
@@ -434,25 +450,25 @@ fn a_record_is_of_a_block_when_content_place_and_length_are() {
     assert_eq!(known(odd.to_vec()), []);
 }
 
-/// A wish wakes the keeper's thread, and what it gives wakes the shard.
+/// A request wakes the manager's thread, and a grant wakes the shard.
 #[test]
-fn a_wish_wakes_the_keeper_and_a_segment_the_shard() {
-    let desk: Arc<SpillDesk> = Arc::default();
+fn a_request_wakes_the_manager_and_a_grant_the_shard() {
+    let channel: Arc<SegmentChannel> = Arc::default();
     let waker = Waker::sleeper();
-    desk.set_shard(waker.clone());
-    let keeper = Arc::clone(&desk);
+    channel.set_shard(waker.clone());
+    let manager = Arc::clone(&channel);
     let thread = std::thread::spawn(move || {
-        keeper.set_keeper(std::thread::current());
+        manager.set_manager(std::thread::current());
         loop {
-            match keeper.next_wish() {
-                Some(Wish::Another) => return assert!(keeper.supply(Supply::NoMore)),
-                Some(wish) => panic!("{wish:?}"),
-                // Without a time: if no wish wakes it, the test hangs and fails.
+            match manager.next_request() {
+                Some(SegmentRequest::Another) => return assert!(manager.grant(SegmentGrant::NoMore)),
+                Some(request) => panic!("{request:?}"),
+                // Without a time: if no request wakes it, the test hangs and fails.
                 None => std::thread::park(),
             }
         }
     });
-    assert!(desk.next_supply().is_none() && desk.wish(Wish::Another));
+    assert!(channel.next_grant().is_none() && channel.request(SegmentRequest::Another));
     thread.join().unwrap();
-    assert!(waker.is_notified() && matches!(desk.next_supply(), Some(Supply::NoMore)));
+    assert!(waker.is_notified() && matches!(channel.next_grant(), Some(SegmentGrant::NoMore)));
 }

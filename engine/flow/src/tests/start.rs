@@ -2,11 +2,11 @@
 
 use super::memory::region;
 use super::world::{Bucket, config, objects, run};
-use crate::board::Board;
+use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
-use crate::mesh::mesh;
 use crate::setup::ShardEnds;
 use crate::shard::Shard;
+use crate::status::ShardStatus;
 use fuelrail_base::{Duration, Instant};
 use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
 use fuelrail_plan::window::WindowConfig;
@@ -33,17 +33,17 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
         connections_blind_max: WindowConfig::blind_for(OBJECT_BYTES),
         ..WindowConfig::default()
     };
-    let board = Arc::new(Board::default());
-    let ends = ShardEnds { mesh: mesh(1, false).remove(0), deliver, consumer, board, spill: None };
+    let status = Arc::new(ShardStatus::default());
+    let ends = ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, status, spill: None };
     let mut config = config(16 << 20, window);
-    config.brain.hedge.percent = 0;
+    config.planner.hedge.percent = 0;
     let shard = Shard::new(ring, region(32 << 20), objects(&sizes, 1 << 20), &run, &config, ends).unwrap();
     (world, shard, outlet)
 }
 
 /// An iteration of the shard's loop; time goes on where it sleeps.
 fn step(world: &SimWorld, shard: &mut Shard<SimRing>) {
-    assert!(shard.turn());
+    assert!(shard.iterate());
     let sleeps = shard.ring().facts().counts.sleeps;
     shard.sleep().unwrap();
     if shard.ring().facts().counts.sleeps > sleeps {
@@ -58,7 +58,7 @@ fn start(first_byte: Duration) -> [f64; 4] {
     let (mut delivered, mut times) = (0, Vec::new());
     let marks = [u64::from(BATCH) * OBJECT_BYTES, 1 << 20, 4 << 20, OBJECTS * OBJECT_BYTES];
     while !outlet.is_finished() {
-        assert!(shard.turn());
+        assert!(shard.iterate());
         outlet.set_waiting(true);
         while let Some(batch) = outlet.try_take() {
             delivered += batch.result.unwrap().samples.len() as u64 * OBJECT_BYTES;

@@ -8,10 +8,10 @@ use crate::setup::ShardConfig;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, SampleId, ShardId};
 use fuelrail_io::{Host, Replies};
-use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -60,7 +60,7 @@ pub(super) fn objects(sizes: &[u64], block_bytes: u64) -> Arc<Objects> {
 /// The only shard of a run, with so much room for batches, without cache and disk.
 pub(super) fn config(batch_room_bytes: u64, window: WindowConfig) -> ShardConfig {
     ShardConfig {
-        brain: BrainConfig {
+        planner: PlannerConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::default(),

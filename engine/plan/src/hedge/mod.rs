@@ -4,7 +4,7 @@
 //! Three rules. *The delay follows what is measured*: a multiple of the 95th percentile of the time requests of that length take,
 //! never below a floor, and none before enough of them have landed. *The budget is in requests*: each one sent earns a share of
 //! another, hedges spend what was earned, and the delay stretches as it is spent, so that the slowest get what is left and a
-//! bucket that is slow as a whole is not asked twice. *A server that asks to slow down is not asked more*.
+//! bucket that is slow as a whole does not get every request twice. *A server that asks to slow down gets no hedges*.
 //! Owns the estimates, the budget and the moments requests were sent. Never sends, and never sees a byte.
 
 mod quantile;
@@ -14,7 +14,7 @@ use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use quantile::Quantile;
 use watch::Watch;
 
-/// Largest share of requests sent a second time that may be asked for, per cent.
+/// The largest `percent` that may be configured.
 pub const HEDGE_PERCENT_MAX: u32 = 20;
 
 /// The delay is this many quarters of the percentile while the budget is full, …
@@ -80,7 +80,7 @@ pub struct Hedge {
 }
 
 impl Hedge {
-    /// Nothing measured, nothing earned.
+    /// Hedging without measurements and with an empty budget.
     ///
     /// # Errors
     /// [`Kind::Usage`] when the configuration is out of range.
@@ -118,7 +118,7 @@ impl Hedge {
     }
 
     /// A request that should be sent a second time now: it is paid for, and no longer watched. To a core that is not `idle` it
-    /// is due after twice the delay: its answer may be here already, and not looked at.
+    /// is due after twice the delay: its response may have arrived already, and not been read.
     pub fn due(&mut self, now: Instant, idle: bool) -> Option<u32> {
         let (at, class) = self.next()?;
         let patience = if idle { Duration::ZERO } else { self.delay_of(&self.classes[class])? };
@@ -135,7 +135,7 @@ impl Hedge {
         self.class(bytes).watch.insert(number, now);
     }
 
-    /// The second request was sent, or was in vain: the fetch is watched anew.
+    /// The second request was sent, or failed: the fetch is watched anew.
     pub fn again(&mut self, now: Instant, number: u32, bytes: u64) {
         self.class(bytes).watch.insert(number, now);
     }
@@ -145,7 +145,7 @@ impl Hedge {
         self.balance -= PRICE;
     }
 
-    /// When [`due`](Hedge::due) has something to say, if nothing happens before.
+    /// When [`due`](Hedge::due) next returns a request, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.next().map(|(at, _)| at)

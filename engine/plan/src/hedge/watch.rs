@@ -10,7 +10,7 @@ const PLACES_AT_START: usize = 256;
 pub(super) struct Watch {
     /// When each was sent, by number.
     sent: Vec<Option<Instant>>,
-    /// In the order they were sent; what [`Watch::sent`] does not agree with has left. The first one has not.
+    /// In the order they were sent; entries that disagree with [`Watch::sent`] have left. The first one has not.
     line: VecDeque<(Instant, u32)>,
 }
 

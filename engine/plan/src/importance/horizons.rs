@@ -3,7 +3,7 @@
 //! **The lag.** The draw of an epoch is made of what was reported of steps that end a lag before the epoch begins: an eighth
 //! of an epoch, at least eight steps, at most an epoch. Half of the lag is for the consumer, who may take that much ahead of
 //! what it reports; the other half is for the loader, which then knows the epoch before it must look into it. An epoch is
-//! settled as soon as reports have passed that moment, or, should nobody report, when the consumer asks for what lies half
+//! settled as soon as reports have passed that moment, or, without reports, when the consumer requests what lies half
 //! a lag before the epoch: so nothing ever waits for a report. One that comes after its draw is refused, because another
 //! rank may have made its draw with it.
 //!
@@ -174,7 +174,7 @@ impl Horizons {
         Ok(self.settle_reported() || before)
     }
 
-    /// The consumer wants the batch that begins at this moment. Returns whether an epoch was settled by it.
+    /// The consumer requests the batch that begins at this moment. Returns whether an epoch was settled by it.
     pub fn asked(&mut self, begin: u64) -> bool {
         let half = self.lag / 2;
         let reported = self.settle_reported();

@@ -2,7 +2,7 @@
 //!
 //! After SHADE (FAST 2023), put right. A trainer reports losses ([`Horizons::report`]); ranks within a step become scores
 //! ([`Scores`]); every epoch is a horizon whose [`Draw`] is frozen from the scores of a stated moment: the same on every
-//! rank, without a word between them, and the same when a run is resumed. Owns scores and draws. Never looks at ranks,
+//! rank, without any communication, and the same when a run is resumed. Owns scores and draws. Never looks at ranks,
 //! batches, losses of its own, or the cache.
 
 mod draw;

@@ -1,7 +1,7 @@
 //! How a step of the sticky order is dealt to its ranks: sorted by group, so that stretches are ranges of groups.
 //!
 //! Positions of a step are sorted by group, and ranks take stretches of that in turn, as they do of any step. Groups are even
-//! in every step, so a rank's stretch begins and ends at nearly the same group always, whoever asks and however large
+//! in every step, so a rank's stretch begins and ends at nearly the same group always, for every rank and however large
 //! steps are. Within its stretch each rank's samples are permuted, so that no sample has a fixed place in its batch. All
 //! by counting: neither the step nor the groups are ever written out. The samples of a step remain those of its
 //! positions, so a run that stops behind a step has delivered the same whatever the world was.

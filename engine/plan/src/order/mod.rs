@@ -22,7 +22,7 @@ use fuelrail_base::{SampleId, limits, prng::mix64};
 use permutation::Permutation;
 use sticky::Sticky;
 
-/// Which shuffle a run goes by.
+/// Which shuffle a run uses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OrderName {
     /// One permutation of everything per epoch: a sample lands on any rank.

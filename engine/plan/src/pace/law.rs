@@ -38,7 +38,7 @@ const JUDGED_REQUESTS: f64 = 32.0;
 /// Rates are kept within these bounds, requests a second.
 pub(super) const RATE_LEAST: f64 = 0.5;
 pub(super) const RATE_MOST: f64 = 1e8;
-/// So long without a refusal and without anyone held back, and the rate leaves force.
+/// After so long without a refusal and without a request held back, the rate is no longer in force.
 const CALM: Duration = Duration::from_secs(30);
 
 /// What has happened in a round.
@@ -48,7 +48,7 @@ pub(super) struct Round {
     pub(super) elapsed: Duration,
     pub(super) served: u64,
     pub(super) refused: u64,
-    /// Somebody was held back by the rate.
+    /// A request was held back by the rate.
     pub(super) limited: bool,
     pub(super) round_trip: Duration,
 }
@@ -61,7 +61,7 @@ pub(super) struct Law {
     /// What was served when it was cut last, requests a second.
     pub(super) known: f64,
     pub(super) cut_at: Instant,
-    /// Time since then in which somebody was held back, s: only that counts as growth without a refusal.
+    /// Time since then in which requests were held back, s: only that counts as growth without a refusal.
     pub(super) grown_s: f64,
     /// Requests served lately, and in how much time, s.
     pub(super) served: f64,
@@ -75,19 +75,19 @@ pub(super) struct Law {
     pub(super) before: f64,
     /// Cuts since anything was served.
     pub(super) mute: f64,
-    /// Last time of a refusal, or of somebody held back.
+    /// Last time of a refusal, or of a request held back.
     pub(super) busy_at: Instant,
 }
 
 impl Law {
-    /// Comes into force after `served` requests in `time`, the first one having been refused now.
+    /// Puts the rate in force after `served` requests in `time`, the first one having been refused now.
     pub(super) fn new(now: Instant, served: f64, time: Duration) -> Law {
         let served_s = time.as_secs_f64().max(1e-3);
         let known = (served / served_s).clamp(RATE_LEAST, RATE_MOST);
         Law { rate: known, known, cut_at: now, served, served_s, busy_at: now, ..Law::default() }
     }
 
-    /// Takes a round in. False when the rate limits nobody any more.
+    /// Takes a round in. False when the rate no longer limits any request.
     pub(super) fn step(&mut self, round: &Round) -> bool {
         let elapsed_s = round.elapsed.as_secs_f64();
         let (served, refused) = (round.served as f64, round.refused as f64);

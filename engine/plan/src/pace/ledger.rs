@@ -1,7 +1,7 @@
-//! Where the rate is written down: a few words of memory that everyone who shares it reads and writes without a lock.
+//! The ledger of the request rate: a few words of memory that all processes that share it read and write without a lock.
 //!
-//! The header holds the law's numbers and the end of the present round; whoever finds the round over closes it, and only one
-//! can. Every process has a slot: what it counted since, the time up to which its leave is spent, and when it was held back last.
+//! The header holds the law's numbers and the end of the present round; the first process that finds the round over closes it.
+//! Every process has a slot: what it counted since, the time up to which its permission is spent, and when it was held back last.
 //! The rate is shared out at the end of a round: those that were held back share evenly what the others leave. A process that
 //! is gone is held back no more, and so its share is free within a second. Owns the memory's meaning; never where it
 //! comes from. A number that makes no sense counts as none: others may have written it.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Words of a ledger: a page.
 pub const LEDGER_WORDS: usize = 512;
-/// The first slot's first word. The first two words are free for whoever keeps the memory.
+/// The first slot's first word. The first two words are free for the owner of the memory.
 pub const SLOTS_FROM: usize = 24;
 /// Words of a slot: a cache line.
 pub const SLOT_WORDS: usize = 8;
@@ -25,9 +25,9 @@ pub const PROCESSES_MAX: usize = (LEDGER_WORDS - SLOTS_FROM) / SLOT_WORDS;
 const ROUND: Duration = Duration::from_millis(100);
 /// … and at most this.
 const ROUND_MOST: Duration = Duration::from_secs(1);
-/// Leave not used for so long is lost.
+/// Permission not used for so long is lost.
 const SAVED: Duration = Duration::from_millis(10);
-/// Nobody is asked to look again sooner: a timer more often costs more than it brings.
+/// The shortest time to the next try: a timer more often costs more than it brings.
 const AGAIN_LEAST: Duration = Duration::from_micros(500);
 /// Held back so lately, a process wants more than it gets.
 const WANTING: Duration = Duration::from_millis(500);
@@ -60,7 +60,7 @@ fn numbers(law: &mut Law) -> [(usize, &mut f64); 10] {
     ]
 }
 
-// A slot's words; its first is free for whoever keeps the memory.
+// A slot's words; its first is free for the owner of the memory.
 const SPENT_UNTIL: usize = 1;
 const SERVED: usize = 2;
 const REFUSED: usize = 3;
@@ -164,7 +164,7 @@ impl Ledger {
         }
     }
 
-    /// Leave for one request: spacing by the time up to which leave is spent, which is one word (the generic cell rate
+    /// Permission for one request: spacing by the time up to which permission is spent, which is one word (the generic cell rate
     /// algorithm of ATM).
     pub(super) fn take(&self, now: Instant) -> Result<(), Instant> {
         let interval = Duration::from_secs_f64(1.0 / self.share());
@@ -185,7 +185,7 @@ impl Ledger {
     }
 
     /// Closes the round if it is over.
-    pub(super) fn turn(&self, now: Instant, round_trip: Duration) {
+    pub(super) fn close_round(&self, now: Instant, round_trip: Duration) {
         let ends = self.word(ROUND_ENDS).load(Relaxed);
         if now.0 < ends && Instant(ends).since(now) < AHEAD_MOST {
             return;
@@ -195,7 +195,7 @@ impl Ledger {
             return;
         }
         let began = Instant(self.word(ROUND_BEGAN).swap(now.0, Relaxed));
-        // After a long silence, of everyone: a round like any other.
+        // After a long silence of all processes: a round like any other.
         let elapsed = now.since(began).clamp(ROUND / 2, ROUND_MOST);
         let (mut served, mut refused, mut wanting, mut others) = (0, 0, 0u32, 0.0);
         for slot in 0..self.slots() {

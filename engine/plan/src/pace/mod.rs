@@ -1,9 +1,9 @@
-//! The pace: a rate of requests that comes into force with the first answer that asks to slow down.
+//! The pace: a request rate that comes into force with the first response that asks to slow down.
 //!
 //! A bound on requests in flight alone goes up and down around a limit of the *rate* by a factor of two, and how far depends
 //! on the round trip; a rate does not. Owns one shard's hold on the rate and what it has counted since it was written down last;
-//! the rate itself lies in a [`Ledger`], which shards of a process, and processes of a machine, may share. Never waits: it says
-//! when to ask again.
+//! the rate itself lies in a [`Ledger`], which shards of a process, and processes of a machine, may share. Never waits: it returns
+//! when to try again.
 
 mod law;
 mod ledger;
@@ -62,7 +62,7 @@ impl Pace {
         Pace { ledger, shards, lately: Lately::default() }
     }
 
-    /// The rate is in force: ask before every request.
+    /// The rate is in force: call [`Pace::take`] before every request.
     #[must_use]
     pub fn is_in_force(&self) -> bool {
         self.ledger.is_in_force()
@@ -74,15 +74,15 @@ impl Pace {
         self.ledger.share()
     }
 
-    /// Takes leave to send one request.
+    /// Takes the permission to send one request.
     ///
     /// # Errors
-    /// When to ask again, where it is too soon.
+    /// When to try again, where it is too soon.
     pub fn take(&mut self, now: Instant, round_trip: Duration) -> Result<(), Instant> {
         if !self.ledger.is_in_force() {
             return Ok(());
         }
-        self.ledger.turn(now, round_trip);
+        self.ledger.close_round(now, round_trip);
         self.ledger.take(now)
     }
 
@@ -91,7 +91,7 @@ impl Pace {
         self.lately.count(now);
         if self.ledger.is_in_force() {
             self.ledger.served();
-            self.ledger.turn(now, round_trip);
+            self.ledger.close_round(now, round_trip);
         }
     }
 
@@ -102,6 +102,6 @@ impl Pace {
             self.ledger.engage(now, served.max(1) as f64 * f64::from(self.shards), time);
         }
         self.ledger.refused();
-        self.ledger.turn(now, round_trip);
+        self.ledger.close_round(now, round_trip);
     }
 }

@@ -41,7 +41,7 @@ pub trait Policy: Send {
     /// its first size and counts as a hit.
     fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool;
 
-    /// Tells how important a block is: one that is held, or is about to be offered. Policies that go by something else ignore it.
+    /// Sets the importance of a block that is held or about to be offered. Other policies ignore it.
     fn weigh(&mut self, _block: BlockId, _weight: u32) {}
 
     /// Forgets a block (its bytes were lost or found wrong). Returns whether it was held.
@@ -68,7 +68,7 @@ pub enum PolicyName {
     /// Farthest next use leaves first: optimal, as the order is known.
     #[default]
     NextUse,
-    /// First come stays for ever: optimal over uniform epochs without any look-ahead.
+    /// The first blocks stay for ever: optimal over uniform epochs without any look-ahead.
     Pinned,
 }
 

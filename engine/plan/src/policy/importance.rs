@@ -1,6 +1,6 @@
 //! Least important leaves first, then least often used, with ghosts (SHADE, FAST 2023).
 //!
-//! How important a block is, is told ([`Policy::weigh`]); with nothing told this is least frequently used. A newcomer is taken
+//! The importance of a block is set by [`Policy::weigh`]; without it this is least frequently used. A newcomer is taken
 //! when there is room, or when every block that would have to go ranks below it: equals stay, so that blocks of one rank do
 //! not chase each other out. A block that left is remembered as a ghost, and gets its count of uses back when it returns;
 //! there are as many ghosts as blocks held at the fullest, the oldest goes first. Ignores next uses. O(log n) per call and

@@ -1,7 +1,7 @@
 //! What the RAM cache keeps: one trait, one structure behind it, six rules, one conformance suite.
 //!
 //! A policy owns the accounting of a byte capacity, never the bytes themselves: it names blocks to drop, and the caller
-//! drops them. It never fetches, and never knows the order: next uses are told to it.
+//! drops them. It never fetches, and never knows the order: next uses are passed to it.
 
 mod contract;
 mod cost_aware;

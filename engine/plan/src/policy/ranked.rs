@@ -29,10 +29,10 @@ pub(super) trait Rule: Send {
         newcomer
     }
 
-    /// Goes by how important blocks are.
+    /// Ranks blocks by importance.
     const WEIGHS: bool = false;
 
-    /// The new key of a block that is held, told how important it is; of another, the rule may remember it.
+    /// The new key of a held block with this importance; for another block, the rule may remember it.
     fn weigh(&mut self, _block: BlockId, held: Option<Self::Key>, _weight: u32) -> Option<Self::Key> {
         held
     }

@@ -1,9 +1,9 @@
-//! Our prefetch: as many batches ahead as the consumer's deadlines ask for, within a budget of bytes. No knobs.
+//! Our prefetch: as many batches ahead as the consumer's deadlines require, within a budget of bytes. No settings.
 //!
-//! The depth (batches opened and not taken) is two at least: one to deliver, one to follow. A consumer that waits for its first batch has as many opened
-//! as the source takes requests of at once. The depth doubles when the consumer
-//! had to wait although the source had nothing queued, grows before that when batches take longer to fill than the gate holds time for, and shrinks by one when
-//! the gate has stayed nearly full for many batches: memory not needed here serves the cache.
+//! The depth (batches opened and not taken) is two at least: one to deliver, one to follow. For a consumer that waits for its first
+//! batch, as many are opened as the source takes requests of at once. The depth doubles when the consumer had to wait although
+//! the source had nothing queued, grows before that when batches take longer to fill than the open ones last, and shrinks by one
+//! when these have stayed nearly full for many batches: memory not needed here serves the cache.
 
 use super::View;
 use fuelrail_base::{Instant, limits};
@@ -12,13 +12,13 @@ use fuelrail_base::{Instant, limits};
 const DEPTH_MIN: u64 = 2;
 /// No more batches than one shard may hold open.
 const DEPTH_MAX: u64 = limits::OPEN_BATCHES_MAX as u64;
-/// Depth shrinks only after the gate was nearly full for this many times as many batches as are open: growth answers a
+/// Depth shrinks only after nearly all open batches were ready for this many times as many batches as are open: growth answers a
 /// stall and must be quick, shrinking saves memory and can wait.
 const CALM_ROUNDS: u64 = 8;
 
 const _: () = assert!(DEPTH_MIN <= DEPTH_MAX, "the least depth must be allowed");
 
-/// Look-ahead steered by deadlines and gate occupancy.
+/// Look-ahead steered by deadlines and queue occupancy.
 #[derive(Clone, Debug)]
 pub struct Lookahead {
     depth: u64,
@@ -26,7 +26,7 @@ pub struct Lookahead {
     doubled_at: u64,
     /// When the present stall began or last doubled the depth.
     stalled_since: Option<Instant>,
-    /// `taken_batches` when the gate was last less than nearly full.
+    /// `taken_batches` when the open batches were last less than nearly full.
     busy_at: u64,
 }
 
@@ -38,7 +38,7 @@ impl Default for Lookahead {
 }
 
 impl Lookahead {
-    /// Batches it wants opened and not taken, as of the last question. For reports.
+    /// Batches it wants opened and not taken, as of the last call. For reports.
     #[must_use]
     pub fn depth(&self) -> u64 {
         self.depth

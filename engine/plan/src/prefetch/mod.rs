@@ -11,7 +11,7 @@ pub use watermarks::Watermarks;
 
 use fuelrail_base::{Duration, Instant, Result};
 
-/// The facts a strategy steers by, gathered anew for every question.
+/// The facts a strategy decides by, gathered anew for every call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// Now.
@@ -22,7 +22,7 @@ pub struct View {
     pub queued_samples: u64,
     /// Batches opened and not yet taken, ready ones included.
     pub open_batches: u64,
-    /// Batches complete and not yet taken: the occupancy of the last gate.
+    /// Batches complete and not yet taken: the occupancy of the last queue.
     pub ready_batches: u64,
     /// Batches taken since the run began.
     pub taken_batches: u64,
@@ -37,7 +37,7 @@ pub struct View {
     pub open_bytes: u64,
     /// The hard budget for batches, bytes.
     pub budget_bytes: u64,
-    /// Fetches that wait for a place in the window: work that is open and not being done yet.
+    /// Fetches that wait to be sent: work that is open and not being done yet.
     pub queued_fetches: u64,
     /// How long the consumer computes between two batches, smoothed; zero while unknown.
     pub step_time: Duration,
@@ -94,7 +94,7 @@ impl Strategy {
         }
     }
 
-    /// How many more samples may be opened now. Ask again after opening them, and after every fact that changes the view.
+    /// How many more samples may be opened now. Call it again after opening them, and after every fact that changes the view.
     pub fn credit(&mut self, view: &View) -> u64 {
         match self {
             Strategy::Lookahead(lookahead) => lookahead.credit(view),

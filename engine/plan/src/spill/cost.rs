@@ -1,7 +1,7 @@
 //! What it costs to get a block again, as measured: from the bucket, and from the disk.
 //!
-//! A source's cost is the time it is busy per unit of work, not the latency of one block: requests overlap, and a source that
-//! is asked for much at once takes longer over each and is not dearer for it. Kept as the logarithm of seconds, so that costs
+//! A source's cost is the time it is busy per unit of work, not the latency of one block: requests overlap, and a source with
+//! many requests at once takes longer over each and is not dearer for it. Kept as the logarithm of seconds, so that costs
 //! which differ by orders of magnitude are compared by a subtraction and nothing under- or overflows. Owns a few numbers.
 
 use fuelrail_base::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// A block is asked of it.
+    /// A block is requested from this source.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.under_way == 0 {
             self.since = now;
@@ -33,7 +33,7 @@ impl Source {
         self.under_way += 1;
     }
 
-    /// It came, with so many bytes, or it did not.
+    /// That request ended, with so many bytes, or without the block.
     pub(super) fn end(&mut self, now: Instant, bytes: Option<u64>) {
         let passed = now.since(self.since);
         // Blocks that end at one moment were worked on in the same time: a measurement ends between moments.

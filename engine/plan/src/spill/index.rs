@@ -1,4 +1,4 @@
-//! Which blocks lie on disk and where: a table of 20 bytes an entry, filled to nine tenths.
+//! The index of blocks on disk: a table of 20 bytes an entry, filled to nine tenths.
 //!
 //! Open addressing with linear probing; a removal moves the entries behind it up, so there are no tombstones. All of its
 //! memory is taken at the start, by the number of blocks it may ever hold. Never knows what a segment is.
@@ -16,7 +16,7 @@ pub(super) const PLACE_BYTES_MAX: u64 = (1 << 40) * PLACE_STEP_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct SegmentId(pub u16);
 
-/// Where a block lies on disk, and what proves it.
+/// Where a block lies on disk, and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
     /// The segment.

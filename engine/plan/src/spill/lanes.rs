@@ -1,4 +1,4 @@
-//! Two lanes to one disk: reads that a trainer waits for, and writes that nobody waits for.
+//! Two lanes to one disk: reads that a trainer waits for, and writes in the background.
 //!
 //! Reads are never held back. Writes get as many places as leave reads alone: the mean time of reads that met writes is
 //! compared with that of reads that met none, and the places grow by one while it stays near and halve when it does not,
@@ -43,7 +43,7 @@ impl Lanes {
         let (true, Some(alone), Some(beside)) = (writes > 0, self.alone_s, self.beside_s) else { return };
         if beside > alone * SLOWER_MAX {
             self.places = (self.places / 2.0).max(1.0);
-            // What was measured belongs to the depth that was: the next verdict is on the new one.
+            // The measurement belongs to the old depth: the next decision is on the new one.
             self.beside_s = None;
         } else {
             self.places = (self.places + 1.0 / self.places).min(WRITES_MAX);

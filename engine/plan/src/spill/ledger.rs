@@ -1,7 +1,7 @@
-//! What is known of every segment: how full it is, how much of it is still wanted, when it was used.
+//! The ledger of segments: how full each is, how much of it is still needed, when it was used.
 //!
 //! A segment is only ever appended to: blocks grow from its head page up, the journal's pages from its end down, and it is
-//! full where they meet. Room of a block that is not wanted any more comes back with the whole segment. Owns numbers only.
+//! full where they meet. Room of a block that is no longer needed is freed with the whole segment. Owns numbers only.
 
 use super::index::SegmentId;
 use crate::schedule::UseTime;
@@ -14,7 +14,7 @@ pub const PAGE_RECORDS: u64 = (SEGMENT_PAGE_BYTES / SEGMENT_RECORD_BYTES) as u64
 /// Most segments one shard knows at a time: their numbers are 16 bits wide, and one is kept back.
 pub const SEGMENTS_MAX: usize = u16::MAX as usize;
 
-/// Where a segment is in its life.
+/// The state of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Empty and ours: not written to yet.
@@ -23,17 +23,17 @@ pub(super) enum State {
     Open,
     /// Ours, and not written to any more.
     Sealed,
-    /// Somebody else's, or on a disk that takes no writes: read, never trimmed.
+    /// Another process's, or on a read-only disk: read, never trimmed.
     Foreign,
-    /// Gone: entries that name it are void and being swept.
-    Dead,
+    /// Given up: index entries that name it are void and being swept.
+    Retired,
 }
 
 /// One segment.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) state: State,
-    /// Dead, and those who use it have not heard of that: its number must not be given to another.
+    /// Retired and still in use by flow: its number must not be given to another.
     pub(super) held: bool,
     len: u64,
     /// First byte behind the last block.
@@ -41,13 +41,13 @@ pub(super) struct Segment {
     records: u64,
     /// Bytes of the blocks that the index still has here.
     pub(super) live_bytes: u64,
-    /// Blocks on their way here: until they are, it is not known what the segment is worth.
+    /// Blocks on their way here: until they are written, the segment's value is not known.
     pub(super) writing: u32,
     /// Grows with every segment: the age.
     pub(super) serial: u64,
     pub(super) used_at: UseTime,
-    /// What it is worth is measured against this: its length, or, once nothing more fit, what was appended. Ends that stay empty
-    /// are no reason to give it up: the next one would have them too.
+    /// Bytes its value is divided by: its length, or, once full, what was appended. An end that stays empty is no reason to trim:
+    /// the next segment would have one too.
     pub(super) room_bytes: u64,
     /// Uses per epoch and byte expected of what lies here, as of the last valuation, and the one being summed up.
     pub(super) value: f64,
@@ -72,7 +72,7 @@ impl Segment {
         Some(place)
     }
 
-    /// Goes on behind what is there already.
+    /// Continues behind what was written earlier.
     pub(super) fn resume(&mut self, end: u64, records: u64) {
         (self.end, self.records) = (end, records.next_multiple_of(PAGE_RECORDS));
     }
@@ -111,7 +111,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Takes a segment of `len` bytes in. `None` when there are [`SEGMENTS_MAX`] of them.
+    /// Adds a segment of `len` bytes. `None` when there are [`SEGMENTS_MAX`] of them.
     pub(super) fn mount(&mut self, len: u64, state: State) -> Option<SegmentId> {
         let at = match self.segments.iter().position(Option::is_none) {
             Some(at) => at,
@@ -139,14 +139,14 @@ impl Ledger {
         Some(SegmentId(at as u16))
     }
 
-    /// A segment that is known and not dead.
+    /// A segment that is known and not retired.
     pub(super) fn get(&self, id: SegmentId) -> Option<&Segment> {
-        self.segments.get(usize::from(id.0))?.as_ref().filter(|segment| segment.state != State::Dead)
+        self.segments.get(usize::from(id.0))?.as_ref().filter(|segment| segment.state != State::Retired)
     }
 
     /// The same, to change.
     pub(super) fn get_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
-        self.segments.get_mut(usize::from(id.0))?.as_mut().filter(|segment| segment.state != State::Dead)
+        self.segments.get_mut(usize::from(id.0))?.as_mut().filter(|segment| segment.state != State::Retired)
     }
 
     /// As [`Segment::append`] on this one.
@@ -154,31 +154,31 @@ impl Ledger {
         self.get_mut(id)?.append(bytes, step, within)
     }
 
-    /// Whoever uses a dead segment has heard of it.
+    /// Flow no longer uses a retired segment.
     pub(super) fn let_go(&mut self, id: SegmentId) {
         if let Some(Some(segment)) = self.segments.get_mut(usize::from(id.0)) {
             segment.held = false;
         }
     }
 
-    /// Forgets the dead that nobody uses: no entry names them any more.
-    pub(super) fn bury(&mut self) {
+    /// Frees retired segments that flow no longer uses and no index entry references.
+    pub(super) fn reap(&mut self) {
         for segment in &mut self.segments {
-            if segment.as_ref().is_some_and(|s| s.state == State::Dead && !s.held) {
+            if segment.as_ref().is_some_and(|s| s.state == State::Retired && !s.held) {
                 *segment = None;
             }
         }
     }
 
-    /// Segments that are known and not dead.
+    /// Segments that are known and not retired.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
         let known = self.segments.iter().enumerate();
-        known.filter_map(|(at, s)| Some((SegmentId(at as u16), s.as_ref().filter(|s| s.state != State::Dead)?)))
+        known.filter_map(|(at, s)| Some((SegmentId(at as u16), s.as_ref().filter(|s| s.state != State::Retired)?)))
     }
 
     /// The same, to change.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        self.segments.iter_mut().flatten().filter(|s| s.state != State::Dead)
+        self.segments.iter_mut().flatten().filter(|s| s.state != State::Retired)
     }
 }
 
@@ -207,16 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_dead_are_used_again_when_buried() {
+    fn numbers_of_retired_segments_are_used_again_when_reaped() {
         let mut ledger = Ledger::default();
         let ids: Vec<_> = (0..3).map(|_| ledger.mount(1 << 20, State::Spare).unwrap()).collect();
-        let dying = ledger.get_mut(ids[1]).unwrap();
-        (dying.state, dying.held) = (State::Dead, true);
-        ledger.bury();
+        let retired = ledger.get_mut(ids[1]).unwrap();
+        (retired.state, retired.held) = (State::Retired, true);
+        ledger.reap();
         assert!(ledger.get(ids[1]).is_none());
-        assert_eq!(ledger.mount(1 << 20, State::Spare), Some(SegmentId(3)), "a dead one's entries may still be there");
+        assert_eq!(
+            ledger.mount(1 << 20, State::Spare),
+            Some(SegmentId(3)),
+            "a retired one's entries may still be there"
+        );
         ledger.let_go(ids[1]);
-        ledger.bury();
+        ledger.reap();
         assert_eq!(ledger.mount(1 << 20, State::Spare), Some(ids[1]));
     }
 }

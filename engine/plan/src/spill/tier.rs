@@ -3,13 +3,13 @@
 //! **What is worth keeping.** When every sample is used once an epoch, a block held over an epoch's edge brings one hit in
 //! the next epoch, whichever block it is: exchanging one for another brings nothing and wears the disk out. So next uses
 //! are told apart by epoch only: a block used again in `d` epochs is worth `1/d` uses per epoch, and a newcomer finds room
-//! in a free segment, or in one whose blocks are worth less altogether than newcomers were that found no room.
+//! in a free segment, or in place of a segment whose blocks are worth less than the newcomers that were refused.
 
 use super::cost::Costs;
 use super::index::{Index, SegmentId, Spot};
 use super::lanes::Lanes;
 use super::ledger::{Ledger, Segment, State};
-use super::words::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
+use super::types::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
 use crate::policy::BlockMap;
 use crate::schedule::UseTime;
 use core::fmt;
@@ -21,15 +21,15 @@ use std::collections::VecDeque;
 const SWEEP_STEP: usize = 128;
 /// The same while valuing, where every entry is searched for in up to a horizon of epochs.
 const VALUE_STEP: usize = 16;
-/// Blocks that do not fit into the last segment before it is taken for full.
+/// Blocks that do not fit into the last segment before it counts as full.
 const MISFITS_MAX: u32 = 64;
-/// Empty segments kept at hand.
+/// Empty segments kept ready.
 const SPARES: usize = 2;
-/// A newcomer must be worth so much more than what goes for it: trimming costs writes.
+/// A newcomer must be worth so much more than what is trimmed for it: trimming costs writes.
 const RELUCTANCE: f64 = 1.0 / 8.0;
 /// A disk that costs so many times what the bucket costs is not used: less than that may be chance, and a bucket costs money.
 const DEARER: f64 = 4.0;
-/// Such a disk is asked for one block in so many, to measure again.
+/// Such a disk is read for one block in so many, to measure again.
 const PROBE_EVERY: u64 = 64;
 
 /// A block on its way to the disk.
@@ -47,22 +47,22 @@ pub struct Spill {
     costs: Costs,
     /// Where long and short blocks are appended.
     open: [Option<SegmentId>; 2],
-    /// The one that long blocks were appended to before: what is left at its end takes those that fit.
+    /// The segment that long blocks were appended to before: those that fit are appended at its end.
     tail: Option<SegmentId>,
     /// Blocks in a row that did not fit where there was no other segment.
     misfits: u32,
     spares: VecDeque<SegmentId>,
-    /// No further segment is to be had before one is trimmed, or the next epoch begins: others may have made room by then.
+    /// No further segment is available until one is trimmed, or the next epoch begins: others may have made room by then.
     at_limit: bool,
     limit_met_in: u64,
-    /// Blocks on their way to the disk, and where to; `None`: not wanted any more.
+    /// Blocks on their way to the disk, and where to; `None`: no longer needed.
     writing: BlockMap<Option<Writing>>,
     pending_bytes: u64,
     /// Where the sweep over the index stands; `None` while none is needed.
     sweep: Option<usize>,
     /// A block was taken out of the index since the sweep began: what moved up for it may have been passed over.
     moved: bool,
-    /// The sweep sums up the worth of every segment.
+    /// The sweep sums up the value of every segment.
     valuing: bool,
     /// In which epoch segments were valued last.
     valued_in: Option<u64>,
@@ -70,7 +70,7 @@ pub struct Spill {
     refused: (f64, f64),
     /// While there is no room, only newcomers worth more than this are a reason to make some.
     floor: f64,
-    /// So many bytes must be refused before trimming is thought about, and never fewer than a segment has.
+    /// So many bytes must be refused before trimming is considered, and never fewer than a segment has.
     patience_bytes: f64,
     segment_bytes: u64,
     asked: u64,
@@ -108,7 +108,7 @@ impl Spill {
         }
     }
 
-    /// A segment of `len` bytes is there. `None` when no more can be known.
+    /// Adds a segment of `len` bytes. `None` when there are too many.
     pub fn mount(&mut self, len: u64, mount: Mount) -> Option<SegmentId> {
         let state = match mount {
             Mount::Open { .. } => State::Spare,
@@ -126,12 +126,12 @@ impl Spill {
         Some(id)
     }
 
-    /// No further segment is to be had: the limit is reached, or the disk is full.
+    /// No further segment is available: the limit is reached, or the disk is full.
     pub fn no_segment(&mut self) {
         self.at_limit = true;
     }
 
-    /// Whether another empty segment should be made: making one takes its time, so one more than is needed next is kept.
+    /// Whether another empty segment should be made: making one takes long, so one more than is needed next is kept.
     #[must_use]
     pub fn wants_segment(&self) -> bool {
         self.spares.len() < SPARES && !self.at_limit
@@ -150,7 +150,7 @@ impl Spill {
         true
     }
 
-    /// Where a block lies that is used at `at`. `None` when it is not here, or when the bucket is measured to be cheaper.
+    /// The spot of a block that is used at `at`. `None` when it is not on disk, or when the bucket is measured to be cheaper.
     pub fn hit(&mut self, now: Instant, block: BlockId, bytes: u64, at: UseTime) -> Option<Spot> {
         let spot = self.index.get(block)?;
         let is_dear = self.is_dear();
@@ -170,7 +170,7 @@ impl Spill {
         self.costs.gain_ln().is_some_and(|gain| gain < -DEARER.ln())
     }
 
-    /// Whether a block is here or on its way here.
+    /// Whether a block is on disk or on its way there.
     #[must_use]
     pub fn holds(&self, block: BlockId) -> bool {
         self.writing.contains_key(&block)
@@ -201,10 +201,10 @@ impl Spill {
             return None;
         };
         self.pending_bytes += bytes;
-        if let Some(home) = self.ledger.get_mut(segment) {
-            // What it is worth until segments are valued next.
-            home.writing += 1;
-            home.value += worth * bytes as f64 / home.len() as f64;
+        if let Some(target) = self.ledger.get_mut(segment) {
+            // Its value until segments are valued next.
+            target.writing += 1;
+            target.value += worth * bytes as f64 / target.len() as f64;
         }
         self.writing.insert(block, Some(Writing { segment, place }));
         Some((segment, place))
@@ -225,7 +225,7 @@ impl Spill {
             }
             let Some(id) = self.spares.pop_front().or_else(|| self.room_of_short(lane)) else {
                 self.misfits += 1;
-                // A shorter one may still fit. Not for ever: only what is sealed can be trimmed.
+                // A shorter one may still fit, but only sealed segments can be trimmed.
                 if self.misfits >= MISFITS_MAX {
                     let full = [self.open[lane].take(), self.tail.take_if(|_| lane == 0)];
                     full.into_iter().flatten().for_each(|id| self.seal(id));
@@ -240,7 +240,7 @@ impl Spill {
         }
     }
 
-    /// Where no other segment is to be had, long blocks take what is left of the one for short ones.
+    /// Without another segment, long blocks take what is left of the one for short ones.
     fn room_of_short(&mut self, lane: usize) -> Option<SegmentId> {
         let id = if lane == 0 { self.open[1].take()? } else { return None };
         // Short blocks are written a stretch at a time: no long one may lie where the last stretch ends.
@@ -260,10 +260,10 @@ impl Spill {
         self.stats.written += 1;
         self.stats.written_bytes += bytes;
         let Some(Some(Writing { segment, place })) = self.writing.remove(&block) else { return };
-        let Some(home) = self.ledger.get_mut(segment) else { return };
-        home.writing -= 1;
+        let Some(target) = self.ledger.get_mut(segment) else { return };
+        target.writing -= 1;
         if self.index.insert(block, Spot { segment, place, crc32c }) {
-            home.live_bytes += bytes;
+            target.live_bytes += bytes;
         }
     }
 
@@ -272,28 +272,28 @@ impl Spill {
         self.pending_bytes -= bytes;
         self.stats.write_failures += 1;
         let on_its_way = self.writing.remove(&block).flatten();
-        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
-            home.writing -= 1;
+        if let Some(target) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            target.writing -= 1;
         }
     }
 
-    /// A block came from disk: it took so long while so many writes were under way.
+    /// A block was read from disk in `total`, with `writes` writes under way.
     pub fn restored(&mut self, now: Instant, bytes: u64, total: Duration, writes: usize) {
         self.lanes.read(bytes, total, writes);
         self.costs.disk.end(now, Some(bytes));
     }
 
-    /// A block is asked of the bucket.
+    /// A block is requested from the bucket.
     pub fn fetching(&mut self, now: Instant) {
         self.costs.bucket.begin(now);
     }
 
-    /// It came, with so many bytes, or it did not.
+    /// That request ended, with so many bytes, or without the block.
     pub fn fetched(&mut self, now: Instant, bytes: Option<u64>) {
         self.costs.bucket.end(now, bytes);
     }
 
-    /// A block could not be had from disk, or is not what was written.
+    /// A block could not be read from disk, or is damaged.
     pub fn lost(&mut self, now: Instant, block: BlockId, bytes: u64) {
         self.costs.disk.end(now, None);
         self.stats.lost += 1;
@@ -303,8 +303,8 @@ impl Spill {
     /// Forgets a block.
     pub fn remove(&mut self, block: BlockId, bytes: u64) {
         let on_its_way = self.writing.get_mut(&block).and_then(Option::take);
-        if let Some(home) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
-            home.writing -= 1;
+        if let Some(target) = on_its_way.and_then(|writing| self.ledger.get_mut(writing.segment)) {
+            target.writing -= 1;
         }
         let Some(spot) = self.index.remove(block) else { return };
         self.moved = true;
@@ -313,7 +313,7 @@ impl Spill {
         }
     }
 
-    /// A segment cannot be used any more: its disk is gone or refuses.
+    /// A segment cannot be used any more: its disk is gone or fails.
     pub fn broken(&mut self, id: SegmentId) {
         if self.ledger.get(id).is_some() {
             self.stats.broken += 1;
@@ -321,7 +321,7 @@ impl Spill {
         }
     }
 
-    /// A segment that was to be trimmed is in use no more: its number may be given to another.
+    /// Flow no longer uses a trimmed segment: its number may be given to another.
     pub fn trimmed(&mut self, id: SegmentId) {
         self.ledger.let_go(id);
         if self.sweep.is_none() {
@@ -331,7 +331,7 @@ impl Spill {
 
     fn drop_segment(&mut self, id: SegmentId, held: bool) {
         let Some(segment) = self.ledger.get_mut(id) else { return };
-        (segment.state, segment.held) = (State::Dead, held);
+        (segment.state, segment.held) = (State::Retired, held);
         self.spares.retain(|&spare| spare != id);
         for open in self.open.iter_mut().chain([&mut self.tail]) {
             open.take_if(|open| *open == id);
@@ -350,8 +350,8 @@ impl Spill {
         }
     }
 
-    /// Does a little of what has to be done in the end: entries of dropped segments are swept, segments valued, and one is
-    /// trimmed when there is reason to. Returns the one to trim.
+    /// Does a step of housekeeping: sweeps entries of dropped segments, values segments, and chooses one to trim when there is
+    /// reason to. Returns that one.
     pub fn tidy(&mut self, now: UseTime, weigh: &impl Weigh) -> Option<SegmentId> {
         if let Some(from) = self.sweep {
             self.sweep_on(from, now, weigh);
@@ -399,12 +399,12 @@ impl Spill {
         } else if self.moved {
             self.begin_sweep(false);
         } else {
-            self.ledger.bury();
+            self.ledger.reap();
         }
     }
 
-    /// The sealed segment worth least, if newcomers that found no room are worth more. Values are of this epoch, or they are
-    /// asked for first.
+    /// The sealed segment of the least value, if refused newcomers are worth more. Values are of this epoch, or a valuation is begun
+    /// first.
     fn least_worth(&mut self, epoch: u64) -> Option<SegmentId> {
         let (bytes, worth) = self.refused;
         let segment_bytes = self.segment_bytes as f64;
@@ -423,7 +423,7 @@ impl Spill {
             self.patience_bytes = 0.0;
             return Some(victim);
         }
-        // Nothing is to be gained now: ask again after twice as much was refused.
+        // Nothing is gained now: check again after twice as much was refused.
         self.patience_bytes = (bytes * 2.0).min(segment_bytes * 65_536.0);
         None
     }
@@ -450,7 +450,7 @@ impl Spill {
         self.stats
     }
 
-    /// Blocks on disk, and bytes of memory that knowing them takes.
+    /// Blocks on disk, and bytes of memory of their index.
     #[must_use]
     pub fn index(&self) -> (u64, u64) {
         (self.index.len() as u64, self.index.memory_bytes())

@@ -1,4 +1,4 @@
-//! What stands in the way of more: told from how the best point's neighbours fared and from what is known from outside.
+//! What limits throughput: inferred from the best point's neighbours and from the machine's facts.
 
 use core::fmt;
 
@@ -35,7 +35,7 @@ pub enum Limit {
         /// The most that was tried, bytes.
         bytes: u64,
     },
-    /// None of these: the bucket, or the way to it, gives no more, whatever is asked how.
+    /// None of these: the bucket, or the network path to it, gives no more under any setting.
     Bucket {
         /// Share of the time the busiest shard works.
         busy: f64,
@@ -47,7 +47,7 @@ const CORE_FULL: f64 = 0.85;
 /// A step that brought less than this share more was not worth it.
 const GAIN_MIN: f64 = 0.05;
 
-/// What limits the best point of a search, over a network card that carries so many bytes per second, where it tells; `None` while
+/// What limits the best point of a search, over a network card that carries so many bytes per second, where that is known; `None` while
 /// the point was not tried.
 #[must_use]
 pub fn limit(search: &Search, link_bytes_per_s: Option<f64>) -> Option<Limit> {

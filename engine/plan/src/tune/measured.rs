@@ -1,4 +1,4 @@
-//! What a trial told, and all that was told of one point.
+//! The measurements of one trial, and of all trials at one point.
 
 /// What one trial of a point brought.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Finding the settings a machine and a bucket want, by measuring few of many: what to measure next, what is best so far,
 //! what limits it, and what to expect of it.
 //!
-//! Pure: somebody else measures and tells. The same seed and the same answers give the same questions.
+//! Pure: the caller measures. The same seed and the same measurements give the same points.
 
 mod limit;
 mod measured;

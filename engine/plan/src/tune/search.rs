@@ -12,7 +12,7 @@ use fuelrail_base::prng::Prng;
 use super::measured::{Measured, Trials};
 use super::space::{Axis, Point, Space};
 
-/// Scores scatter like this until repeats tell better.
+/// The scatter of scores assumed until repeats measure it.
 const NOISE_PRIOR: f64 = 0.05;
 /// Trials that belief is worth.
 const NOISE_PRIOR_TRIALS: f64 = 4.0;
@@ -114,19 +114,19 @@ impl Search {
         self.look();
     }
 
-    /// `point` cannot be tried here: it will not be asked for again.
+    /// `point` cannot be tried here: it will not be proposed again.
     pub fn refuse(&mut self, point: &Point) {
         self.trials.entry(point.clone()).or_default().refused = true;
         self.look();
     }
 
-    /// The best point so far; the start while nothing was told.
+    /// The best point so far; the start before the first measurement.
     #[must_use]
     pub fn best(&self) -> &Point {
         &self.best
     }
 
-    /// All that was told, by point.
+    /// All measurements, by point.
     #[must_use]
     pub fn trials(&self) -> &BTreeMap<Point, Trials> {
         &self.trials
@@ -186,7 +186,7 @@ impl Search {
 
     fn climb(&mut self) -> Option<Point> {
         let told = |search: &Search, point: &Point| search.trials.get(point).map_or(0, |trials| trials.told().len());
-        // The best is believed only when it was good twice.
+        // The best counts only when it was measured good twice.
         if told(self, &self.best) == 1 {
             return Some(self.best.clone());
         }

@@ -9,7 +9,7 @@ pub enum Axis {
     Shards,
     /// Most connections of each shard.
     Connections,
-    /// Longest span asked for at once, bytes.
+    /// Longest span requested at once, bytes.
     BlockBytes,
     /// All buffers together, bytes: how far the loader can look ahead.
     MemoryBytes,

@@ -1,8 +1,8 @@
-//! How many connections are wanted: found by doubling, and by checking what it brought.
+//! The number of connections wanted: found by doubling, and by checking the effect.
 //!
 //! Opening: doubles every round, judging each doubling two rounds later, until one did not pay. Cruising: once in a
 //! while tries double or half and measures over many rounds; of two levels, the larger stays only when it lands 5 % more.
-//! A level nobody has seen pay (the start, and what was opened blindly) is tried against its half as soon as it is reached.
+//! A level without evidence (the start, and what was opened blindly) is tried against its half as soon as it is reached.
 //! Owns the level. Never sees requests: rounds come summed up.
 
 use fuelrail_base::{Duration, Instant};
@@ -13,7 +13,7 @@ const PAYS: f64 = 1.05;
 const PROBE_ROUNDS: u32 = 8;
 /// Rounds after a change that still show the level before.
 const SETTLING_ROUNDS: u32 = 2;
-/// Time between two tries while cruising is at least this and [`HOLD_ROUNDS`]; it doubles with every try in vain …
+/// Time between two tries while cruising is at least this and [`HOLD_ROUNDS`]; it doubles with every try without effect …
 const HOLD: Duration = Duration::from_secs(1);
 const HOLD_ROUNDS: u32 = 32;
 /// … this many times at most.
@@ -28,7 +28,7 @@ pub(super) struct Measure {
     pub(super) weight: f64,
     /// The core slept while fetches waited for connections.
     pub(super) hungry: bool,
-    /// So it was, and nothing speaks against more of them.
+    /// So it was, and nothing argues against more of them.
     pub(super) may_grow: bool,
     /// There was nothing to fetch for a while: the rate says nothing.
     pub(super) sated: bool,

@@ -6,7 +6,7 @@
 //! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays
 //! (`level`). *Timeouts shrink* the requests
 //! in flight by an eighth, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989). Servers
-//! that ask to slow down limit a rate, which is the pace's to find.
+//! that ask to slow down limit a rate, which the pace finds.
 //! Owns these few numbers. Never opens a connection, and never sees a block.
 
 mod level;
@@ -21,7 +21,7 @@ const DOUBLING_SPACING: Duration = Duration::from_micros(250);
 const BLIND_CONNECTIONS_MIN: usize = 8;
 /// … and at most, when blocks are so small that all of them together are little.
 const BLIND_CONNECTIONS_MAX: usize = 128;
-/// What may be asked for blindly, bytes: a third of a second of a 100 Mbit/s link.
+/// What may be requested blindly, bytes: a third of a second of a 100 Mbit/s link.
 const BLIND_BYTES: u64 = 4 << 20;
 /// A landing weighs its bytes and this many more: what else a request costs server and wire. It keeps the rate of small
 /// objects of mixed sizes from being noise.
@@ -196,7 +196,7 @@ impl Window {
     }
 
     /// The shard is about to sleep, with `in_flight` requests out and `waiting` fetches without a connection to go on.
-    /// Call it also when none waits: it tells that the rate is not the window's doing. Returns when to wake and call
+    /// Call it also when none waits: then the rate is not limited by the window. Returns when to wake and call
     /// again if nothing else happens before.
     pub fn idle(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
         let Some(round) = &mut self.round else { return self.idle_blind(now, in_flight, waiting) };

@@ -40,7 +40,7 @@ pub(super) struct Says {
     pub whole: Vec<u8>,
 }
 
-/// The object, or the part of it that was asked for.
+/// The object, or the part of it that was requested.
 pub(super) fn object(objects: &DataSet, get: &Get, shape: &BucketShape, last: bool, prng: &mut Prng) -> Answer {
     let whole = objects.bytes(get.sample);
     let len = whole.len() as u64;
@@ -70,7 +70,7 @@ pub(super) fn promises(get: &Get, shape: &BucketShape) -> bool {
     shape.crc32c && if get.range.is_none() { get.checksum } else { shape.crc32c_of_parts }
 }
 
-/// What a bucket answers that is down, or asked for a sample that can never be had.
+/// The response of a bucket that is down, or to a request for a sample that can never be read.
 pub(super) fn refusal(status: u16, shape: &BucketShape, prng: &mut Prng) -> Answer {
     Answer::of(Says::refusal(status, shape.flavour), prng)
 }

@@ -42,7 +42,7 @@ pub(super) enum Effect {
 
 type Share = fn(&FaultShares) -> f64;
 
-/// Every fault, its name in the books and its share.
+/// Every fault, its name in the bookkeeping and its share.
 const FAULTS: [(Fault, &str, Share); 14] = [
     (Fault::SlowDown, "slow_down", |shares| shares.slow_down),
     (Fault::ServerError, "server_error", |shares| shares.server_error),
@@ -91,7 +91,7 @@ impl Fault {
             Fault::Drip => Effect::Drip,
             Fault::WrongEtag | Fault::Changed | Fault::Flipped => {
                 self.reword(answer, prng);
-                // Without a listed tag nobody can know yet which of two is right; a checksum is looked at by the home.
+                // Without a listed tag the first response cannot be checked; the assembling shard verifies the checksum.
                 if self != Fault::Flipped && shape.etags.0 { Effect::Breaks } else { Effect::None }
             }
             _ => {

@@ -1,13 +1,13 @@
 //! The virtual bucket: an HTTP/1.1 object server in virtual time, with faults by seed.
 //!
 //! Owns its connections' queues and clocks. Requests may arrive chopped or many at a time; each connection answers one
-//! after another. Keeps books of what it did, and notes requests no sound client would send.
+//! after another. Records what it did, and requests no sound client would send.
 
 mod answer;
 mod fault;
 mod request;
 
-use crate::books::Books;
+use crate::bookkeeping::Bookkeeping;
 use crate::dataset::{DEAD_ADDRESS, DataSet};
 use crate::scenario::{BucketShape, Despair, Down, FaultShares, OutageShape, Scenario};
 use answer::Answer;
@@ -50,7 +50,7 @@ pub(crate) struct Bucket {
     peers: BTreeMap<u64, Peer>,
     /// When the shared pipe is free again.
     pipe_free_at: Instant,
-    books: Rc<RefCell<Books>>,
+    bookkeeping: Rc<RefCell<Bookkeeping>>,
     /// The planted bug: one body has a flipped bit and no checksum.
     flips_silently: bool,
 }
@@ -60,7 +60,7 @@ impl Bucket {
         scenario: &Scenario,
         life: usize,
         objects: Rc<DataSet>,
-        books: Rc<RefCell<Books>>,
+        bookkeeping: Rc<RefCell<Bookkeeping>>,
         flips_silently: bool,
     ) -> Bucket {
         Bucket {
@@ -74,7 +74,7 @@ impl Bucket {
             prng: scenario.prng(life, "bucket"),
             peers: BTreeMap::new(),
             pipe_free_at: Instant::ZERO,
-            books,
+            bookkeeping,
             flips_silently,
         }
     }
@@ -82,9 +82,9 @@ impl Bucket {
     fn serve(&mut self, conn: u64, get: &Get, now: Instant, out: &mut Replies) {
         let sample = get.sample;
         {
-            let mut books = self.books.borrow_mut();
-            books.requests += 1;
-            *books.requests_of.entry(sample).or_default() += 1;
+            let mut bookkeeping = self.bookkeeping.borrow_mut();
+            bookkeeping.requests += 1;
+            *bookkeeping.requests_of.entry(sample).or_default() += 1;
         }
         let Some(peer) = self.peers.get(&conn) else { return };
         let last = self.shape.responses_per_connection.checked_sub(peer.responses + 1) == Some(0);
@@ -115,7 +115,7 @@ impl Bucket {
 
     /// A request comes in an outage. True when it is not even read.
     fn fall_silent(&mut self, conn: u64, now: Instant, out: &mut Replies) -> bool {
-        self.books.borrow_mut().fault(None, "outage");
+        self.bookkeeping.borrow_mut().fault(None, "outage");
         match self.down(now) {
             Some(Down::Refused | Down::Reset) => out.reset(Duration::ZERO),
             Some(Down::Silent) => out.stall(),
@@ -125,7 +125,7 @@ impl Bucket {
         true
     }
 
-    /// The fault for this request, if any, noted in the books.
+    /// The fault for this request, if any, noted in the bookkeeping.
     fn draw_fault(&mut self, get: &Get) -> Option<Fault> {
         if self.hopeless.contains_key(&get.sample) {
             return None;
@@ -144,18 +144,19 @@ impl Bucket {
             Fault::WrongEtag => self.shape.etags.1,
             _ => true,
         };
-        let mut books = self.books.borrow_mut();
+        let mut bookkeeping = self.bookkeeping.borrow_mut();
         // Two different tags, or three damaged copies, rightly end the patience with an object.
-        let tags: u32 = ["changed", "wrong_etag"].iter().map(|name| books.faults_on(get.sample, Some(name))).sum();
+        let tags: u32 =
+            ["changed", "wrong_etag"].iter().map(|name| bookkeeping.faults_on(get.sample, Some(name))).sum();
         let once_more = match fault {
             Fault::Changed | Fault::WrongEtag => tags == 0,
-            Fault::Flipped => books.faults_on(get.sample, Some("flipped")) < 2,
+            Fault::Flipped => bookkeeping.faults_on(get.sample, Some("flipped")) < 2,
             _ => true,
         };
-        if !sense || !once_more || books.faults_on(get.sample, None) >= self.shares.per_key_max {
+        if !sense || !once_more || bookkeeping.faults_on(get.sample, None) >= self.shares.per_key_max {
             return None;
         }
-        books.fault(Some(get.sample), name);
+        bookkeeping.fault(Some(get.sample), name);
         Some(fault)
     }
 
@@ -204,12 +205,12 @@ impl Bucket {
             }
             Effect::Breaks => peer.broken_at = Some(at),
             Effect::Poisons => peer.spoilt = true,
-            Effect::Refusal => self.books.borrow_mut().refusals_due.entry(conn).or_default().push(at),
+            Effect::Refusal => self.bookkeeping.borrow_mut().refusals_due.entry(conn).or_default().push(at),
             Effect::None | Effect::Drip => {}
         }
         peer.spoilt |= peer.broken_at.is_some();
         if self.hopeless.contains_key(&sample) {
-            self.books.borrow_mut().refusals_due.entry(conn).or_default().push(at);
+            self.bookkeeping.borrow_mut().refusals_due.entry(conn).or_default().push(at);
         }
     }
 
@@ -226,21 +227,21 @@ impl Host for Bucket {
     fn connect(&mut self, conn: u64, addr: SocketAddr, now: Instant) -> (Duration, Result<(), i32>) {
         let after = Duration::from_micros(1 + self.prng.below(self.shape.connect_us));
         if self.down(now) == Some(Down::Refused) {
-            self.books.borrow_mut().fault(None, "outage");
+            self.bookkeeping.borrow_mut().fault(None, "outage");
             return (after, Err(REFUSED));
         }
         let dead = addr.to_string() == DEAD_ADDRESS;
         if dead || self.prng.chance(self.shares.refused) {
-            let mut books = self.books.borrow_mut();
-            books.fault(None, if dead { "dead_address" } else { "refused" });
-            books.refused_due.push(now.after(after));
+            let mut bookkeeping = self.bookkeeping.borrow_mut();
+            bookkeeping.fault(None, if dead { "dead_address" } else { "refused" });
+            bookkeeping.refused_due.push(now.after(after));
             return (after, Err(REFUSED));
         }
         let peer = Peer { inbox: Vec::new(), free_at: now, responses: 0, ended: false, broken_at: None, spoilt: false };
         self.peers.insert(conn, peer);
-        let mut books = self.books.borrow_mut();
-        books.connections += 1;
-        books.open += 1;
+        let mut bookkeeping = self.bookkeeping.borrow_mut();
+        bookkeeping.connections += 1;
+        bookkeeping.open += 1;
         (after, Ok(()))
     }
 
@@ -258,7 +259,7 @@ impl Host for Bucket {
                 Ok(get) => self.serve(conn, &get, now, out),
                 Err(why) => {
                     let text = format!("{why}: {}", String::from_utf8_lossy(&head).escape_debug());
-                    self.books.borrow_mut().unsound.push(text);
+                    self.bookkeeping.borrow_mut().unsound.push(text);
                     self.peers.entry(conn).and_modify(|peer| peer.ended = true);
                     out.reset(Duration::ZERO);
                 }
@@ -268,10 +269,10 @@ impl Host for Bucket {
 
     fn closed(&mut self, conn: u64, now: Instant) {
         let Some(peer) = self.peers.remove(&conn) else { return };
-        let mut books = self.books.borrow_mut();
-        books.open -= 1;
-        books.broken_seen += u64::from(peer.broken_at.is_some_and(|at| at <= now));
-        let due = books.refusals_due.remove(&conn).unwrap_or_default();
-        books.refusals_seen += due.iter().filter(|due| **due <= now).count() as u64;
+        let mut bookkeeping = self.bookkeeping.borrow_mut();
+        bookkeeping.open -= 1;
+        bookkeeping.broken_seen += u64::from(peer.broken_at.is_some_and(|at| at <= now));
+        let due = bookkeeping.refusals_due.remove(&conn).unwrap_or_default();
+        bookkeeping.refusals_seen += due.iter().filter(|due| **due <= now).count() as u64;
     }
 }

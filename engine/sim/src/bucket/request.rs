@@ -9,7 +9,7 @@ pub(super) struct Get {
     pub sample: SampleId,
     /// First and last byte, both inclusive and inside the object.
     pub range: Option<(u64, u64)>,
-    /// The object's checksum is asked for.
+    /// The object's checksum is requested.
     pub checksum: bool,
 }
 

@@ -96,7 +96,7 @@ fn work(directories: &[&Path], shards: u16, limit_mib: u64, told: &Told) -> Work
 
 /// What each shard is given at the start.
 fn recovered(work: &mut Work, objects: &Objects, shards: u16) -> Vec<Vec<(SegmentFile, Vec<fuelrail_flow::Known>)>> {
-    let setup = |_| SpillSetup { desk: Arc::default(), unit: 4096, found: Vec::new() };
+    let setup = |_| SpillSetup { channel: Arc::default(), unit: 4096, found: Vec::new() };
     let mut setups: Vec<SpillSetup> = (0..shards).map(setup).collect();
     work.recover(objects, &mut setups);
     setups.into_iter().map(|setup| setup.found).collect()

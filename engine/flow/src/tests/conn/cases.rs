@@ -4,7 +4,7 @@ use super::plain::{Case, End, Script};
 use crate::conn::Asked;
 use fuelrail_base::SampleId;
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::{Etag, Framing, Parsed, parse_head};
 
 pub(super) const TAG: &str = "\"v1\"";

@@ -1,16 +1,16 @@
-//! What the disk tier is told and tells: configuration, segments, the worth of blocks, counters. Owns no state.
+//! Types of the disk tier: configuration, mounted segments, the value of blocks, counters. Owns no state.
 
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 
-/// Which segment goes when room is wanted, and who gets in.
+/// Which blocks are admitted, and which segment is trimmed when room is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SpillPolicy {
-    /// Everybody gets in, the oldest segment goes.
+    /// Every block is admitted, the oldest segment is trimmed.
     Fifo,
-    /// Everybody gets in, the segment that was read longest ago goes.
+    /// Every block is admitted, the segment that was read longest ago is trimmed.
     Lru,
-    /// By next use, as told above.
+    /// By next use (see [`Spill`](super::Spill)).
     #[default]
     NextUse,
 }
@@ -20,7 +20,7 @@ fuelrail_base::named!(SpillPolicy, "a policy of the disk": Fifo = "fifo", Lru = 
 /// Plain configuration of the tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpillConfig {
-    /// Who gets in, and what goes.
+    /// What is admitted, and what is trimmed.
     pub policy: SpillPolicy,
     /// What direct transfers to the disk are multiples of, bytes: 512 or 4096.
     pub unit: u64,
@@ -30,7 +30,7 @@ pub struct SpillConfig {
     pub pending_bytes_max: u64,
 }
 
-/// What a segment is when it is handed over.
+/// How a segment is mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mount {
     /// Ours, to be appended to behind byte `end` and behind so many records of its journal; a new one has `PAGE_BYTES` and 0.
@@ -46,7 +46,7 @@ pub enum Mount {
     Foreign,
 }
 
-/// What the tier must be told to value a block, by those who know.
+/// What the tier must know to value a block.
 pub trait Weigh {
     /// Length of a block, bytes.
     fn bytes(&self, block: BlockId) -> u64;
@@ -69,7 +69,7 @@ pub struct SpillStats {
     pub written: u64,
     /// … their bytes.
     pub written_bytes: u64,
-    /// Blocks that would have been kept and were not: no segment had room for them.
+    /// Blocks not kept because no segment had room for them.
     pub refused: u64,
     /// Blocks not kept because writes are behind.
     pub skipped: u64,

@@ -3,7 +3,7 @@
 use super::AskId;
 use fuelrail_base::BlockId;
 use fuelrail_base::prng::Prng;
-use fuelrail_plan::brain::FetchId;
+use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, SegmentId, Spill, SpillConfig, SpillPolicy, Spot};
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ impl Disk {
         (Disk { segments_max: prng.below(4) as usize, ..Disk::default() }, config)
     }
 
-    /// The keeper's part: a segment if one is wanted and the limit allows. False: there is none.
-    pub(super) fn supply(&mut self, spill: &mut Spill) -> bool {
+    /// The segment manager's part: a segment if one is wanted and the limit allows. False: there is none.
+    pub(super) fn grant(&mut self, spill: &mut Spill) -> bool {
         if self.segments.len() >= self.segments_max {
             return false;
         }
@@ -76,7 +76,7 @@ impl Disk {
 
     pub(super) fn read(&mut self, fetch: FetchId, ask: AskId, block: BlockId, spot: Spot) {
         let held = &self.segments[&spot.segment][&spot.place];
-        assert_eq!((held.0, held.2), (block, spot.crc32c), "it lies where the brain says");
+        assert_eq!((held.0, held.2), (block, spot.crc32c), "it lies where the planner says");
         assert!(self.reads.insert(fetch, (ask, block, spot)).is_none(), "{fetch:?} reads already");
     }
 

@@ -1,13 +1,13 @@
-//! What the owner does about fetches that fail: another attempt, none, or none for anybody while the server is down.
+//! What the owner does about fetches that fail: retry, give up, or probe while the server is down.
 
 use super::{Block, Owner, State};
-use crate::brain::words::{Attempt, Command, FetchId, GivenUp};
+use crate::planner::types::{Attempt, Command, FetchId, GivenUp};
 use crate::retry::{Tries, Verdict};
 use fuelrail_base::{Duration, Instant, Kind};
 use std::collections::VecDeque;
 
 impl<W> Owner<W> {
-    pub(in crate::brain) fn failed(
+    pub(in crate::planner) fn failed(
         &mut self,
         now: Instant,
         id: FetchId,
@@ -20,10 +20,10 @@ impl<W> Owner<W> {
         self.troubled(now, kind, self.table.requested());
         let record = self.table.get(id);
         let (state, block) = (record.state(), record.id);
-        if let State::Doomed(unserved_for) = state {
+        if let State::LastAttempt(unserved_for) = state {
             return self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
-        if self.restraint.failed(now, block, kind, attempt, self.window.round_trip()) {
+        if self.admission.failed(now, block, kind, attempt, self.window.round_trip()) {
             self.stats.retries += 1;
             self.table.get(id).failing_since = None;
             return self.table.probed(id);
@@ -55,20 +55,20 @@ impl<W> Owner<W> {
     fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command<W>>) {
         self.stats.given_up += 1;
         let Block { id: block, waiters, tries, .. } = self.table.take(id);
-        // An excused attempt is not counted, and yet it was one.
+        // An excused attempt does not count against the limit, but is reported.
         let attempts = tries.failed().max(1);
         out.push_back(Command::Refuse { block, waiters, attempts, why });
     }
 
-    /// The server has been down for too long: nothing that waits is waited for any more.
+    /// Gives up every waiting fetch once the server has been down for longer than the limit.
     pub(super) fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
-        let Some(unserved_for) = self.restraint.take_end(now) else { return };
+        let Some(unserved_for) = self.admission.take_end(now) else { return };
         for id in self.table.end_waiting(unserved_for) {
             self.give_up(id, GivenUp::Unserved(unserved_for), out);
         }
     }
 
-    /// The server did not serve a request, of so many in flight.
+    /// Tells window and hedging that a request failed with `in_flight` under way.
     pub(super) fn troubled(&mut self, now: Instant, kind: Kind, in_flight: usize) {
         if kind == Kind::Throttled {
             self.stats.throttled += 1;

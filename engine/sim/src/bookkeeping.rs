@@ -1,4 +1,4 @@
-//! What the bucket saw and did: the other side of every counter the engine reports.
+//! The bucket's bookkeeping: what it saw and did, against which the engine's counters are checked.
 //!
 //! Shared between the world's host and the checks. Counts only what the client must have noticed.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Counted by the bucket in one life.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct Bookkeeping {
     /// Requests understood.
     pub(crate) requests: u64,
     /// Requests for each sample.
@@ -26,13 +26,13 @@ pub(crate) struct Books {
     pub(crate) refusals_due: BTreeMap<u64, Vec<Instant>>,
     /// Refusals that arrived on connections closed since.
     pub(crate) refusals_seen: u64,
-    /// Refused connections, by when the client hears of it.
+    /// Refused connections, by when the client is told.
     pub(crate) refused_due: Vec<Instant>,
     /// Requests no sound client sends.
     pub(crate) unsound: Vec<String>,
 }
 
-impl Books {
+impl Bookkeeping {
     pub(crate) fn fault(&mut self, sample: Option<SampleId>, name: &'static str) {
         *self.faults.entry(name).or_default() += 1;
         if let Some(sample) = sample {

@@ -1,4 +1,4 @@
-//! The keeper of one rank's segments in the simulated machine: as the engine's, without its thread, its locks and its limits
+//! The segment manager of one rank in the simulated machine: as the engine's, without its thread, its locks and its limits
 //! of time. Which blocks are in what it finds, and where a segment is gone on with, is the shipping code's business.
 //!
 //! Owns the list of the rank's segments. All ranks of a machine use one directory.
@@ -6,7 +6,9 @@
 use crate::scenario::{DiskShape, SEGMENT_BYTES};
 use fuelrail_base::ShardId;
 use fuelrail_base::prng::Prng;
-use fuelrail_flow::{Contents, Known, Objects, SegmentFile, SpillDesk, SpillSetup, Supply, Wish, resume};
+use fuelrail_flow::{
+    Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+};
 use fuelrail_io::SimWorld;
 use fuelrail_plan::spill::{Mount, PAGE_BYTES};
 use fuelrail_wire::block::{Scan, Scanned, SegmentHeader, SegmentName};
@@ -19,11 +21,11 @@ pub(crate) const DIRECTORY: &str = "/cache";
 /// Segments whose number ends in this belong to another process that is still running, and are never taken over.
 pub(crate) const OWNED_ELSEWHERE: u128 = 0xFF;
 
-/// One rank's keeper.
-pub(crate) struct Keeper {
+/// One rank's segment manager.
+pub(crate) struct SegmentManager {
     world: SimWorld,
     shape: DiskShape,
-    desks: Vec<Arc<SpillDesk>>,
+    channels: Vec<Arc<SegmentChannel>>,
     /// Segments its shards know, by key; `true`: owned.
     kept: BTreeMap<u64, (PathBuf, bool)>,
     next_key: u64,
@@ -34,7 +36,7 @@ pub(crate) struct Keeper {
     pub(crate) trimmed: u64,
 }
 
-impl Keeper {
+impl SegmentManager {
     /// For so many shards of rank `rank` of `ranks`; also what each shard finds.
     pub(crate) fn new(
         world: &SimWorld,
@@ -43,14 +45,18 @@ impl Keeper {
         (rank, ranks): (u64, u64),
         shards: u16,
         prng: Prng,
-    ) -> (Keeper, Vec<SpillSetup>) {
-        let desks: Vec<Arc<SpillDesk>> = (0..shards).map(|_| Arc::default()).collect();
-        let setup = |desk: &Arc<SpillDesk>| SpillSetup { desk: Arc::clone(desk), unit: shape.unit, found: Vec::new() };
-        let mut setups: Vec<SpillSetup> = desks.iter().map(setup).collect();
-        let mut keeper = Keeper {
+    ) -> (SegmentManager, Vec<SpillSetup>) {
+        let channels: Vec<Arc<SegmentChannel>> = (0..shards).map(|_| Arc::default()).collect();
+        let setup = |channel: &Arc<SegmentChannel>| SpillSetup {
+            channel: Arc::clone(channel),
+            unit: shape.unit,
+            found: Vec::new(),
+        };
+        let mut setups: Vec<SpillSetup> = channels.iter().map(setup).collect();
+        let mut manager = SegmentManager {
             world: world.clone(),
             shape: shape.clone(),
-            desks,
+            channels,
             kept: BTreeMap::new(),
             next_key: 0,
             prng,
@@ -60,9 +66,9 @@ impl Keeper {
         let contents = Contents::new(objects);
         for (path, name) in segments(world) {
             let is_ours = name.id & 0xFF != OWNED_ELSEWHERE && (name.id >> 8) as u64 % ranks == rank;
-            keeper.find(&path, name, is_ours, &contents, &mut setups);
+            manager.find(&path, name, is_ours, &contents, &mut setups);
         }
-        (keeper, setups)
+        (manager, setups)
     }
 
     /// Mounts a segment that was there, where it is one and has blocks of this data set.
@@ -95,24 +101,24 @@ impl Keeper {
         self.next_key - 1
     }
 
-    /// Grants what the shards wish for. True when there was anything.
+    /// Carries out the shards' requests. True when there were any.
     pub(crate) fn work(&mut self) -> bool {
         let mut any = false;
-        for at in 0..self.desks.len() {
-            while let Some(wish) = self.desks[at].next_wish() {
+        for at in 0..self.channels.len() {
+            while let Some(request) = self.channels[at].next_request() {
                 any = true;
-                match wish {
-                    Wish::Another => {
-                        let supply = self.another().map_or(Supply::NoMore, Supply::Segment);
-                        self.desks[at].supply(supply);
+                match request {
+                    SegmentRequest::Another => {
+                        let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+                        self.channels[at].grant(grant);
                     }
-                    Wish::Trimmed(key) => {
+                    SegmentRequest::Trimmed(key) => {
                         self.trimmed += 1;
                         if let Some((path, true)) = self.kept.remove(&key) {
                             self.world.remove_file(&path);
                         }
                     }
-                    Wish::Failed(key, _) => {
+                    SegmentRequest::Failed(key, _) => {
                         // A segment of others may be gone; one of ours has failed with its disk.
                         self.given_up |= self.kept.get(&key).is_some_and(|(_, owned)| *owned);
                     }

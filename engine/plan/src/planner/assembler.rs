@@ -1,6 +1,6 @@
-//! The home role: when this shard's next batch is opened.
+//! The assembler role: decides when this shard's next batch is opened.
 
-use super::words::{BrainConfig, Command};
+use super::types::{Command, PlannerConfig};
 use crate::catalog::Catalog;
 use crate::importance::Known;
 use crate::prefetch::{Strategy, View};
@@ -11,9 +11,9 @@ use fuelrail_base::{BatchSeq, Duration, Instant, Turns};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Look-ahead state of one home shard. Batches are opened strictly in order, so the next one to be delivered always has
+/// Look-ahead state of one assembling shard. Batches are opened strictly in order, so the next one to be delivered always has
 /// its room before any later one: a full arena can delay, never deadlock.
-pub(super) struct Home {
+pub(super) struct Assembler {
     run: Run,
     catalog: Arc<Catalog>,
     prefetch: Strategy,
@@ -21,9 +21,9 @@ pub(super) struct Home {
     next: u64,
     end: u64,
     stride: u64,
-    /// The batch asked room for and not answered yet: (samples, bytes).
+    /// Samples and bytes of the batch that an `Open` command is out for.
     opening: Option<(u64, u64)>,
-    /// Room and samples of `next`, once computed.
+    /// Samples and bytes of batch `next`, once computed.
     measured: Option<(u64, u64)>,
     blocked: bool,
     credit: u64,
@@ -44,9 +44,9 @@ pub(super) struct Home {
     fill_time: Duration,
 }
 
-impl Home {
-    pub(super) fn new(config: &BrainConfig, run: Run, catalog: Arc<Catalog>) -> Home {
-        Home {
+impl Assembler {
+    pub(super) fn new(config: &PlannerConfig, run: Run, catalog: Arc<Catalog>) -> Assembler {
+        Assembler {
             end: run.batches(),
             run,
             catalog,
@@ -78,7 +78,7 @@ impl Home {
     }
 
     pub(super) fn opened(&mut self, now: Instant, seq: BatchSeq) {
-        let (samples, bytes) = self.opening.take().expect("a batch is opened only when asked for");
+        let (samples, bytes) = self.opening.take().expect("a batch is opened only by command");
         assert_eq!(seq.0, self.next, "batches are opened in order");
         self.next += self.stride;
         self.measured = None;
@@ -108,13 +108,13 @@ impl Home {
     pub(super) fn consumer(&mut self, now: Instant, taken: u64, waits: bool) {
         let takes = taken > self.taken;
         if takes || !waits {
-            // A wait ends with a batch or with the consumer's patience.
+            // A wait ends when the consumer takes a batch or gives up waiting.
             self.waited += self.waits_since.take().map_or(Duration::ZERO, |since| now.since(since));
         }
         if takes {
             let waited = core::mem::take(&mut self.waited);
             if let Some(before) = self.taken_at {
-                // What the consumer spent waiting is not its step.
+                // Time spent waiting is not part of the consumer's step.
                 let steps = u32::try_from(taken - self.taken).unwrap_or(u32::MAX);
                 self.step_time = smoothed(self.step_time, now.since(before).saturating_sub(waited) / steps);
             }
@@ -199,11 +199,11 @@ impl Home {
     }
 }
 
-impl fmt::Display for Home {
+impl fmt::Display for Assembler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "home: next batch {} of {}, {} open ({} bytes of {}), {} incomplete, {} taken{}{}{}",
+            "assembler: next batch {} of {}, {} open ({} bytes of {}), {} incomplete, {} taken{}{}{}",
             self.next,
             self.end,
             self.open.len(),

@@ -1,7 +1,7 @@
-//! The board: what a shard shows to the outside, and how it is told to stop.
+//! The status of a shard, as other threads see it: snapshots, a heartbeat, and the flag that stops it.
 //!
-//! Nothing is published unless asked for: reading costs the hot loop one relaxed load per turn. All of them are relaxed: waking the shard,
-//! or the snapshot's lock, makes visible what comes with them.
+//! A snapshot is published only on request: the hot loop pays one relaxed load an iteration. All loads and stores are relaxed:
+//! waking the shard, or the snapshot's lock, makes visible what comes with them.
 
 use crate::fetch::FetchStats;
 use crate::gate::GateFacts;
@@ -10,7 +10,7 @@ use fuelrail_base::metrics::Histogram;
 use fuelrail_base::sync::Mutex;
 use fuelrail_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fuelrail_io::{RingFacts, ThreadUse};
-use fuelrail_plan::brain::BrainStats;
+use fuelrail_plan::planner::PlannerStats;
 use std::sync::PoisonError;
 
 /// Counters and state of one shard at one moment.
@@ -18,19 +18,19 @@ use std::sync::PoisonError;
 pub struct Snapshot {
     /// Which publication this is; 0 is none.
     pub serial: u64,
-    /// The brain's counters.
-    pub brain: BrainStats,
+    /// The planner's counters.
+    pub planner: PlannerStats,
     /// The fetch stage's counters.
     pub fetch: FetchStats,
     /// The spill stage's counters.
     pub disk: DiskStats,
     /// Blocks on disk.
     pub disk_blocks: u64,
-    /// Memory that knowing where they lie takes, bytes; zero where there is no disk.
+    /// Memory of the index of blocks on disk, bytes; zero without a disk.
     pub index_bytes: u64,
     /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
     pub copied_bytes: u64,
-    /// Payload bytes that came twice, because their request was sent twice.
+    /// Payload bytes received twice, because their request was sent twice.
     pub wasted_bytes: u64,
     /// Samples fetched anew because their proof failed.
     pub unproved: u64,
@@ -42,7 +42,7 @@ pub struct Snapshot {
     pub operations: usize,
     /// What the shard's thread has cost; `None` where shards are driven by hand.
     pub thread: Option<ThreadUse>,
-    /// Every gate, in the order of the flow: requests, batches being filled, batches waiting for the consumer.
+    /// Every queue gauge, in the order of the flow: requests, batches being filled, batches waiting for the consumer.
     pub gates: Vec<GateFacts>,
     /// The next batch waits for room and nothing is on its way that could make some: only the consumer can.
     pub waits_for_leases: bool,
@@ -50,9 +50,9 @@ pub struct Snapshot {
     pub text: String,
 }
 
-/// Shared between one shard and whoever watches it.
+/// Shared between one shard and the threads that watch it.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct ShardStatus {
     stop: AtomicBool,
     wanted: AtomicU64,
     beats: AtomicU64,
@@ -60,7 +60,7 @@ pub struct Board {
     snapshot: Mutex<Snapshot>,
 }
 
-impl Board {
+impl ShardStatus {
     /// Tells the shard to stop. Wake it afterwards.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Board {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Asks for a snapshot; returns its serial. Wake the shard afterwards.
+    /// Requests a snapshot; returns its serial. Wake the shard afterwards.
     pub fn request(&self) -> u64 {
         self.wanted.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -86,7 +86,7 @@ impl Board {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The snapshot that [`request`](Board::request) asked for by this serial, or the last one of a shard that has ended.
+    /// The snapshot requested under this serial (see [`request`](ShardStatus::request)), or the last one of a shard that has ended.
     #[must_use]
     pub fn answered(&self, serial: u64) -> Option<Snapshot> {
         // Looked at first: behind this, the latest is the last.

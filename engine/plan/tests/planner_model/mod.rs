@@ -1,4 +1,4 @@
-//! The brain against a model of flow that does whatever flow may do, in any order: every ask gets exactly one answer,
+//! The planner against a model of flow that does whatever flow may do, in any order: every ask gets exactly one answer,
 //! commands name only what exists, and the capacities hold.
 
 mod disk;
@@ -6,11 +6,11 @@ mod disk;
 use disk::{Disk, Ended};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
-use fuelrail_plan::brain::{Attempt, Brain, BrainConfig, Command, Fact, FetchId, Keep, Origin, Source, Waiters};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
+use fuelrail_plan::planner::{Attempt, Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -21,7 +21,7 @@ use fuelrail_plan::window::WindowConfig;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Names an ask of the model: what the brain keeps for it.
+/// Names an ask of the model: what the planner keeps for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct AskId(u32);
 
@@ -39,11 +39,11 @@ struct Ask {
 
 struct Model {
     prng: Prng,
-    brain: Brain<AskId>,
+    planner: Planner<AskId>,
     run: Run,
     catalog: Arc<Catalog>,
     schedule: Schedule,
-    config: BrainConfig,
+    config: PlannerConfig,
     now: Instant,
     next_ask: u32,
     asks: BTreeMap<AskId, Ask>,
@@ -102,7 +102,7 @@ impl Model {
         let strategy = ["lookahead", "full-fetch", "50/50"][prng.below(3) as usize];
         let largest = catalog.batch_room_max(u64::from(batch_size));
         let (disk, spill) = Disk::draw(&mut prng);
-        let config = BrainConfig {
+        let config = PlannerConfig {
             shard: ShardId(0),
             shards: 1,
             prefetch: Strategy::named(strategy.parse().unwrap(), 2 + prng.below(samples)).unwrap(),
@@ -124,7 +124,7 @@ impl Model {
             seed,
         };
         Model {
-            brain: Brain::new(&config, run.clone(), Arc::clone(&catalog)).unwrap(),
+            planner: Planner::new(&config, run.clone(), Arc::clone(&catalog)).unwrap(),
             schedule: Schedule::new(&run, 1),
             trouble: [0.0, 0.2, 0.7][prng.below(3) as usize],
             prng,
@@ -149,14 +149,14 @@ impl Model {
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.brain.tell(self.now, fact);
+        self.planner.tell(self.now, fact);
     }
 
     /// Obeys some of the commands, or all.
     fn obey(&mut self, all: bool) {
         while all || self.prng.chance(0.8) {
-            let Some(command) = self.brain.pop() else {
-                if self.brain.look_ahead(self.now) {
+            let Some(command) = self.planner.pop() else {
+                if self.planner.look_ahead(self.now) {
                     continue;
                 }
                 return;
@@ -178,7 +178,7 @@ impl Model {
                 self.answered(waiter, Source::Cache);
             }
             Command::Start { fetch, block, from } => {
-                let ask = *self.brain.first(fetch).expect("it is under way");
+                let ask = *self.planner.first(fetch).expect("it is under way");
                 match from {
                     Origin::Bucket => self.fetch(fetch, ask, block),
                     Origin::Disk(spot) => {
@@ -192,7 +192,7 @@ impl Model {
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
             Command::Trim(segment) => {
                 self.disk.trim(segment);
-                self.brain.spill().expect("it has a disk").trimmed(segment);
+                self.planner.spill().expect("it has a disk").trimmed(segment);
             }
             Command::Evict(block) => {
                 self.counted.evictions += 1;
@@ -219,9 +219,9 @@ impl Model {
                 self.counted.given_up += 1;
                 for ask in others.iter().chain([&first]) {
                     let refused = self.asks.remove(ask).expect("an ask is answered once");
-                    let is_home = (!refused.full || refused.restored) && refused.fetch.is_none();
-                    assert!(is_home, "{command:?}: its window is not home");
-                    self.home(refused.batch);
+                    let is_returned = (!refused.full || refused.restored) && refused.fetch.is_none();
+                    assert!(is_returned, "{command:?}: its window is not returned");
+                    self.arrived(refused.batch);
                 }
             }
         }
@@ -232,10 +232,10 @@ impl Model {
         let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
         assert!(full, "{ask:?}: its window is not full");
         if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
-            // The home finds that the cached copy is damaged.
+            // The assembling shard finds that the cached copy is damaged.
             self.ask(block, batch, at, true);
         } else {
-            self.home(batch);
+            self.arrived(batch);
         }
     }
 
@@ -276,8 +276,8 @@ impl Model {
         ask.full = true;
     }
 
-    /// A block of this batch is home.
-    fn home(&mut self, batch: Option<u64>) {
+    /// A block of this batch has arrived.
+    fn arrived(&mut self, batch: Option<u64>) {
         let Some(seq) = batch else { return };
         let missing = self.unready.get_mut(&seq).unwrap();
         *missing -= 1;
@@ -315,7 +315,7 @@ impl Model {
             }
         }
         // All asks are out: a batch without any is ready now.
-        self.home(Some(seq.0));
+        self.arrived(Some(seq.0));
     }
 
     fn ask(&mut self, block: BlockId, batch: Option<u64>, at: UseTime, fresh: bool) {
@@ -323,7 +323,7 @@ impl Model {
         self.next_ask += 1;
         self.counted.asks += 1;
         self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, fetch: None });
-        self.brain.ask(self.now, ask, (block, at, fresh));
+        self.planner.ask(self.now, ask, (block, at, fresh));
     }
 
     /// One of the fetches ends somehow.
@@ -386,15 +386,15 @@ impl Model {
             }
             None => {}
         }
-        if let Some(tier) = self.brain.spill().filter(|tier| tier.wants_segment())
-            && !self.disk.supply(tier)
+        if let Some(tier) = self.planner.spill().filter(|tier| tier.wants_segment())
+            && !self.disk.grant(tier)
         {
             tier.no_segment();
         }
     }
 
     fn disk_tier(&mut self) -> &mut Spill {
-        self.brain.spill().expect("only a disk reads and writes")
+        self.planner.spill().expect("only a disk reads and writes")
     }
 
     /// The consumer takes the next batch if it is ready.
@@ -444,11 +444,11 @@ impl Model {
             if !busy && !took {
                 self.room();
                 self.tell(Fact::Idle);
-                self.now = self.brain.deadline().unwrap_or(self.now).max(self.now);
+                self.now = self.planner.deadline().unwrap_or(self.now).max(self.now);
                 self.tell(Fact::Consumer { taken: self.taken, waits: false });
             }
             turns += 1;
-            assert!(turns < 50_000, "no end: {}; {} asks open", self.brain, self.asks.len());
+            assert!(turns < 50_000, "no end: {}; {} asks open", self.planner, self.asks.len());
         }
         self.obey(true);
     }
@@ -465,8 +465,8 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         }
         model.settle();
         assert!(model.asks.is_empty() && model.in_flight.is_empty(), "seed {seed}: {} asks open", model.asks.len());
-        assert!(model.brain.all_opened() && model.next_batch == model.run.batches());
-        let (stats, counted) = (model.brain.stats(), &model.counted);
+        assert!(model.planner.all_opened() && model.next_batch == model.run.batches());
+        let (stats, counted) = (model.planner.stats(), &model.counted);
         let said = (stats.asks, stats.hits, stats.evictions, stats.given_up, stats.retries + stats.given_up);
         let done = (counted.asks, counted.hits, counted.evictions, counted.given_up, counted.failures);
         assert_eq!(said, done, "seed {seed}: asks, hits, evictions, given up, failures");

@@ -1,4 +1,4 @@
-//! Responses straight into their windows: where the next receive lands, and what it means that it did.
+//! Scatter planning: responses are received straight into their windows. Plans the next receive, and walks what it brought.
 //!
 //! A receive scatters over head (scratch memory) and body (window) of as many pipelined responses as their predicted
 //! head lengths allow. As long as every head ends where it was predicted to, all is in place; at the first that does not,
@@ -16,9 +16,9 @@ use fuelrail_wire::{Expect, Parsed, parse_head};
 
 /// Receives stop growing over pipelined responses at this many bytes.
 const RECEIVE_BYTES_TARGET: usize = 1 << 20;
-/// Scratch bytes asked for when control bytes of a chunked body or a refusal's text come next.
+/// Scratch bytes requested when control bytes of a chunked body or a refusal's text come next.
 const CONTROL_BYTES: usize = 1024;
-/// Bytes asked for at least when nothing is known of the rest of a head.
+/// Bytes requested at least when nothing is known of the rest of a head.
 const PROBE_BYTES_MIN: usize = 64;
 
 /// What a finished receive brought, in stream order.
@@ -42,8 +42,7 @@ impl Piece {
 }
 
 impl Responses {
-    /// Lists the places where the next bytes belong. At least one byte is asked for. Lends windows from the front of the
-    /// queue on, none left out.
+    /// Plans the next receive, of at least one byte. Moves windows into the scatter, from the front of the queue on without gaps.
     pub(super) fn plan(&mut self, into: &mut Scatter, predictor: &HeadPredictor) {
         match &self.body {
             None => self.plan_responses(into, 0, predictor),
@@ -61,7 +60,7 @@ impl Responses {
                 if in_window && self.by_length {
                     self.plan_responses(into, 1, predictor);
                 } else {
-                    // What follows a chunk, a refusal or a body without length is looked at before anything lands.
+                    // What follows a chunk, a refusal or a body without length is parsed before anything lands.
                     into.push_head(CONTROL_BYTES);
                 }
             }
@@ -100,8 +99,8 @@ impl Responses {
         }
     }
 
-    /// Takes lent windows back.
-    pub(super) fn take_home(&mut self, landed: impl Iterator<Item = Landed>) -> Pieces {
+    /// Returns the scatter's windows to their exchanges; the pieces that were received.
+    pub(super) fn take_back_windows(&mut self, landed: impl Iterator<Item = Landed>) -> Pieces {
         let mut lent = 0;
         let piece = |piece| match piece {
             Landed::Head { from, got, .. } => Piece::Head { from, got },
@@ -114,7 +113,7 @@ impl Responses {
         landed.map(piece).collect()
     }
 
-    /// Goes through what a receive brought. All windows are home.
+    /// Processes what a receive brought, once all windows are back.
     pub(super) fn walk(&mut self, scratch: &[u8], pieces: &Pieces, cx: &mut Context) -> Result<()> {
         let exchanges = self.queue.len();
         for (i, &piece) in pieces.iter().enumerate() {
@@ -141,7 +140,7 @@ impl Responses {
         Ok(())
     }
 
-    /// Whether these bytes complete the head of the front exchange exactly, and its body is the one that was asked for,
+    /// Whether these bytes complete the head of the front exchange exactly, and its body is the one that was requested,
     /// so that body bytes of the same receive already lie where they belong. If so the body is begun.
     fn head_in_place(&mut self, bytes: &[u8], cx: &mut Context) -> Result<bool> {
         let before = self.head.len();
@@ -175,7 +174,7 @@ impl Responses {
             match piece {
                 Piece::Head { from, got } => all.extend_from_slice(&scratch[from..from + got]),
                 Piece::Body { exchange, got } => {
-                    let window = self.queue[exchange - finished].home_window_mut();
+                    let window = self.queue[exchange - finished].window_mut();
                     let kept = window.filled() - got;
                     all.extend_from_slice(&window.bytes()[kept..]);
                     window.rewind(kept);
@@ -187,9 +186,9 @@ impl Responses {
     }
 }
 
-/// Lends the exchange's window to the scatter for at most `rest` bytes.
+/// Moves the exchange's window into the scatter for at most `rest` bytes.
 fn lend(into: &mut Scatter, exchange: &mut Exchange, rest: usize) {
-    let window = exchange.window.take().expect("windows are home between receives");
+    let window = exchange.window.take().expect("an exchange has its window between receives");
     if let Err(window) = into.push_body(window, rest) {
         exchange.window = Some(window);
     }

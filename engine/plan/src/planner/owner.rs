@@ -1,8 +1,8 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
 
-use super::restraint::Restraint;
+use super::admission::Admission;
 use super::table::{Block, BlockTable, State};
-use super::words::{BrainConfig, BrainStats, Command, FetchId, Keep, Origin, Source};
+use super::types::{Command, FetchId, Keep, Origin, PlannerConfig, PlannerStats, Source};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::policy::{self, Policy};
@@ -21,7 +21,7 @@ mod failing;
 /// Second requests one fetch can have, over all its attempts.
 const HEDGES_MAX: u32 = 2;
 
-/// What blocks on disk are worth, by the order.
+/// Values blocks on disk by their next use.
 struct Worth<'a> {
     catalog: &'a Catalog,
     schedule: &'a Schedule,
@@ -42,7 +42,7 @@ impl Weigh for Worth<'_> {
 }
 
 impl Worth<'_> {
-    /// What a block is worth whose next use this is.
+    /// The value of a block with this next use: one over the epochs until then; 0 without one.
     fn of_next(&self, next: Option<UseTime>, now: UseTime) -> f64 {
         let Some(next) = next else { return 0.0 };
         1.0 / (self.epoch(next) - self.epoch(now)).max(1) as f64
@@ -53,27 +53,27 @@ pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
     pub(super) schedule: Schedule,
     policy: Box<dyn Policy>,
-    /// What a block counts at least.
+    /// Bytes a cached block counts at least.
     cached_block_bytes_min: u64,
     pub(super) spill: Option<Spill>,
     /// Blocks up to this length belong in RAM first, longer ones on disk.
     ram_first_max: u64,
-    /// The latest use asked for.
+    /// The latest use requested so far.
     now_at: UseTime,
     retry: Retry,
     pub(super) window: Window,
-    restraint: Restraint,
+    admission: Admission,
     /// How long a fetch may fail; zero without a limit.
     request_limit: Duration,
     hedge: Hedge,
     pub(super) table: BlockTable<W>,
     evicted: Vec<BlockId>,
     idle_again: Option<Instant>,
-    stats: BrainStats,
+    stats: PlannerStats,
 }
 
 impl<W> Owner<W> {
-    pub(super) fn new(config: &BrainConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
+    pub(super) fn new(config: &PlannerConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
         Ok(Owner {
             schedule: Schedule::new(run, config.horizon_epochs),
             policy: policy::build(config.policy, config.cache_bytes),
@@ -86,13 +86,13 @@ impl<W> Owner<W> {
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
-            restraint: Restraint::new(config),
+            admission: Admission::new(config),
             request_limit: Duration::from_micros(config.retry.request_limit_us),
             hedge: Hedge::new(config.hedge)?,
             table: BlockTable::new(),
             evicted: Vec::with_capacity(64),
             idle_again: None,
-            stats: BrainStats::default(),
+            stats: PlannerStats::default(),
             catalog,
         })
     }
@@ -152,7 +152,7 @@ impl<W> Owner<W> {
         let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
         let (source, keep) = match record.state() {
             State::Sent(Origin::Disk(_)) if doubted => {
-                // It is what proved wrong, although it is what was written.
+                // The bytes read are those that were written, and proved damaged.
                 if let Some(spill) = &mut self.spill {
                     spill.remove(block, bytes);
                 }
@@ -162,11 +162,11 @@ impl<W> Owner<W> {
             State::Sent(Origin::Disk(_)) => (Source::Disk, None),
             _ => {
                 self.stats.hedges_won += u64::from(outran.is_some());
-                // What the first would have taken is at least this: estimates made from winners alone would sink with every hedge.
+                // The first request would have taken at least this long: estimates from winners alone would sink with every hedge.
                 self.hedge.took(bytes, outran.unwrap_or(total));
                 self.over(now, id, Some(bytes));
                 self.window.landed(now, bytes, first_byte, total);
-                self.restraint.landed(now, self.window.round_trip());
+                self.admission.landed(now, self.window.round_trip());
                 self.retry.success();
                 (Source::Bucket, self.keep((block, bytes), last_at, out))
             }
@@ -206,7 +206,7 @@ impl<W> Owner<W> {
         out.extend(self.evicted.drain(..).map(Command::Evict));
     }
 
-    /// A request has ended, and brought so much if it brought the block.
+    /// A request has ended; `landed` is its bytes if it brought the block.
     fn over(&mut self, now: Instant, id: FetchId, landed: Option<u64>) {
         self.hedge.over(id.place, self.table.get(id).bytes);
         if let Some(spill) = &mut self.spill {
@@ -221,7 +221,7 @@ impl<W> Owner<W> {
         out.extend(spill.tidy(self.now_at, &worth).map(Command::Trim));
     }
 
-    /// Its transport did not come to a block: it is fetched as if it had not been sent for.
+    /// The transport did not process a fetch: queues it again as if it had not been sent.
     pub(super) fn unserved(&mut self, now: Instant, id: FetchId, displaced: bool) {
         if displaced {
             self.hedge.displaced();
@@ -237,26 +237,26 @@ impl<W> Owner<W> {
     }
 
     pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
-        // What waits for leave does not wait for connections.
-        let waiting = if self.restraint.holds_back(now) { 0 } else { self.table.queued() };
+        // A queue that waits to be admitted does not wait for connections.
+        let waiting = if self.admission.holds_back(now) { 0 } else { self.table.queued() };
         self.idle_again = self.window.idle(now, self.table.requested(), waiting);
         self.hedge_due(now, true, out);
     }
 
-    /// Requests that may be out at once when blocks are so long.
+    /// Requests that may be in flight at once for blocks of this length.
     fn places(&self, block_bytes: u64) -> usize {
         let depth = self.window.depth(block_bytes);
         self.window.in_flight_max().min(self.window.connections() * depth)
     }
 
-    /// Hands out fetches while the window has room.
+    /// Sends queued fetches while the window has room.
     pub(super) fn issue(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         self.end_outage(now, out);
-        self.table.wake(now, self.restraint.is_down());
-        self.restraint.rest();
+        self.table.wake(now, self.admission.is_down());
+        self.admission.clear();
         while let Some((fetch, &Block { id: block, bytes, hedges, .. })) = self.table.most_urgent() {
             let full = self.table.requested() >= self.places(bytes);
-            if full || !self.restraint.leave(now, self.window.round_trip()) {
+            if full || !self.admission.admit(now, self.window.round_trip()) {
                 break;
             }
             let from = Origin::Bucket;
@@ -270,7 +270,7 @@ impl<W> Owner<W> {
         }
     }
 
-    /// Asks a second time for what is due.
+    /// Commands a second request for every fetch that is due for one.
     pub(super) fn hedge_due(&mut self, now: Instant, idle: bool, out: &mut VecDeque<Command<W>>) {
         while let Some(place) = self.hedge.due(now, idle) {
             self.stats.hedges += 1;
@@ -302,14 +302,14 @@ impl<W> Owner<W> {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.table.backoff().1, self.idle_again, self.restraint.deadline(), self.hedge.deadline()]
+        [self.table.backoff().1, self.idle_again, self.admission.deadline(), self.hedge.deadline()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    pub(super) fn stats(&self) -> BrainStats {
-        BrainStats { spill: self.spill.as_ref().map(Spill::stats).unwrap_or_default(), ..self.stats }
+    pub(super) fn stats(&self) -> PlannerStats {
+        PlannerStats { spill: self.spill.as_ref().map(Spill::stats).unwrap_or_default(), ..self.stats }
     }
 }
 
@@ -321,7 +321,7 @@ impl<W> fmt::Display for Owner<W> {
             self.table.requested(),
             self.table.queued(),
             self.table.backoff().0,
-            self.restraint,
+            self.admission,
             self.policy.used_bytes(),
             self.policy.capacity_bytes(),
             self.policy.name(),

@@ -1,9 +1,9 @@
-//! The block table: one record per block on its way, from the first that wants it to the command that hands all windows back.
+//! The block table: one record per block in flight, from its first waiter to the command that hands all windows back.
 //!
-//! A record's state says what is to become of it, and every decision about the block reads it; what has landed or was given up has
-//! left the table. States change here alone, each to what may follow it. The queues are indexes of the states. Never decides anything.
+//! Every decision about a block reads its record's state; a block that has landed or was given up has left the table. States change
+//! only here, along the allowed transitions. The queues are indexes of the states. Never decides anything.
 
-use super::words::{FetchId, Origin, Waiters};
+use super::types::{FetchId, Origin, Waiters};
 use crate::policy::BlockMap;
 use crate::retry::Tries;
 use crate::schedule::UseTime;
@@ -13,40 +13,40 @@ use fuelrail_base::{BlockId, Duration, Instant};
 use slab::Slab;
 use std::collections::BinaryHeap;
 
-/// Lists of those that share a block under way, made at the start: few do.
+/// Waiter lists allocated at the start: few blocks have more than one waiter.
 const LISTS_AT_START: usize = 64;
 
-/// Where a block on its way stands.
+/// The state of a block in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// It waits for a place, the most urgent first; while the server is down, those that were probes less often.
+    /// Waits to be sent, the most urgent first; while the server is down, those that were probes less often.
     Queued,
-    /// It failed, and is queued again at this time.
+    /// Failed, and is queued again at this time.
     Backoff(Instant),
-    /// A transport brings it.
+    /// A transport is fetching it.
     Sent(Origin),
-    /// A transport brings it from the bucket, in its last attempt: nothing at all had been served for so long.
-    Doomed(Duration),
+    /// Being fetched from the bucket for the last time: nothing at all had been served for so long.
+    LastAttempt(Duration),
 }
 
 impl State {
     /// A request for it is under way.
     fn is_requested(self) -> bool {
-        matches!(self, State::Sent(Origin::Bucket) | State::Doomed(_))
+        matches!(self, State::Sent(Origin::Bucket) | State::LastAttempt(_))
     }
 
     fn may_become(self, next: State) -> bool {
         match next {
             State::Queued => self != State::Queued,
             State::Sent(Origin::Bucket) => self == State::Queued,
-            State::Backoff(_) | State::Doomed(_) => self == State::Sent(Origin::Bucket),
-            // The disk is asked first or not at all.
+            State::Backoff(_) | State::LastAttempt(_) => self == State::Sent(Origin::Bucket),
+            // The disk is read first or not at all.
             State::Sent(Origin::Disk(_)) => false,
         }
     }
 }
 
-/// One block on its way, over all attempts.
+/// One block in flight, over all attempts.
 pub(super) struct Block<W> {
     serial: u32,
     pub(super) id: BlockId,
@@ -58,13 +58,13 @@ pub(super) struct Block<W> {
     /// When the last one's is due: the next use lies behind it.
     pub(super) last_at: UseTime,
     pub(super) tries: Tries,
-    /// Requests for it that failed since the server is down.
+    /// Requests for it that failed since the server went down.
     probes: u32,
     /// When it failed first, outages aside.
     pub(super) failing_since: Option<Instant>,
-    /// How often it was hedged: a block that always takes long is left in peace.
+    /// How often it was hedged: bounded, as a block may always take long.
     pub(super) hedges: u32,
-    /// A copy of it proved wrong after it was sent for.
+    /// A cached copy proved damaged after this fetch was sent.
     pub(super) doubted: bool,
 }
 
@@ -124,14 +124,14 @@ impl<W> BlockTable<W> {
             hedges: 0,
             doubted: false,
         });
-        let place = u32::try_from(place).expect("blocks on their way are bounded by the batches' samples, below 2^32");
+        let place = u32::try_from(place).expect("blocks in flight are bounded by the batches' samples, below 2^32");
         let fetch = FetchId { place, serial: self.serial };
         self.by_id.insert(id, fetch);
         self.index(fetch, (0, at), state);
         fetch
     }
 
-    /// Adds a waiter to the block's record. Gives it back when there is none. `doubts` when a copy of the block proved wrong.
+    /// Adds a waiter to the block's record, or returns it when there is none. `doubts` when a copy of the block proved damaged.
     pub(super) fn join(&mut self, id: BlockId, waiter: W, at: UseTime, doubts: bool) -> Result<(), W> {
         let Some(fetch) = self.by_id.get(&id) else { return Err(waiter) };
         let block = &mut self.blocks[fetch.place as usize];
@@ -144,21 +144,21 @@ impl<W> BlockTable<W> {
         Ok(())
     }
 
-    /// Takes the emptied list of a delivered block's other waiters back.
+    /// Takes back the emptied list of a delivered block's other waiters.
     pub(super) fn recycle(&mut self, others: Vec<W>) {
         if others.capacity() > 0 {
             self.spare.push(others);
         }
     }
 
-    /// The record of a block, if it is still on its way.
+    /// The record of a fetch, if it is still in flight.
     pub(super) fn find(&mut self, fetch: FetchId) -> Option<&mut Block<W>> {
         self.blocks.get_mut(fetch.place as usize).filter(|block| block.serial == fetch.serial)
     }
 
-    /// The record of a block that is on its way.
+    /// The record of a fetch in flight.
     pub(super) fn get(&mut self, fetch: FetchId) -> &mut Block<W> {
-        self.find(fetch).expect("a block is told of while it is on its way")
+        self.find(fetch).expect("the fetch is in flight")
     }
 
     /// The record in this place, and its name.
@@ -175,7 +175,7 @@ impl<W> BlockTable<W> {
         let first = match left {
             State::Queued => self.queued.pop().map(|Reverse((_, first))| first),
             State::Backoff(_) => self.backoff.pop().map(|Reverse((_, first))| first),
-            State::Sent(_) | State::Doomed(_) => Some(fetch),
+            State::Sent(_) | State::LastAttempt(_) => Some(fetch),
         };
         debug_assert_eq!(first, Some(fetch), "what leaves {left:?} is the first of them");
         self.leave(left);
@@ -189,7 +189,7 @@ impl<W> BlockTable<W> {
                 self.queued.push(Reverse(((probes, at, self.arrivals), fetch)));
             }
             State::Backoff(due) => self.backoff.push(Reverse((due, fetch))),
-            State::Sent(_) | State::Doomed(_) => self.requested += usize::from(state.is_requested()),
+            State::Sent(_) | State::LastAttempt(_) => self.requested += usize::from(state.is_requested()),
         }
     }
 
@@ -197,7 +197,7 @@ impl<W> BlockTable<W> {
         self.requested -= usize::from(state.is_requested() && !canary::on(Mistake::WindowLeaks));
     }
 
-    /// Takes a record out that no queue holds: it was sent, or it is of [`BlockTable::end_waiting`].
+    /// Removes a record that no queue holds: it was sent, or [`BlockTable::end_waiting`] named it.
     pub(super) fn take(&mut self, fetch: FetchId) -> Block<W> {
         let block = self.blocks.remove(fetch.place as usize);
         self.by_id.remove(&block.id);
@@ -205,7 +205,7 @@ impl<W> BlockTable<W> {
         block
     }
 
-    /// The most urgent of those that wait for a place.
+    /// The most urgent of the queued.
     pub(super) fn most_urgent(&self) -> Option<(FetchId, &Block<W>)> {
         let &Reverse((_, fetch)) = self.queued.peek()?;
         Some((fetch, &self.blocks[fetch.place as usize]))
@@ -218,7 +218,7 @@ impl<W> BlockTable<W> {
         self.enter(fetch, State::Queued);
     }
 
-    /// Queues what is due. Where the server is up, probes count no more.
+    /// Queues what is due. Once the server is up, probes no longer count.
     pub(super) fn wake(&mut self, now: Instant, is_down: bool) {
         while let Some(&Reverse((due, fetch))) = self.backoff.peek()
             && due <= now
@@ -233,15 +233,15 @@ impl<W> BlockTable<W> {
         }
     }
 
-    /// Nothing had been served for so long: names all that wait, which are to be taken, and dooms what was requested.
+    /// Ends an outage that lasted too long: returns all that wait, for the caller to take, and makes this the last attempt of the rest.
     pub(super) fn end_waiting(&mut self, unserved_for: Duration) -> Vec<FetchId> {
         self.queued.clear();
         self.backoff.clear();
         let mut waiting = Vec::new();
         for (place, block) in &mut self.blocks {
             match block.state {
-                State::Sent(Origin::Bucket) => block.state = State::Doomed(unserved_for),
-                State::Sent(_) | State::Doomed(_) => {}
+                State::Sent(Origin::Bucket) => block.state = State::LastAttempt(unserved_for),
+                State::Sent(_) | State::LastAttempt(_) => {}
                 _ => waiting.push(FetchId { place: place as u32, serial: block.serial }),
             }
         }
@@ -253,7 +253,7 @@ impl<W> BlockTable<W> {
         self.serial
     }
 
-    /// Blocks on their way.
+    /// Blocks in flight.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
@@ -263,12 +263,12 @@ impl<W> BlockTable<W> {
         self.requested
     }
 
-    /// Those that wait for a place.
+    /// Blocks queued.
     pub(super) fn queued(&self) -> usize {
         self.queued.len()
     }
 
-    /// Those that wait for their next attempt, and when the first one's is due.
+    /// Blocks that wait for their next attempt, and when the first is due.
     pub(super) fn backoff(&self) -> (usize, Option<Instant>) {
         (self.backoff.len(), self.backoff.peek().map(|Reverse((due, _))| *due))
     }

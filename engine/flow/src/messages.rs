@@ -1,15 +1,15 @@
-//! What shards send each other over the mesh: asks from a batch's home to a block's owner, and the answers.
+//! Messages between shards: requests from the shard that assembles a batch to a block's owner, and the replies.
 //!
-//! The window travels with the letter, so exactly one shard can write to it at any time and no byte is copied from core
+//! The window travels with the message, so exactly one shard can write to it at any time and no byte is copied from core
 //! to core.
 
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Error, ShardId};
 use fuelrail_io::Window;
-use fuelrail_plan::brain::Source;
+use fuelrail_plan::planner::Source;
 use fuelrail_plan::schedule::UseTime;
 
-/// Where a block belongs, in its home: all that an answer must say to find its place.
+/// The span of a batch that a block fills. A reply carries it, so that the assembling shard finds the place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SpanId {
     /// The open batch.
@@ -20,10 +20,10 @@ pub(crate) struct SpanId {
     pub index: u32,
 }
 
-/// A home wants a block.
-pub(crate) struct Ask {
-    /// Who asks.
-    pub home: ShardId,
+/// A request for one block, from the shard that assembles its batch to the shard that owns it.
+pub(crate) struct BlockRequest {
+    /// The shard that assembles the batch and gets the reply.
+    pub assembler: ShardId,
     pub span: SpanId,
     pub block: BlockId,
     pub at: UseTime,
@@ -33,8 +33,8 @@ pub(crate) struct Ask {
     pub fresh: bool,
 }
 
-/// The owner's reply.
-pub(crate) struct Answer {
+/// The owner's reply to a [`BlockRequest`].
+pub(crate) struct BlockReply {
     pub span: SpanId,
     /// Full when `result` is `Ok`.
     pub window: Window,

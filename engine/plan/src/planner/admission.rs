@@ -1,25 +1,25 @@
-//! What keeps requests back although there is a place for them: the pace that a server asks for, and a server that is down.
+//! Admission control: holds requests back for the request rate after a 503 or 429, and while the server is down.
 //!
-//! Owns both. Never sees the queue: it gives leave for one request at a time, and says when to ask again.
+//! Owns the pace and the outage. Never sees the queue: it admits one request at a time, and says when to try again.
 
-use super::words::{Attempt, BrainConfig};
+use super::types::{Attempt, PlannerConfig};
 use crate::outage::Outage;
 use crate::pace::Pace;
 use core::fmt;
 use fuelrail_base::{BlockId, Duration, Instant, Kind};
 
-pub(super) struct Restraint {
+pub(super) struct Admission {
     pace: Pace,
     outage: Outage,
-    /// Leave was refused: ask again then.
+    /// The last request was not admitted: try again then.
     again_at: Option<Instant>,
     now: Instant,
 }
 
-impl Restraint {
-    pub(super) fn new(config: &BrainConfig) -> Restraint {
+impl Admission {
+    pub(super) fn new(config: &PlannerConfig) -> Admission {
         let limit = Duration::from_micros(config.retry.outage_limit_us);
-        Restraint {
+        Admission {
             pace: Pace::new(config.pace.clone(), config.shards),
             outage: Outage::new(limit, config.seed),
             again_at: None,
@@ -32,7 +32,7 @@ impl Restraint {
         self.outage.reached();
     }
 
-    /// A fetch failed. True when that is no attempt of its block: the server is down.
+    /// A fetch failed. True when the server is down, so that it does not count as an attempt of its block.
     pub(super) fn failed(
         &mut self,
         now: Instant,
@@ -51,19 +51,19 @@ impl Restraint {
                 false
             }
             Attempt::Excused => {
-                self.outage.unasked(now);
+                self.outage.unsent(now);
                 false
             }
         }
     }
 
-    /// One request at a time is sent, to see whether the server is there again.
+    /// The server is down: one request at a time is sent as a probe.
     pub(super) fn is_down(&self) -> bool {
         self.outage.is_open()
     }
 
-    /// Takes leave to send one request.
-    pub(super) fn leave(&mut self, now: Instant, round_trip: Duration) -> bool {
+    /// Admits one request now, or sets the time to try again.
+    pub(super) fn admit(&mut self, now: Instant, round_trip: Duration) -> bool {
         self.now = now;
         self.again_at = if self.outage.is_open() {
             if self.outage.probe(now) { None } else { self.outage.deadline() }
@@ -73,13 +73,13 @@ impl Restraint {
         self.again_at.is_none()
     }
 
-    /// The queue waits for leave, and for nothing else.
+    /// The queue waits to be admitted, and for nothing else.
     pub(super) fn holds_back(&self, now: Instant) -> bool {
         self.again_at.is_some_and(|at| at > now)
     }
 
-    /// Nothing waits for leave any more.
-    pub(super) fn rest(&mut self) {
+    /// Forgets the time to try again, before the queue is tried anew.
+    pub(super) fn clear(&mut self) {
         self.again_at = None;
     }
 
@@ -87,13 +87,13 @@ impl Restraint {
         self.again_at
     }
 
-    /// How long nothing was served, when that is too long: all that is asked for is to be given up. Told once.
+    /// How long nothing was served, once that exceeds the limit: everything requested is then given up. Returned once.
     pub(super) fn take_end(&mut self, now: Instant) -> Option<Duration> {
         self.outage.take_end(now)
     }
 }
 
-impl fmt::Display for Restraint {
+impl fmt::Display for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.outage.is_open() {
             write!(f, ", nothing served for {:.1} s", self.outage.age(self.now).as_secs_f64())?;

@@ -1,4 +1,4 @@
-//! What a brain is told and what it says: facts, commands, and the plain values around them.
+//! Facts a planner is told, commands it gives, its configuration and its counters.
 //!
 //! Owns no state. Everything here is small and copied.
 
@@ -11,32 +11,32 @@ use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
 
-/// Names the record of a block on its way, over all attempts; never again another record of the shard.
+/// Names the record of a block in flight, over all attempts. Never used again for another record of the shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct FetchId {
     /// Its place in the block table.
     pub place: u32,
-    /// Which of those that had this place.
+    /// Which record of those that have been in this place.
     pub serial: u32,
 }
 
-/// Those that wait for one block, each as it was handed in with [`Brain::ask`](super::Brain::ask).
+/// All waiters of one block, each as it was passed to [`Planner::ask`](super::Planner::ask).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiters<W> {
     /// The bytes land in its window.
     pub first: W,
-    /// They get copies.
+    /// Their windows get copies.
     pub others: Vec<W>,
 }
 
-/// What happened, as flow tells it.
+/// What happened in flow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Fact {
-    /// The batch has its slot; its asks follow.
+    /// The batch has its slot; [`Planner::ask`](super::Planner::ask) follows for each of its blocks.
     Opened(BatchSeq),
     /// There is no room for the batch now.
     NoRoom(BatchSeq),
-    /// Memory came home: room may have appeared.
+    /// Memory was returned: there may be room now.
     Room,
     /// All samples of a batch are in place (or given up).
     Ready(BatchSeq),
@@ -58,13 +58,13 @@ pub enum Fact {
         /// When it was the second request, before the first one's end: from the first request to that last byte.
         outran: Option<Duration>,
     },
-    /// No second request was sent for a fetch: the server has not come to its first one yet.
+    /// No second request was sent: the server has not started on the first one yet.
     Unhedged(FetchId),
-    /// Of the two requests of a fetch one ended in vain. The other goes on.
+    /// One of the two requests of a fetch failed. The other goes on.
     Halved {
         /// The fetch.
         fetch: FetchId,
-        /// Why, unless it was not looked at.
+        /// Why; `None` when the server did not process it.
         kind: Option<Kind>,
         /// It was the second.
         second: bool,
@@ -75,17 +75,17 @@ pub enum Fact {
         fetch: FetchId,
         /// Why.
         kind: Kind,
-        /// The server's own wish for a pause.
+        /// The pause that the server requested.
         retry_after: Option<Duration>,
         /// How the attempt weighs.
         attempt: Attempt,
     },
-    /// The transport did not come to it, and that is no failure of the object: the connection closed before the request was
-    /// looked at, or the disk has lost what was written.
+    /// The transport did not process it, which is no failure of the object: the connection closed before the server read the
+    /// request, or the disk has lost the block.
     Unserved {
         /// The fetch.
         fetch: FetchId,
-        /// It was closed for another fetch that had been hedged.
+        /// Its connection was closed for the sake of another, hedged fetch.
         displaced: bool,
     },
     /// The shard is about to sleep.
@@ -95,18 +95,18 @@ pub enum Fact {
 /// How a failed attempt weighs against the attempts its block has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempt {
-    /// It brought little or nothing: it counts.
+    /// Brought little or nothing: counts.
     Barren,
-    /// It brought enough new bytes to count as progress: counting starts anew.
+    /// Brought enough new bytes to count as progress: counting starts anew.
     Progress,
-    /// It does not count: the server had closed an idle connection before it looked at the request.
+    /// Does not count: the server had closed an idle connection before it read the request.
     Excused,
 }
 
-/// What flow shall do. Commands are carried out in the order given.
+/// What flow has to do. Commands are carried out in the order given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command<W> {
-    /// Find `bytes` of contiguous room for a batch, then ask for its blocks. Answer with `Opened` or `NoRoom`.
+    /// Find `bytes` of contiguous room for a batch, then request its blocks. Respond with `Opened` or `NoRoom`.
     Open {
         /// The batch.
         seq: BatchSeq,
@@ -115,12 +115,12 @@ pub enum Command<W> {
     },
     /// Copy a cached block into the window of its waiter, and hand that back.
     Serve {
-        /// Who waits for it.
+        /// The waiter.
         waiter: W,
         /// The cached block.
         block: BlockId,
     },
-    /// Bring the block, or what is missing of it, into the window of its first waiter. Answer with `Landed`, `Failed` or `Unserved`.
+    /// Fetch the block, or what is missing of it, into the window of its first waiter. Respond with `Landed`, `Failed` or `Unserved`.
     Start {
         /// The fetch.
         fetch: FetchId,
@@ -130,7 +130,7 @@ pub enum Command<W> {
         from: Origin,
     },
     /// Request the block of a fetch under way a second time, over another connection, or what is missing of it instead of the
-    /// first time. Answer with `Unhedged`, `Halved` or as to `Start`.
+    /// first time. Respond with `Unhedged`, `Halved` or as to `Start`.
     Hedge {
         /// The fetch.
         fetch: FetchId,
@@ -145,7 +145,7 @@ pub enum Command<W> {
     Deliver {
         /// The block.
         block: BlockId,
-        /// All who wait for it.
+        /// All waiters.
         waiters: Waiters<W>,
         /// Where the first one's bytes came from.
         source: Source,
@@ -156,7 +156,7 @@ pub enum Command<W> {
     Refuse {
         /// The block.
         block: BlockId,
-        /// All who wait for it.
+        /// All waiters.
         waiters: Waiters<W>,
         /// How many attempts were made.
         attempts: u32,
@@ -165,21 +165,21 @@ pub enum Command<W> {
     },
 }
 
-/// Where a block is brought from.
+/// Where a block is fetched from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The bucket, or the folder in its place. Fails as servers do.
     Bucket,
-    /// The disk, where it lies there. The bucket is asked for what the disk has lost.
+    /// The disk, at this spot. What the disk has lost is fetched from the bucket.
     Disk(Spot),
 }
 
-/// Where a landed block stays.
+/// Where a landed block is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
     /// In the RAM cache.
     Ram,
-    /// On disk. How that ends is told to the [tier](super::Brain::spill).
+    /// On disk. How that ends is told to the [tier](super::Planner::spill).
     Disk {
         /// The segment.
         segment: SegmentId,
@@ -199,7 +199,7 @@ pub enum GivenUp {
     Late(Duration),
 }
 
-/// Where the bytes of an answer came from.
+/// Where the bytes of a block came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// Fetched for this waiter.
@@ -208,13 +208,13 @@ pub enum Source {
     Cache,
     /// Read from local disk.
     Disk,
-    /// Fetched or read for another one of the same time.
+    /// Fetched or read for another waiter at the same time.
     Shared,
 }
 
-/// Plain configuration of one brain.
+/// Plain configuration of one planner.
 #[derive(Clone, Debug)]
-pub struct BrainConfig {
+pub struct PlannerConfig {
     /// Which shard this is.
     pub shard: ShardId,
     /// How many there are.
@@ -225,17 +225,17 @@ pub struct BrainConfig {
     pub policy: PolicyName,
     /// This shard's share of the cache, payload bytes.
     pub cache_bytes: u64,
-    /// Bytes a cached block counts at least, which bounds how many there are; zero where all blocks there are may be cached.
+    /// Bytes a cached block counts at least, which bounds their number; zero where all blocks may be cached.
     pub cached_block_bytes_min: u64,
     /// The disk below the cache, if there is one.
     pub spill: Option<SpillConfig>,
     /// This shard's room for batches, bytes.
     pub batch_room_bytes: u64,
-    /// Epochs the next use of a block is looked for.
+    /// Epochs in which the next use of a block is searched.
     pub horizon_epochs: u64,
-    /// How often to try again.
+    /// How often to retry.
     pub retry: RetryConfig,
-    /// Where the rate of requests is written down that a server asks for: shared by all shards.
+    /// The request rate after throttling, shared by all shards.
     pub pace: Ledger,
     /// How many connections and requests at once.
     pub window: WindowConfig,
@@ -245,16 +245,16 @@ pub struct BrainConfig {
     pub seed: u64,
 }
 
-/// Counters of one brain since its start.
+/// Counters of one planner since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BrainStats {
-    /// Blocks asked for.
+pub struct PlannerStats {
+    /// Blocks requested.
     pub asks: u64,
     /// … served from the cache.
     pub hits: u64,
     /// … served by a fetch already under way.
     pub shared: u64,
-    /// Payload bytes asked for.
+    /// Payload bytes requested.
     pub asked_bytes: u64,
     /// Payload bytes served from the cache.
     pub hit_bytes: u64,
@@ -270,6 +270,6 @@ pub struct BrainStats {
     pub evictions: u64,
     /// Times the server asked to slow down.
     pub throttled: u64,
-    /// What the disk brought and took.
+    /// Counters of the disk tier.
     pub spill: SpillStats,
 }

@@ -1,6 +1,6 @@
-//! A tap on a shard's ring: the simulated ring, and whether a shard asleep in it would be woken at this instant.
+//! A ring probe: the simulated ring with counters, and whether a shard asleep in it would be woken at this instant.
 //!
-//! Also where the ring's canaries sit.
+//! Also holds the ring's canaries.
 
 use crate::canary::Canary;
 use fuelrail_base::{Duration, Instant, Result};
@@ -14,7 +14,7 @@ const LOST_RECEIVE: u64 = 7;
 const LATENESS: Duration = Duration::from_secs(600);
 
 /// A simulated ring that counts.
-pub(crate) struct TapRing {
+pub(crate) struct ProbedRing {
     inner: SimRing,
     pushes: u64,
     pops: u64,
@@ -24,13 +24,13 @@ pub(crate) struct TapRing {
     canary: Option<Canary>,
 }
 
-impl TapRing {
-    pub(crate) fn new(inner: SimRing, canary: Option<Canary>) -> TapRing {
-        TapRing { inner, pushes: 0, pops: 0, receives: 0, until: None, canary }
+impl ProbedRing {
+    pub(crate) fn new(inner: SimRing, canary: Option<Canary>) -> ProbedRing {
+        ProbedRing { inner, pushes: 0, pops: 0, receives: 0, until: None, canary }
     }
 
     /// Whether the shard that sleeps in this ring would be woken now: by a completion, a wake or its timer. If so the
-    /// waker is disarmed, as the shard does first when it wakes; a shard must not be turned without this, or wakes that
+    /// waker is disarmed, as the shard does first when it wakes; a shard must not iterate without this, or wakes that
     /// it loses would be found by chance.
     pub(crate) fn wakes(&mut self) -> bool {
         let waker = self.inner.waker();
@@ -58,7 +58,7 @@ impl TapRing {
     }
 }
 
-impl Ring for TapRing {
+impl Ring for ProbedRing {
     fn now(&self) -> Instant {
         self.inner.now()
     }

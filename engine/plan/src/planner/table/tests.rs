@@ -42,7 +42,7 @@ impl Model {
 
     /// One that was sent.
     fn any_sent(&self, prng: &mut Prng) -> Option<Listed> {
-        let sent: Vec<_> = self.of(|state| matches!(state, State::Sent(_) | State::Doomed(_))).collect();
+        let sent: Vec<_> = self.of(|state| matches!(state, State::Sent(_) | State::LastAttempt(_))).collect();
         (!sent.is_empty()).then(|| sent[prng.below(sent.len() as u64) as usize].clone())
     }
 
@@ -99,11 +99,11 @@ impl Model {
             6 => self.wake(table, prng.chance(0.5)),
             _ if prng.chance(0.05) => {
                 let (waiting, until) = (table.end_waiting(Duration::from_secs(1)), Duration::from_secs(1));
-                let sent = |state| matches!(state, State::Sent(_) | State::Doomed(_));
+                let sent = |state| matches!(state, State::Sent(_) | State::LastAttempt(_));
                 assert_eq!(waiting.len(), self.of(|state| !sent(state)).count());
                 waiting.into_iter().for_each(|fetch| self.take(table, fetch));
                 self.list.iter_mut().filter(|listed| listed.state == State::Sent(Origin::Bucket)).for_each(|listed| {
-                    listed.state = State::Doomed(until);
+                    listed.state = State::LastAttempt(until);
                 });
             }
             _ => {}
@@ -127,7 +127,7 @@ impl Model {
 
 #[test]
 fn records_walk_through_their_states_as_a_list_says() {
-    let (mut dooms, mut probes) = (0, 0);
+    let (mut last_attempts, mut probes) = (0, 0);
     for seed in 0..200 {
         let (mut table, mut model, mut prng) = (BlockTable::new(), Model::default(), Prng::new(seed));
         for waiter in 0..600 {
@@ -144,11 +144,11 @@ fn records_walk_through_their_states_as_a_list_says() {
             for listed in &model.list {
                 assert_eq!(table.get(listed.fetch).state(), listed.state, "seed {seed}");
             }
-            dooms += count(|state| matches!(state, State::Doomed(_)));
+            last_attempts += count(|state| matches!(state, State::LastAttempt(_)));
             probes += model.list.iter().filter(|listed| listed.probes > 0).count();
         }
     }
-    assert!(dooms > 100 && probes > 100, "{dooms} {probes}");
+    assert!(last_attempts > 100 && probes > 100, "{last_attempts} {probes}");
 }
 
 #[test]

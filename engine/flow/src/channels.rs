@@ -1,0 +1,152 @@
+//! Channels between shards: a bounded lane for requests and one for replies in each direction of every pair.
+//!
+//! An assembling shard keeps at most as many requests open with one owner as a lane holds, so a reply always finds room: the
+//! channels cannot deadlock, however short the lanes are. Further requests wait in the assembling shard.
+
+use crate::assemble::BadSamples;
+use crate::messages::{BlockReply, BlockRequest};
+use fuelrail_base::BlockId;
+use fuelrail_base::canary::{self, Mistake};
+use fuelrail_base::limits::{LANE_ENTRIES, LANE_ENTRIES_PER_SHARD};
+use fuelrail_io::{Receiver, Sender, Waker, lane};
+use std::collections::VecDeque;
+
+/// One shard's ends of the channels to all others.
+pub struct ChannelEnds {
+    /// By peer; the place of the shard itself is empty. Empty where shards keep nothing for each other.
+    peers: Vec<Option<Peer>>,
+    /// Entries of each lane.
+    entries: usize,
+    /// Requests for blocks of the shard itself: they do not travel.
+    pub(crate) own: VecDeque<BlockRequest>,
+}
+
+struct Peer {
+    requests_out: Sender<BlockRequest>,
+    requests_in: Receiver<BlockRequest>,
+    replies_out: Sender<BlockReply>,
+    replies_in: Receiver<BlockReply>,
+    /// Asks not sent yet.
+    backlog: VecDeque<BlockRequest>,
+    /// Asks sent and not answered.
+    open: usize,
+    /// Messages were sent that the peer has not been woken for.
+    unwoken: bool,
+}
+
+/// Whether shards keep blocks for each other, in RAM, on disk or in quarantine: then every block has one owner.
+#[must_use]
+pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples) -> bool {
+    cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
+}
+
+/// Builds the channels between `shards` shards; without `owners` there are none. Where
+/// [none keeps a block for others](keep_for_others), each shard fetches the blocks of its own batches.
+#[must_use]
+pub fn channels(shards: u16, owners: bool) -> Vec<ChannelEnds> {
+    let n = usize::from(shards);
+    let ends = |peers, entries| ChannelEnds { peers, entries, own: VecDeque::with_capacity(1024) };
+    if !owners {
+        return (0..n).map(|_| ends(Vec::new(), 0)).collect();
+    }
+    let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
+    let mut ends: Vec<ChannelEnds> = (0..n).map(|_| ends((0..n).map(|_| None).collect(), entries)).collect();
+    for (i, j) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))) {
+        let ((requests, requests_in), (replies, replies_in)) = (lane(entries), lane(entries));
+        let ((requests_back, requests_back_in), (replies_back, replies_back_in)) = (lane(entries), lane(entries));
+        ends[i].peers[j] = Some(Peer::new((requests, requests_back_in), (replies, replies_back_in)));
+        ends[j].peers[i] = Some(Peer::new((requests_back, requests_in), (replies_back, replies_in)));
+    }
+    ends
+}
+
+impl Peer {
+    fn new(
+        (requests_out, requests_in): (Sender<BlockRequest>, Receiver<BlockRequest>),
+        (replies_out, replies_in): (Sender<BlockReply>, Receiver<BlockReply>),
+    ) -> Peer {
+        Peer { requests_out, requests_in, replies_out, replies_in, backlog: VecDeque::new(), open: 0, unwoken: false }
+    }
+}
+
+impl ChannelEnds {
+    /// Sets the waker that is called when a message comes.
+    pub fn set_waker(&self, waker: &Waker) {
+        for peer in self.peers.iter().flatten() {
+            peer.requests_in.set_waker(waker.clone());
+            peer.replies_in.set_waker(waker.clone());
+        }
+    }
+
+    /// Bytes of the lanes that this shard sends on, while they are empty.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let sending = |peer: &Peer| {
+            peer.requests_out.room() * size_of::<BlockRequest>() + peer.replies_out.room() * size_of::<BlockReply>()
+        };
+        self.peers.iter().flatten().map(sending).sum::<usize>() as u64
+    }
+
+    /// The shard that owns a block, if it is another one.
+    pub(crate) fn owner(&self, block: BlockId) -> Option<usize> {
+        let shards = u16::try_from(self.peers.len()).ok().filter(|shards| *shards > 0)?;
+        let owner = usize::from(block.owner(shards).0);
+        self.peers[owner].as_ref().map(|_| owner)
+    }
+
+    /// Puts a request in the queue for its owner.
+    pub(crate) fn request(&mut self, owner: usize, request: BlockRequest) {
+        if canary::on(Mistake::MeshLoses) && request.span.sample == 2 {
+            return;
+        }
+        self.peers[owner].as_mut().expect("requests of the shard itself are in `own`").backlog.push_back(request);
+    }
+
+    /// Sends queued requests as far as there is room, and wakes every peer once for all messages since the last call.
+    pub(crate) fn flush(&mut self) {
+        for peer in self.peers.iter_mut().flatten() {
+            while peer.open < self.entries {
+                let Some(request) = peer.backlog.pop_front() else { break };
+                if let Err(request) = peer.requests_out.push(request) {
+                    peer.backlog.push_front(request);
+                    break;
+                }
+                peer.open += 1;
+                peer.unwoken = true;
+            }
+            if core::mem::take(&mut peer.unwoken) {
+                peer.requests_out.wake();
+            }
+        }
+    }
+
+    /// Sends a reply; [`flush`](ChannelEnds::flush) wakes the peer. Dropped when the peer has ended.
+    pub(crate) fn reply(&mut self, assembler: usize, reply: BlockReply) {
+        let peer = self.peers[assembler].as_mut().expect("the shard takes its own replies itself");
+        peer.unwoken = true;
+        if peer.replies_out.push(reply).is_err() {
+            assert!(peer.replies_out.is_closed(), "open requests are bounded by the lane, so a reply has room");
+        }
+    }
+
+    /// The next request for a block of this shard.
+    pub(crate) fn next_request(&mut self) -> Option<BlockRequest> {
+        self.own.pop_front().or_else(|| self.peers.iter_mut().flatten().find_map(|p| p.requests_in.recv()))
+    }
+
+    /// The next reply from any peer.
+    pub(crate) fn next_reply(&mut self) -> Option<BlockReply> {
+        self.peers.iter_mut().flatten().find_map(|p| {
+            let reply = p.replies_in.recv()?;
+            p.open -= 1;
+            Some(reply)
+        })
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        let open: usize = self.peers.iter().flatten().map(|p| p.open).sum();
+        let queued: usize = self.peers.iter().flatten().map(|p| p.backlog.len()).sum();
+        format!("channels: {open} requests open with other shards, {queued} not sent yet")
+    }
+}
