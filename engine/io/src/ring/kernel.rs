@@ -10,8 +10,8 @@ use std::path::Path;
 
 use fuelrail_base::{Duration, Instant, Result};
 
-use super::desk::Desk;
 use super::file::{FileOptions, files_open, open_file};
+use super::op_table::OpTable;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
@@ -32,9 +32,9 @@ pub trait Backend {
     /// Which sockets it works with.
     const BLOCKING: Blocking;
 
-    fn desk(&self) -> &Desk<Self::Held>;
+    fn ops(&self) -> &OpTable<Self::Held>;
 
-    fn desk_mut(&mut self) -> &mut Desk<Self::Held>;
+    fn ops_mut(&mut self) -> &mut OpTable<Self::Held>;
 
     /// What it keeps of a file, which was opened, made and checked as the other arguments say.
     fn hold_file(
@@ -64,7 +64,7 @@ pub trait Backend {
     fn start(&mut self, name: Name);
 
     /// Asks for an operation back that is marked as cancelled; perhaps not for the first time.
-    fn ask_back(&mut self, name: Name);
+    fn request_cancel(&mut self, name: Name);
 
     /// Hands over what is queued, where that can be done without waiting.
     fn submit(&mut self) {}
@@ -120,33 +120,33 @@ impl<B: Backend> KernelRing<B> {
 
     fn take_in(&mut self, held: B::Held, is_file: bool) -> Result<Name> {
         let full = |_| if is_file { files_open() } else { sockets_open() };
-        let id = self.backend.desk_mut().take_in(held, is_file).map_err(full)?;
-        self.backend.taken_in(id).inspect_err(|_| drop(self.backend.desk_mut().discard(id)))?;
+        let id = self.backend.ops_mut().take_in(held, is_file).map_err(full)?;
+        self.backend.taken_in(id).inspect_err(|_| drop(self.backend.ops_mut().discard(id)))?;
         Ok(id)
     }
 
-    fn ask_back(&mut self, name: Name) {
-        if self.backend.desk_mut().mark_cancelled(name) {
-            self.backend.ask_back(name);
+    fn request_cancel(&mut self, name: Name) {
+        if self.backend.ops_mut().mark_cancelled(name) {
+            self.backend.request_cancel(name);
         }
     }
 
     /// Closes a socket or a file; in a forked child it stays open, because the parent's may be registered under it.
     fn put_away(&mut self, id: Name) {
         if self.guard.holds() {
-            self.backend.desk_mut().close(id).into_iter().for_each(|name| self.ask_back(name));
+            self.backend.ops_mut().close(id).into_iter().for_each(|name| self.request_cancel(name));
             self.close_idle();
         }
     }
 
     fn close_idle(&mut self) {
-        while let Some((index, held)) = self.backend.desk_mut().take_closable() {
+        while let Some((index, held)) = self.backend.ops_mut().take_closable() {
             self.backend.end(index, held);
         }
     }
 
     /// Enters the back-end, and with `may_sleep` sleeps until a completion or a wake, at most for `limit`.
-    fn turn(&mut self, may_sleep: bool, limit: Option<Duration>) -> Result<()> {
+    fn enter_and_reap(&mut self, may_sleep: bool, limit: Option<Duration>) -> Result<()> {
         let sleep = may_sleep && self.waker.arm();
         let outcome = self.backend.enter(sleep, limit);
         if may_sleep {
@@ -160,13 +160,13 @@ impl<B: Backend> KernelRing<B> {
     fn drain(&mut self) -> bool {
         let deadline = monotonic_now().after(DRAIN_PATIENCE);
         loop {
-            let out = self.backend.desk().out(|_| true);
+            let out = self.backend.ops().out(|_| true);
             if out.is_empty() && self.backend.is_quiet() {
                 return true;
             }
-            out.into_iter().for_each(|name| self.ask_back(name));
+            out.into_iter().for_each(|name| self.request_cancel(name));
             self.backend.submit();
-            if monotonic_now() > deadline || self.turn(true, Some(Duration::from_millis(50))).is_err() {
+            if monotonic_now() > deadline || self.enter_and_reap(true, Some(Duration::from_millis(50))).is_err() {
                 return false;
             }
         }
@@ -190,7 +190,7 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
-        if !self.backend.desk_mut().has_place_for_file() {
+        if !self.backend.ops_mut().has_place_for_file() {
             return Err(files_open());
         }
         let fd = open_file(directory, path, options)?;
@@ -207,9 +207,9 @@ impl<B: Backend> Ring for KernelRing<B> {
         if !self.backend.admits(&op) {
             return Err(Full(op));
         }
-        let (name, flies) = self.backend.desk_mut().book(op, token)?;
+        let (name, submits) = self.backend.ops_mut().register(op, token)?;
         // What a forked child queues would be submitted by the parent.
-        if flies && self.guard.holds() {
+        if submits && self.guard.holds() {
             self.backend.start(name);
         }
         Ok(name.into())
@@ -217,28 +217,28 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn cancel(&mut self, op: OpId) {
         if self.guard.holds() {
-            self.ask_back(op.into());
+            self.request_cancel(op.into());
         }
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
         self.guard.check()?;
         let now = monotonic_now();
-        self.backend.desk_mut().submitting(now);
+        self.backend.ops_mut().submitting(now);
         self.backend.submit();
         let limit = until.map(|until| until.since(now));
-        let may_sleep = !self.backend.desk_mut().has_ready() && limit != Some(Duration::ZERO);
-        let outcome = self.turn(may_sleep, limit);
+        let may_sleep = !self.backend.ops_mut().has_ready() && limit != Some(Duration::ZERO);
+        let outcome = self.enter_and_reap(may_sleep, limit);
         self.close_idle();
         outcome
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.backend.desk_mut().pop()
+        self.backend.ops_mut().pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.backend.desk().in_flight
+        self.backend.ops().in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -250,7 +250,7 @@ impl<B: Backend> Ring for KernelRing<B> {
             backend: B::NAME,
             abilities: self.abilities.used.clone(),
             refusals: self.abilities.refusals.clone(),
-            counts: self.backend.desk().counts,
+            counts: self.backend.ops().counts,
         }
     }
 }

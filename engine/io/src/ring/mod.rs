@@ -21,11 +21,11 @@ use crate::wake::Waker;
 mod bells;
 mod calls;
 pub(crate) mod choice;
-mod desk;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
 mod kernel;
+mod op_table;
 pub(crate) mod opening;
 pub(crate) mod poll;
 mod requests;

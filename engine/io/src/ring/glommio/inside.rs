@@ -21,7 +21,7 @@ use super::files::{Answer, Job, Paper};
 use crate::clock::monotonic_now;
 use crate::ring::Op;
 use crate::ring::bells::Bells;
-use crate::ring::desk::Desk;
+use crate::ring::op_table::OpTable;
 use crate::ring::table::Name;
 use crate::ring::uring::UringConfig;
 use crate::ring::wires::Wires;
@@ -39,7 +39,7 @@ impl From<OwnedFd> for Holding {
 }
 
 pub(super) struct Inside {
-    pub(super) desk: Desk<Holding>,
+    pub(super) ops: OpTable<Holding>,
     /// Describes the one operation that is being tried.
     wires: Wires,
     /// Operations on each side of each connection, the first of them being worked on, at the number of their bell. May name
@@ -66,7 +66,7 @@ impl Inside {
         // SAFETY: the descriptor is open and given up here: the stream is its only owner from now on.
         let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
         let mut inside = Inside {
-            desk: Desk::new(entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(entries, config.sockets, monotonic_now()),
             wires: Wires::new(1),
             queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
             jobs: (0..entries).map(|_| None).collect(),
@@ -90,7 +90,7 @@ impl Inside {
         let mut backlog = core::mem::take(&mut self.backlog);
         for name in backlog.drain(..) {
             // Landed already: asked back before it was begun.
-            let Some((op, held)) = self.desk.flight(name) else { continue };
+            let Some((op, held)) = self.ops.flight(name) else { continue };
             let copied = match op {
                 Op::WriteAt { from, start, .. } => from.len() - *start,
                 _ => 0,
@@ -108,11 +108,11 @@ impl Inside {
             };
             match started {
                 Ok(job) => {
-                    self.desk.counts.copied_bytes += copied as u64;
+                    self.ops.counts.copied_bytes += copied as u64;
                     self.jobs[name.index as usize] = Some((name, job));
                     self.look_at_job(name.index);
                 }
-                Err(errno) => self.desk.land(name, -errno),
+                Err(errno) => self.ops.complete(name, -errno),
             }
         }
         self.backlog = backlog;
@@ -126,8 +126,8 @@ impl Inside {
             self.rung = rung;
             return false;
         }
-        let before = self.desk.in_flight;
-        self.desk.begin_turn(monotonic_now());
+        let before = self.ops.in_flight;
+        self.ops.begin_iteration(monotonic_now());
         let (first_job, wake) = (self.first_job(), self.first_job() + self.jobs.len() as u32);
         for number in rung.drain(..) {
             if number < first_job {
@@ -139,7 +139,7 @@ impl Inside {
             }
         }
         self.rung = rung;
-        core::mem::take(&mut self.woken) | (self.desk.in_flight < before)
+        core::mem::take(&mut self.woken) | (self.ops.in_flight < before)
     }
 
     /// Until something came back or a waker woke us, or `limit` is over.
@@ -160,7 +160,7 @@ impl Inside {
     /// Works on one side of a connection until it has nothing more to do, or has to wait.
     fn work(&mut self, number: u32) {
         while let Some(name) = self.queues[number as usize].front().copied() {
-            let step = match self.desk.flight(name) {
+            let step = match self.ops.flight(name) {
                 // Came back already: asked for.
                 None => Poll::Ready(None),
                 Some((op, Some(Holding::Conn(conn)))) => {
@@ -172,7 +172,7 @@ impl Inside {
             let Poll::Ready(result) = step else { return };
             self.queues[number as usize].pop_front();
             if let Some(result) = result {
-                self.desk.land(name, result);
+                self.ops.complete(name, result);
             }
         }
     }
@@ -183,11 +183,11 @@ impl Inside {
         let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
         let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
         self.jobs[index as usize] = None;
-        let result = match (result, self.desk.flight(name).map(|(op, _)| op)) {
+        let result = match (result, self.ops.flight(name).map(|(op, _)| op)) {
             (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
                 // The books move the cursor.
                 into.read_in(&bytes);
-                self.desk.counts.copied_bytes += bytes.len() as u64;
+                self.ops.counts.copied_bytes += bytes.len() as u64;
                 bytes.len() as i32
             }
             (Ok(Answer::Count(n)), _) => n as i32,
@@ -195,7 +195,7 @@ impl Inside {
                 *facts = found;
                 result
             }
-            (Ok(Answer::Opened(paper)), _) => match self.desk.opened(name, Holding::Paper(paper)) {
+            (Ok(Answer::Opened(paper)), _) => match self.ops.opened(name, Holding::Paper(paper)) {
                 Ok(_) => 0,
                 Err(holding) => {
                     self.end(holding);
@@ -205,7 +205,7 @@ impl Inside {
             (Err(errno), _) => -errno,
             (Ok(Answer::Bytes(_) | Answer::Facts(..)), other) => unreachable!("an answer to {other:?}"),
         };
-        self.desk.land(name, result);
+        self.ops.complete(name, result);
     }
 
     /// Takes in what wakers wrote, and listens for more.
@@ -214,15 +214,15 @@ impl Inside {
         let mut context = Context::from_waker(self.bells.waker(number));
         let mut rings = [0; 64];
         while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut rings) {
-            self.desk.counts.wakes += (n / size_of::<u64>()) as u64;
+            self.ops.counts.wakes += (n / size_of::<u64>()) as u64;
             self.woken = true;
         }
     }
 
     /// Asks for an operation back: at once, unless it is on a file and under way, when it takes the time it takes.
-    pub(super) fn ask_back(&mut self, name: Name) {
+    pub(super) fn request_cancel(&mut self, name: Name) {
         if self.jobs[name.index as usize].is_none() {
-            self.desk.land(name, -libc::ECANCELED);
+            self.ops.complete(name, -libc::ECANCELED);
         }
     }
 
@@ -250,9 +250,9 @@ impl Inside {
 
     /// Closes everything. Nothing may be under way. In the executor's context.
     pub(super) async fn close_all(&mut self) {
-        let all: Vec<Name> = self.desk.holdings().map(|(id, _)| id).collect();
+        let all: Vec<Name> = self.ops.holdings().map(|(id, _)| id).collect();
         for id in all {
-            self.desk.discard(id).into_iter().for_each(|holding| self.end(holding));
+            self.ops.discard(id).into_iter().for_each(|holding| self.end(holding));
         }
         self.close_ended().await;
     }

@@ -19,9 +19,9 @@ use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 use self::files::{Paper, errno};
 use self::inside::{Holding, Inside};
 use self::polling::Judged;
-use super::desk::Desk;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::op_table::OpTable;
 use super::socket::Blocking;
 use super::table::Name;
 use super::uring::{Mode, UringConfig, refusal};
@@ -94,12 +94,12 @@ impl Backend for Glommio {
     const NAME: &'static str = "glommio";
     const BLOCKING: Blocking = Blocking::No;
 
-    fn desk(&self) -> &Desk<Holding> {
-        &self.inside.desk
+    fn ops(&self) -> &OpTable<Holding> {
+        &self.inside.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Holding> {
-        &mut self.inside.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Holding> {
+        &mut self.inside.ops
     }
 
     /// glommio opens it once more, for itself.
@@ -134,20 +134,20 @@ impl Backend for Glommio {
         self.inside.backlog.push(name);
     }
 
-    fn ask_back(&mut self, name: Name) {
-        self.inside.ask_back(name);
+    fn request_cancel(&mut self, name: Name) {
+        self.inside.request_cancel(name);
     }
 
     /// Works on what is queued and looks at what came back.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         let inside = &mut self.inside;
-        inside.desk.counts.enters += 1;
+        inside.ops.counts.enters += 1;
         self.executor.run(async {
             // The executor has looked at its rings on the way in.
             inside.submit();
             let came = inside.collect();
-            if sleep && !came && !inside.desk.has_ready() {
-                inside.desk.counts.sleeps += 1;
+            if sleep && !came && !inside.ops.has_ready() {
+                inside.ops.counts.sleeps += 1;
                 inside.stay(limit).await;
             }
             inside.unlisten();

@@ -20,9 +20,9 @@ use self::epoll::Epoll;
 use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
 use super::calls::on_socket;
-use super::desk::Desk;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::op_table::OpTable;
 use super::opening::Opening;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
@@ -54,7 +54,7 @@ pub type PollRing = KernelRing<Poll>;
 
 /// The way to the kernel through epoll.
 pub struct Poll {
-    desk: Desk<Held>,
+    ops: OpTable<Held>,
     lines: Lines,
     epoll: Epoll,
     pool: Pool,
@@ -80,7 +80,7 @@ impl PollRing {
             epoll.add(fd, WAKE).map_err(|errno| Error::from_errno(Kind::Environment, "polling an eventfd", errno))?;
         }
         let poll = Poll {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
             lines: Lines::new(config.sockets + RING_FILES_MAX),
             epoll,
             pool: Pool::new(waker.clone()),
@@ -108,7 +108,7 @@ impl Poll {
     fn serve_next(&mut self, index: u32, inward: bool) -> bool {
         let line = self.lines.line(index);
         let Some(name) = line.way(inward).queue.front().copied() else { return false };
-        let Some((op, Some(Held::Sock(sock)))) = self.desk.flight(name) else {
+        let Some((op, Some(Held::Sock(sock)))) = self.ops.flight(name) else {
             unreachable!("{name:?} waits on a socket")
         };
         let asked = match op {
@@ -123,37 +123,37 @@ impl Poll {
         if result == -libc::EAGAIN {
             line.way(inward).open = false;
             if line.watched {
-                self.desk.counts.enters += 1;
+                self.ops.counts.enters += 1;
                 return false;
             }
             line.watched = true;
             match self.epoll.add(&sock.fd, u64::from(index)) {
                 Ok(()) => {
-                    self.desk.counts.enters += 2;
+                    self.ops.counts.enters += 2;
                     return false;
                 }
                 Err(errno) => result = -errno,
             }
         }
-        self.desk.counts.enters += 1;
+        self.ops.counts.enters += 1;
         line.way(inward).queue.pop_front();
         if line.drained() && (1..asked as i64).contains(&i64::from(result)) {
             line.way(inward).open = false;
         }
-        self.desk.land(name, result);
+        self.ops.complete(name, result);
         true
     }
 
     /// Looks at epoll, and sleeps in it at most `limit`.
     fn look(&mut self, limit: Option<Duration>) -> Result<()> {
-        self.desk.counts.enters += 1;
-        self.desk.counts.sleeps += u64::from(limit != Some(Duration::ZERO));
+        self.ops.counts.enters += 1;
+        self.ops.counts.sleeps += u64::from(limit != Some(Duration::ZERO));
         let waited = self.epoll.wait(limit);
-        self.desk.begin_turn(monotonic_now());
+        self.ops.begin_iteration(monotonic_now());
         waited.map_err(|errno| Error::from_errno(Kind::Environment, "waiting with epoll", errno))?;
         for event in self.epoll.events() {
             match event.number {
-                WAKE => self.desk.counts.wakes += 1,
+                WAKE => self.ops.counts.wakes += 1,
                 index => self.lines.note(index as u32, event),
             }
         }
@@ -166,16 +166,16 @@ impl Poll {
         self.pool.collect(&mut outcomes);
         for Outcome { name, op, result } in outcomes.drain(..) {
             self.put_back(name, op);
-            let opened = self.desk.opening(name).and_then(Opening::take_fd);
-            let file = opened.map(|fd| self.desk.opened(name, Held::File(Arc::new(File::from(fd)))));
+            let opened = self.ops.opening(name).and_then(Opening::take_fd);
+            let file = opened.map(|fd| self.ops.opened(name, Held::File(Arc::new(File::from(fd)))));
             let full = file.is_some_and(|file| file.is_err());
-            self.desk.land(name, if full { -libc::EMFILE } else { result });
+            self.ops.complete(name, if full { -libc::EMFILE } else { result });
         }
         self.outcomes = outcomes;
     }
 
     fn put_back(&mut self, name: Name, op: Op) {
-        if let Some((place, _)) = self.desk.flight(name) {
+        if let Some((place, _)) = self.ops.flight(name) {
             *place = op;
         }
     }
@@ -186,12 +186,12 @@ impl Backend for Poll {
     const NAME: &'static str = "poll";
     const BLOCKING: Blocking = Blocking::No;
 
-    fn desk(&self) -> &Desk<Held> {
-        &self.desk
+    fn ops(&self) -> &OpTable<Held> {
+        &self.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Held> {
-        &mut self.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Held> {
+        &mut self.ops
     }
 
     fn hold_file(&mut self, fd: OwnedFd, _: Option<&OwnDirectory>, _: &Path, _: &FileOptions) -> Result<Held> {
@@ -218,7 +218,7 @@ impl Backend for Poll {
     }
 
     fn start(&mut self, name: Name) {
-        let Some((op, held)) = self.desk.flight(name) else { unreachable!("{name:?} was just registered") };
+        let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
         let file = match held {
             Some(Held::File(file)) => Some(file.clone()),
             Some(Held::Sock(_)) => {
@@ -234,16 +234,16 @@ impl Backend for Poll {
     }
 
     /// Brings an operation home, unless a thread has begun it.
-    fn ask_back(&mut self, name: Name) {
-        if let Some((op, Some(Held::Sock(_)))) = self.desk.flight(name) {
+    fn request_cancel(&mut self, name: Name) {
+        if let Some((op, Some(Held::Sock(_)))) = self.ops.flight(name) {
             let index = op.holding().index;
             self.lines.give_up(index, name);
-            return self.desk.land(name, -libc::ECANCELED);
+            return self.ops.complete(name, -libc::ECANCELED);
         }
         let pushed = self.jobs.iter().position(|job| job.name == name).map(|at| self.jobs.remove(at));
         if let Some(job) = pushed.or_else(|| self.pool.take_back(name)) {
             self.put_back(name, job.op);
-            self.desk.land(name, -libc::ECANCELED);
+            self.ops.complete(name, -libc::ECANCELED);
         }
     }
 
@@ -254,7 +254,7 @@ impl Backend for Poll {
 
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         // What is done already is handed over first; but never twice without a look at what else has come.
-        self.overdue = self.desk.has_ready() && !self.overdue;
+        self.overdue = self.ops.has_ready() && !self.overdue;
         if self.overdue {
             return Ok(());
         }

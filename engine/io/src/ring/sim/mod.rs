@@ -189,8 +189,8 @@ impl Ring for SimRing {
         op.check();
         let mut world = self.world.borrow_mut();
         let seat = world.seat(self.id);
-        let (name, flies) = seat.desk.book(op, token)?;
-        if flies {
+        let (name, submits) = seat.ops.register(op, token)?;
+        if submits {
             seat.queued.push(name);
         }
         Ok(name.into())
@@ -199,7 +199,7 @@ impl Ring for SimRing {
     fn cancel(&mut self, op: OpId) {
         let mut world = self.world.borrow_mut();
         let seat = world.seat(self.id);
-        if seat.desk.mark_cancelled(op.into()) {
+        if seat.ops.mark_cancelled(op.into()) {
             seat.cancels.push((op.into(), false));
         }
     }
@@ -211,11 +211,11 @@ impl Ring for SimRing {
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.world.borrow_mut().seat(self.id).desk.pop()
+        self.world.borrow_mut().seat(self.id).ops.pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.world.borrow_mut().seat(self.id).desk.in_flight
+        self.world.borrow_mut().seat(self.id).ops.in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -227,7 +227,7 @@ impl Ring for SimRing {
             backend: "sim",
             abilities: vec!["virtual time"],
             refusals: Vec::new(),
-            counts: self.world.borrow_mut().seat(self.id).desk.counts,
+            counts: self.world.borrow_mut().seat(self.id).ops.counts,
         }
     }
 }

@@ -13,8 +13,8 @@ use super::conn::{Conn, FlightKey, Phase};
 use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
-use crate::ring::desk::Desk;
 use crate::ring::file::{FileOptions, files_open};
+use crate::ring::op_table::OpTable;
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
 use crate::ring::{FileId, SockId};
@@ -72,7 +72,7 @@ pub(super) enum Held {
 }
 
 pub(super) struct Seat {
-    pub(super) desk: Desk<Held>,
+    pub(super) ops: OpTable<Held>,
     pub(super) waker: Waker,
     /// Pushed, not submitted.
     pub(super) queued: Vec<Name>,
@@ -168,7 +168,7 @@ impl World {
 
     pub(super) fn add_ring(&mut self, entries: u32, sockets: u32, waker: Waker) -> usize {
         self.seats.push(Some(Seat {
-            desk: Desk::new(entries, sockets, self.now),
+            ops: OpTable::new(entries, sockets, self.now),
             waker,
             queued: Vec::new(),
             cancels: Vec::new(),
@@ -187,7 +187,7 @@ impl World {
             self.unstage(key);
         }
         let Some(seat) = self.seats[ring].take() else { return };
-        for (_, held) in seat.desk.holdings() {
+        for (_, held) in seat.ops.holdings() {
             self.let_go(held);
         }
     }
@@ -197,13 +197,13 @@ impl World {
     }
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
-        let others = self.seat(ring).desk.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
+        let others = self.seat(ring).ops.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
         if others && self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
             return Err(Error::from_errno(Kind::Environment, "opening a socket", libc::EMFILE));
         }
         let conn = self.next_conn;
-        let id = self.seat(ring).desk.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
+        let id = self.seat(ring).ops.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
         self.next_conn += 1;
         self.conns.insert(conn, Conn::default());
         Ok(id.into())
@@ -211,7 +211,7 @@ impl World {
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
         let held = self.open_there(path, options)?;
-        self.seat(ring).desk.take_in(held, true).map(FileId::from).map_err(|held| {
+        self.seat(ring).ops.take_in(held, true).map(FileId::from).map_err(|held| {
             self.let_go(&held);
             files_open()
         })
@@ -228,8 +228,8 @@ impl World {
     /// Closes a socket or a file.
     pub(super) fn close(&mut self, ring: usize, id: Name) {
         let seat = self.seat(ring);
-        for name in seat.desk.close(id) {
-            seat.desk.mark_cancelled(name);
+        for name in seat.ops.close(id) {
+            seat.ops.mark_cancelled(name);
             seat.cancels.push((name, true));
         }
         self.close_idle(ring);
@@ -244,8 +244,8 @@ impl World {
         };
         let notified = seat.waker.is_notified();
         seat.waker.disarm();
-        seat.desk.submitting(now);
-        seat.desk.counts.wakes += u64::from(notified);
+        seat.ops.submitting(now);
+        seat.ops.counts.wakes += u64::from(notified);
         for name in queued.iter().copied() {
             self.submit((ring, name.to_bits()));
         }
@@ -254,11 +254,11 @@ impl World {
         }
         self.reap(ring);
         let seat = self.seat(ring);
-        let sleeps = !seat.desk.has_ready() && !notified && until.is_none_or(|until| until > now);
+        let sleeps = !seat.ops.has_ready() && !notified && until.is_none_or(|until| until > now);
         seat.wanted = if sleeps { until } else { None };
         seat.sleeps = sleeps;
-        seat.desk.counts.sleeps += u64::from(sleeps);
-        seat.desk.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
+        seat.ops.counts.sleeps += u64::from(sleeps);
+        seat.ops.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
     }
 
     fn reap(&mut self, ring: usize) {
@@ -278,15 +278,15 @@ impl World {
             }
         }
         let seat = self.seat(ring);
-        seat.desk.begin_turn(now);
+        seat.ops.begin_iteration(now);
         for (name, result) in landed {
-            seat.desk.land(name, result);
+            seat.ops.complete(name, result);
         }
         self.close_idle(ring);
     }
 
     fn close_idle(&mut self, ring: usize) {
-        while let Some((_, held)) = self.seat(ring).desk.take_closable() {
+        while let Some((_, held)) = self.seat(ring).ops.take_closable() {
             self.let_go(&held);
         }
     }

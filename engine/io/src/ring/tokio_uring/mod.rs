@@ -21,8 +21,8 @@ use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedOneshot};
 
 use super::bells::Bells;
-use super::desk::Desk;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
@@ -43,7 +43,7 @@ pub struct TokioUring {
 
 /// What a turn of the runtime works on.
 struct Inside {
-    desk: Desk<Descriptor>,
+    ops: OpTable<Descriptor>,
     /// What the kernel reads while an operation flies.
     wires: Wires,
     /// The operations in the runtime's hands, by their place in the table. They own nothing: no drop of one, or of the runtime, can
@@ -115,7 +115,7 @@ impl TokioUringRing {
         }
         let entries = config.entries as usize;
         let inside = Inside {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
             wires: Wires::new(config.entries),
             flights: (0..entries).map(|_| None).collect(),
             bells: Bells::new(config.entries),
@@ -132,11 +132,11 @@ impl Inside {
     /// Gives everything queued to the runtime, in whose context this must be called. Requests that found the submission
     /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
     fn submit(&mut self) -> bool {
-        let Inside { desk, wires, flights, bells, backlog, unwanted, .. } = self;
+        let Inside { ops, wires, flights, bells, backlog, unwanted, .. } = self;
         let any = !backlog.is_empty() || !unwanted.is_empty();
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
-            let Some((op, held)) = desk.flight(name) else { continue };
+            let Some((op, held)) = ops.flight(name) else { continue };
             let (entry, _) = request(name, op, held, false, wires, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
             let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
@@ -161,25 +161,25 @@ impl Inside {
         if self.rung.is_empty() {
             return false;
         }
-        self.desk.begin_turn(monotonic_now());
+        self.ops.begin_iteration(monotonic_now());
         for number in self.rung.drain(..) {
             let Some(flight) = &mut self.flights[number as usize] else { continue };
             let mut context = Context::from_waker(self.bells.waker(number));
             let Poll::Ready((name, result)) = Pin::new(flight).poll(&mut context) else { continue };
             self.flights[number as usize] = None;
-            if result == -libc::ECANCELED && !self.desk.is_cancelled(name) {
+            if result == -libc::ECANCELED && !self.ops.is_cancelled(name) {
                 // It was on the same descriptor as one that was asked back, and nothing was moved: it goes again.
                 self.backlog.push(name);
                 continue;
             }
-            let opened = result >= 0 && self.desk.opening(name).is_some();
+            let opened = result >= 0 && self.ops.opening(name).is_some();
             // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
             let fd = opened.then(|| unsafe { OwnedFd::from_raw_fd(result) });
             let result = fd.map_or(result, |fd| {
                 patient(&fd);
-                self.desk.opened(name, fd.into()).map_or(-libc::EMFILE, |_| 0)
+                self.ops.opened(name, fd.into()).map_or(-libc::EMFILE, |_| 0)
             });
-            self.desk.land(name, result);
+            self.ops.complete(name, result);
         }
         true
     }
@@ -227,7 +227,7 @@ impl Inside {
             Poll::Pending => false,
             Poll::Ready(Ok(mut guard)) => {
                 guard.clear_ready();
-                self.desk.counts.wakes += 1;
+                self.ops.counts.wakes += 1;
                 // Asked again, so that the next edge finds this stay.
                 let _ = self.wakes.poll_read_ready(context);
                 true
@@ -243,12 +243,12 @@ impl Backend for TokioUring {
     const NAME: &'static str = "tokio-uring";
     const BLOCKING: Blocking = Blocking::Yes;
 
-    fn desk(&self) -> &Desk<Descriptor> {
-        &self.inside.desk
+    fn ops(&self) -> &OpTable<Descriptor> {
+        &self.inside.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Descriptor> {
-        &mut self.inside.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Descriptor> {
+        &mut self.inside.ops
     }
 
     fn end(&mut self, _: u32, held: Descriptor) {
@@ -260,11 +260,11 @@ impl Backend for TokioUring {
     }
 
     /// At once when the kernel does not know it yet.
-    fn ask_back(&mut self, name: Name) {
-        let Inside { desk, flights, unwanted, .. } = &mut self.inside;
+    fn request_cancel(&mut self, name: Name) {
+        let Inside { ops, flights, unwanted, .. } = &mut self.inside;
         if flights[name.index as usize].is_none() {
-            desk.land(name, -libc::ECANCELED);
-        } else if let Some((_, Some(held))) = desk.flight(name)
+            ops.complete(name, -libc::ECANCELED);
+        } else if let Some((_, Some(held))) = ops.flight(name)
             && !unwanted.contains(&held.fd.as_raw_fd())
         {
             unwanted.push(held.fd.as_raw_fd());
@@ -274,8 +274,8 @@ impl Backend for TokioUring {
     /// Submits what is queued and looks at what came back.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         let inside = &mut self.inside;
-        inside.desk.counts.enters += 1;
-        inside.desk.counts.sleeps += u64::from(sleep);
+        inside.ops.counts.enters += 1;
+        inside.ops.counts.sleeps += u64::from(sleep);
         self.runtime.block_on(async {
             let submitted = inside.submit();
             if sleep {

@@ -19,8 +19,8 @@ use fuelrail_base::{Duration, Error, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::Opened;
-use super::desk::Desk;
 use super::kernel::{Backend, KernelRing};
+use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
@@ -40,7 +40,7 @@ pub type UringRing = KernelRing<Uring>;
 
 /// The way to the kernel through io_uring.
 pub struct Uring {
-    desk: Desk<Descriptor>,
+    ops: OpTable<Descriptor>,
     wires: Wires,
     /// Keeps registered memory mapped.
     registered: Option<Arc<Mapping>>,
@@ -77,7 +77,7 @@ impl UringRing {
         let Opened { ring, fixed_files, registered, abilities } = setup::open(config, kernel)?;
         let waker = Waker::eventfd()?;
         let uring = Uring {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
             wires: Wires::new(config.entries),
             registered,
             fixed: fixed_files,
@@ -95,7 +95,7 @@ impl UringRing {
 impl Uring {
     fn enqueue(&mut self, entry: squeue::Entry) {
         if self.backlog.is_empty() {
-            // SAFETY: every address in `entry` belongs to an operation in `desk`, to `wires` or to `waker`; the ring
+            // SAFETY: every address in `entry` belongs to an operation in `ops`, to `wires` or to `waker`; the ring
             // keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
@@ -105,11 +105,11 @@ impl Uring {
     }
 
     fn enter_once(&mut self, sleep: bool, limit: Option<Duration>) -> core::result::Result<(), i32> {
-        self.desk.counts.enters += 1;
+        self.ops.counts.enters += 1;
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
         let outcome = if sleep {
-            self.desk.counts.sleeps += 1;
+            self.ops.counts.sleeps += 1;
             let spec = limit.map(|limit| types::Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos()));
             let mut args = types::SubmitArgs::new();
             if let Some(spec) = &spec {
@@ -141,19 +141,19 @@ impl Uring {
         while let Some((name, fd)) = self.opened.pop() {
             patient(&fd);
             let raw = fd.as_raw_fd();
-            let file = self.desk.opened(name, fd.into()).ok();
+            let file = self.ops.opened(name, fd.into()).ok();
             let registered = file.filter(|file| self.register(file.index, raw).is_ok());
             if registered.is_none()
-                && let Some(opening) = self.desk.opening(name)
+                && let Some(opening) = self.ops.opening(name)
             {
                 opening.file = None;
             }
             if registered.is_none()
                 && let Some(file) = file
             {
-                self.desk.discard(file.into());
+                self.ops.discard(file.into());
             }
-            self.desk.land(name, if registered.is_some() { 0 } else { -libc::EMFILE });
+            self.ops.complete(name, if registered.is_some() { 0 } else { -libc::EMFILE });
         }
     }
 }
@@ -163,16 +163,16 @@ impl Backend for Uring {
     const NAME: &'static str = "uring";
     const BLOCKING: Blocking = Blocking::Yes;
 
-    fn desk(&self) -> &Desk<Descriptor> {
-        &self.desk
+    fn ops(&self) -> &OpTable<Descriptor> {
+        &self.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Descriptor> {
-        &mut self.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Descriptor> {
+        &mut self.ops
     }
 
     fn taken_in(&mut self, id: Name) -> Result<()> {
-        self.desk.held(id).map_or(Ok(()), |held| self.register(id.index, held.fd.as_raw_fd()))
+        self.ops.held(id).map_or(Ok(()), |held| self.register(id.index, held.fd.as_raw_fd()))
     }
 
     fn end(&mut self, index: u32, held: Descriptor) {
@@ -183,13 +183,13 @@ impl Backend for Uring {
     }
 
     fn start(&mut self, name: Name) {
-        let Some((op, held)) = self.desk.flight(name) else { unreachable!("{name:?} was just registered") };
+        let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
         let (entry, fixed) = request(name, op, held, self.fixed, &mut self.wires, self.registered.as_deref());
-        self.desk.counts.fixed_receives += u64::from(fixed);
+        self.ops.counts.fixed_receives += u64::from(fixed);
         self.enqueue(entry);
     }
 
-    fn ask_back(&mut self, name: Name) {
+    fn request_cancel(&mut self, name: Name) {
         self.enqueue(opcode::AsyncCancel::new(name.to_bits()).build().user_data(CANCEL));
     }
 
@@ -239,22 +239,22 @@ impl Backend for Uring {
 
     /// Takes all completions the kernel has posted.
     fn reap(&mut self) {
-        self.desk.begin_turn(monotonic_now());
+        self.ops.begin_iteration(monotonic_now());
         for entry in self.ring.completion() {
             let result = entry.result();
             match entry.user_data() {
                 CANCEL => {}
                 WAKE => {
-                    self.desk.counts.wakes += 1;
+                    self.ops.counts.wakes += 1;
                     self.wake_polled = cqueue::more(entry.flags());
                 }
                 bits => {
                     let name = Name::from_bits(bits);
-                    if result >= 0 && self.desk.opening(name).is_some() {
+                    if result >= 0 && self.ops.opening(name).is_some() {
                         // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
                         self.opened.push((name, unsafe { OwnedFd::from_raw_fd(result) }));
                     } else {
-                        self.desk.land(name, result);
+                        self.ops.complete(name, result);
                     }
                 }
             }
