@@ -126,7 +126,7 @@ impl<'v, V: Venue> Stage<'v, V> {
         received(self.run(Op::Recv { sock, into }))
     }
 
-    /// Closes, waits until everything is back, and checks the books: operations, memory.
+    /// Closes, waits until everything is back, and checks the counts: operations, memory.
     pub(super) fn strike(mut self) {
         self.quiet();
         let counts = self.ring.facts().counts;

@@ -1,7 +1,7 @@
 //! Bells: how a runtime tells a ring which of its operations to look at again.
 //!
 //! Each operation has a bell for life, at its place in the table: the waker its future is polled with. A bell that rings
-//! writes its number down once and wakes whoever has entered the runtime, so that a turn looks at what moved instead
+//! writes its number down once and wakes whoever has entered the runtime, so that a iteration looks at what moved instead
 //! of at everything. Nothing is allocated after the start.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -161,7 +161,7 @@ impl Op {
 /// waiting for the shard to wake for `reaped - submitted`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
-    /// Given to [`Ring::push`]; precise to one turn of the loop.
+    /// Given to [`Ring::push`]; precise to one iteration of the loop.
     pub pushed: Instant,
     /// Handed to the kernel.
     pub submitted: Instant,

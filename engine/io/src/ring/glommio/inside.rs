@@ -1,4 +1,4 @@
-//! What a stay in the executor works on: the books, the connections' queues, the files' jobs and the bells of all of them.
+//! What one stay in the executor works on: the op table, the connections' queues, the files' jobs and the bells of all of them.
 //!
 //! Bells are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
 //! for each operation (its job, when it is on a file), then one for the waker. Operations on one side of a connection
@@ -50,7 +50,7 @@ pub(super) struct Inside {
     bells: Bells,
     /// Bells that rang, kept for its memory.
     rung: Vec<u32>,
-    /// Operations to be begun by the next turn.
+    /// Operations to be begun by the next iteration.
     pub(super) backlog: Vec<Name>,
     /// What wakers write to.
     wakes: UnixStream,
@@ -185,7 +185,7 @@ impl Inside {
         self.jobs[index as usize] = None;
         let result = match (result, self.ops.flight(name).map(|(op, _)| op)) {
             (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
-                // The books move the cursor.
+                // The op table moves the cursor.
                 into.read_in(&bytes);
                 self.ops.counts.copied_bytes += bytes.len() as u64;
                 bytes.len() as i32

@@ -63,7 +63,7 @@ pub struct Poll {
     outcomes: Vec<Outcome>,
     /// Describes the one operation that is being tried.
     wires: Wires,
-    /// The last turn did not look at epoll, because there was something to do anyway.
+    /// The last iteration did not look at epoll, because there was something to do anyway.
     overdue: bool,
 }
 

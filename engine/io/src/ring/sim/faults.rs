@@ -10,7 +10,7 @@ pub struct SimFaults {
     pub short_receive: f64,
     /// A send takes fewer bytes than it was given.
     pub short_send: f64,
-    /// The completions of one turn are shuffled.
+    /// The completions of one iteration are shuffled.
     pub reorder: f64,
     /// An operation fails for the moment (`EINTR`, `EAGAIN`, `ENOBUFS`); nothing is moved, trying again may work.
     pub transient_errno: f64,
@@ -34,7 +34,7 @@ pub struct SimFaults {
     /// No descriptor is left for a file, or for a socket (`EMFILE`); not for the only socket of a ring, which has nothing to
     /// wait for then.
     pub no_descriptor: f64,
-    /// The queue of completions overflows: of those of one turn some come with the next, and nothing is submitted before.
+    /// The queue of completions overflows: of those of one iteration some come with the next, and nothing is submitted before.
     pub overflow: f64,
 }
 
@@ -69,7 +69,7 @@ pub struct SimCounts {
     pub short_receives: u64,
     /// Sends cut short.
     pub short_sends: u64,
-    /// Turns whose completions were shuffled into another order.
+    /// Iterations whose completions were shuffled into another order.
     pub reorders: u64,
     /// Operations failed for the moment.
     pub transient_errnos: u64,
@@ -89,6 +89,6 @@ pub struct SimCounts {
     pub no_memory: u64,
     /// Sockets and files refused for want of a descriptor.
     pub no_descriptor: u64,
-    /// Turns of which some completions came later.
+    /// Iterations of which some completions came later.
     pub overflows: u64,
 }

@@ -26,7 +26,7 @@ impl World {
     pub(super) fn perform(&mut self, key: FlightKey) {
         if self.strikes(self.faults.no_memory) && self.flight(key).is_some() {
             self.counts.no_memory += 1;
-            return self.land(key, -libc::ENOMEM);
+            return self.complete(key, -libc::ENOMEM);
         }
         let Some((op, held)) = self.flight(key) else { return };
         let Some(&mut Held::Conn(conn)) = held else { return self.start_disk(key) };
@@ -34,7 +34,7 @@ impl World {
         if self.prng.chance(self.faults.transient_errno) {
             self.counts.transient_errnos += 1;
             let errno = self.pick(&[libc::EINTR, libc::EAGAIN, libc::ENOBUFS]);
-            return self.land(key, -errno);
+            return self.complete(key, -errno);
         }
         if self.prng.chance(self.faults.fatal_errno) {
             self.counts.fatal_errnos += 1;
@@ -43,7 +43,7 @@ impl World {
                 false => self.pick(&[libc::ECONNRESET, libc::ETIMEDOUT, libc::EPIPE]),
             };
             self.snap(conn, errno);
-            return self.land(key, -errno);
+            return self.complete(key, -errno);
         }
         match self.flight(key).map(|(op, _)| op) {
             Some(Op::Connect { addr, .. }) => {
@@ -76,7 +76,7 @@ impl World {
     pub(super) fn finish_disk(&mut self, key: FlightKey, mark: u64) {
         if self.prng.chance(self.faults.disk_errno) {
             self.counts.disk_errnos += 1;
-            return self.land(key, -libc::EIO);
+            return self.complete(key, -libc::EIO);
         }
         if let Some((Op::Open(opening), _)) = self.flight(key) {
             let path = opening.path().to_owned();
@@ -114,7 +114,7 @@ impl World {
                 unreachable!("{op:?} is not about a file")
             }
         };
-        self.land(key, result.map_or_else(|errno| -errno, |n| n as i32));
+        self.complete(key, result.map_or_else(|errno| -errno, |n| n as i32));
     }
 
     fn finish_open(&mut self, key: FlightKey, path: &Path) {
@@ -130,7 +130,7 @@ impl World {
             // What else an opening meets here is that no descriptor is left.
             Err(_) => -libc::EMFILE,
         };
-        self.land(key, result);
+        self.complete(key, result);
     }
 
     /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.
@@ -149,9 +149,9 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.phase {
             Phase::Fresh => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Connecting => return self.land(key, -libc::EALREADY),
-            Phase::Open => return self.land(key, -libc::EISCONN),
+            Phase::Broken(errno) => return self.complete(key, -errno),
+            Phase::Connecting => return self.complete(key, -libc::EALREADY),
+            Phase::Open => return self.complete(key, -libc::EISCONN),
         }
         conn.phase = Phase::Connecting;
         let (after, result) = self.host.connect(id, addr, self.now);
@@ -163,8 +163,8 @@ impl World {
         let Some(conn) = self.conns.get(&id) else { return };
         match conn.phase {
             Phase::Open => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Fresh | Phase::Connecting => return self.land(key, -libc::ENOTCONN),
+            Phase::Broken(errno) => return self.complete(key, -errno),
+            Phase::Fresh | Phase::Connecting => return self.complete(key, -libc::ENOTCONN),
         }
         let mut n = bytes.len();
         if n > 1 && self.prng.chance(self.faults.short_send) {
@@ -174,7 +174,7 @@ impl World {
         let mut replies = Replies::default();
         self.host.receive(id, &bytes[..n], self.now, &mut replies);
         self.schedule_replies(id, replies);
-        self.land(key, n as i32);
+        self.complete(key, n as i32);
     }
 
     fn schedule_replies(&mut self, id: u64, replies: Replies) {
@@ -205,7 +205,7 @@ impl World {
                 Ok(available) => self.receive(key, id, available),
                 Err(errno) => -errno,
             };
-            self.land(key, result);
+            self.complete(key, result);
         }
     }
 
@@ -243,11 +243,11 @@ impl World {
 
     pub(super) fn cancel_now(&mut self, key: FlightKey) {
         if self.unstage(key) {
-            self.land(key, -libc::ECANCELED);
+            self.complete(key, -libc::ECANCELED);
         }
     }
 
-    /// Takes a submitted operation out of whatever it waits for; false when it has landed.
+    /// Takes a submitted operation out of whatever it waits for; false when it has completed.
     pub(super) fn unstage(&mut self, key: FlightKey) -> bool {
         match self.stages.remove(&key) {
             Some(Stage::Scheduled(event, conn)) => {
@@ -272,9 +272,9 @@ impl World {
         self.stages.insert(key, Stage::Scheduled(event, conn));
     }
 
-    pub(super) fn land(&mut self, (ring, bits): FlightKey, result: i32) {
+    pub(super) fn complete(&mut self, (ring, bits): FlightKey, result: i32) {
         if let Some(seat) = self.seats[ring].as_mut() {
-            seat.landed.push((Name::from_bits(bits), result));
+            seat.completed.push((Name::from_bits(bits), result));
         }
     }
 

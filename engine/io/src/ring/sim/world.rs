@@ -53,7 +53,7 @@ impl Events {
     }
 }
 
-/// Where an operation is that has been submitted and has not landed.
+/// Where an operation is that has been submitted and has not completed.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// An event will move it on; a connect also names its connection.
@@ -79,7 +79,7 @@ pub(super) struct Seat {
     /// To be cancelled at the next submission; the flag says whether its socket is closing.
     pub(super) cancels: Vec<(Name, bool)>,
     /// Done, not seen by the ring.
-    pub(super) landed: Vec<(Name, i32)>,
+    pub(super) completed: Vec<(Name, i32)>,
     /// Some of them did not fit into its queue of completions.
     overflown: bool,
     /// The last wait found no completion and no wake-up, and its deadline was in the future.
@@ -150,7 +150,7 @@ impl World {
                 if let Some(conn) = self.conns.get_mut(&conn) {
                     conn.phase = result.map_or_else(Phase::Broken, |()| Phase::Open);
                 }
-                self.land(key, result.map_or_else(|errno| -errno, |()| 0));
+                self.complete(key, result.map_or_else(|errno| -errno, |()| 0));
             }
             Event::Arrive(id, reply) => {
                 if let Some(conn) = self.conns.get_mut(&id) {
@@ -172,7 +172,7 @@ impl World {
             waker,
             queued: Vec::new(),
             cancels: Vec::new(),
-            landed: Vec::new(),
+            completed: Vec::new(),
             overflown: false,
             sleeps: false,
             wanted: None,
@@ -263,23 +263,23 @@ impl World {
 
     fn reap(&mut self, ring: usize) {
         let now = self.now;
-        let mut landed = core::mem::take(&mut self.seat(ring).landed);
-        let overflows = landed.len() > 1 && self.strikes(self.faults.overflow);
+        let mut completed = core::mem::take(&mut self.seat(ring).completed);
+        let overflows = completed.len() > 1 && self.strikes(self.faults.overflow);
         self.seat(ring).overflown = overflows;
         if overflows {
             self.counts.overflows += 1;
-            let fit = 1 + self.prng.below(landed.len() as u64 - 1) as usize;
-            self.seat(ring).landed = landed.split_off(fit);
+            let fit = 1 + self.prng.below(completed.len() as u64 - 1) as usize;
+            self.seat(ring).completed = completed.split_off(fit);
         }
-        if landed.len() > 1 && self.prng.chance(self.faults.reorder) {
+        if completed.len() > 1 && self.prng.chance(self.faults.reorder) {
             self.counts.reorders += 1;
-            for i in (1..landed.len()).rev() {
-                landed.swap(i, self.prng.below(i as u64 + 1) as usize);
+            for i in (1..completed.len()).rev() {
+                completed.swap(i, self.prng.below(i as u64 + 1) as usize);
             }
         }
         let seat = self.seat(ring);
         seat.ops.begin_iteration(now);
-        for (name, result) in landed {
+        for (name, result) in completed {
             seat.ops.complete(name, result);
         }
         self.close_idle(ring);

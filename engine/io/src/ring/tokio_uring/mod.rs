@@ -2,10 +2,10 @@
 //!
 //! The runtime is entered by each wait and left when something happened; completions come through its driver. Requests
 //! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and memory,
-//! deferred completions, and one system call a turn (it sleeps in epoll and enters io_uring besides).
+//! deferred completions, and one system call a iteration (it sleeps in epoll and enters io_uring besides).
 //!
 //! The runtime's driver frees what an operation owns before it has asked the kernel to let go, so here operations own
-//! nothing: their memory stays in the ring's books until they come back, and the runtime is dropped only when all have.
+//! nothing: their memory stays in the op table until they complete, and the runtime is dropped only when all have.
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +41,7 @@ pub struct TokioUring {
     runtime: Runtime,
 }
 
-/// What a turn of the runtime works on.
+/// What a iteration of the runtime works on.
 struct Inside {
     ops: OpTable<Descriptor>,
     /// What the kernel reads while an operation flies.
@@ -52,9 +52,9 @@ struct Inside {
     bells: Bells,
     /// Bells that rang, kept for its memory.
     rung: Vec<u32>,
-    /// Operations to be submitted by the next turn.
+    /// Operations to be submitted by the next iteration.
     backlog: Vec<Name>,
-    /// Descriptors whose operations are to be asked back by the next turn.
+    /// Descriptors whose operations are to be asked back by the next iteration.
     unwanted: Vec<RawFd>,
     wakes: AsyncFd<WakeEvent>,
 }
@@ -196,7 +196,7 @@ impl Inside {
         .await;
     }
 
-    /// Once through the driver without sleeping. What completes meanwhile may be seen by the next turn only.
+    /// Once through the driver without sleeping. What completes meanwhile may be seen by the next iteration only.
     async fn pass(&mut self, submitted: bool) {
         let mut passed = false;
         core::future::poll_fn(|context| {

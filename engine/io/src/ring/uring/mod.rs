@@ -1,4 +1,4 @@
-//! The io_uring back-end: one ring per shard, one system call per turn of its loop.
+//! The io_uring back-end: one ring per shard, one system call per iteration of its loop.
 //!
 //! Operations live in a table of fixed capacity that never moves; their index and generation travel through the kernel
 //! as user data. The memory an operation names belongs to the operation, which stays in the table until its completion
