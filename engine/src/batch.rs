@@ -140,7 +140,7 @@ impl Batch {
     /// to disk from here, it waits until they are: milliseconds, and only soon after the batch was delivered.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        while self.inner.slot.is_lent() {
+        while self.inner.slot.is_read_pinned() {
             std::thread::sleep(LENT_LOOK);
         }
         &mut self.inner.slot

@@ -245,7 +245,7 @@ impl AssembleStage {
         let open = &mut self.open[batch];
         let parts = &mut open.lists.windows[open.lists.samples[at as usize].parts.clone()];
         // Blocks of other samples of the batch may be lent at any moment from now on: that must not matter any more.
-        if !parts.iter_mut().flatten().all(Window::end_loans) {
+        if !parts.iter_mut().flatten().all(Window::try_unpin) {
             return self.postponed.push((batch, at));
         }
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));

@@ -56,10 +56,10 @@ impl Scatter {
     /// An empty list over this scratch memory; head pieces fill it from byte 0.
     ///
     /// # Panics
-    /// When the scratch memory is lent.
+    /// When the scratch memory is read-pinned.
     #[must_use]
     pub fn new(scratch: Slot) -> Scatter {
-        assert!(!scratch.is_lent(), "scratch memory is not received into while it is lent");
+        assert!(!scratch.is_read_pinned(), "no receive goes into scratch memory that is read-pinned");
         Scatter(Box::new(Places { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
@@ -81,9 +81,9 @@ impl Scatter {
     /// Gives the window back when the list is full or there would be nothing to fill.
     ///
     /// # Panics
-    /// When the window is lent.
+    /// When the window is read-pinned.
     pub fn push_body(&mut self, mut window: Window, at_most: usize) -> Result<(), Window> {
-        assert!(window.end_loans(), "a receive fills no window while bytes of its slot are lent");
+        assert!(window.try_unpin(), "a receive fills no window while its slot is read-pinned");
         let asked = at_most.min(window.room());
         if asked == 0 || self.0.pieces.is_full() {
             return Err(window);

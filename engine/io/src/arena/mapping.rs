@@ -50,7 +50,7 @@ impl Mapping {
     pub(crate) fn at(&self, offset: u64, len: usize) -> NonNull<u8> {
         let fits = usize::try_from(offset).ok().and_then(|o| o.checked_add(len)).is_some_and(|end| end <= self.len);
         assert!(fits, "{offset}+{len} lies outside the mapping");
-        // SAFETY: checked to lie inside the mapping; whoever uses the address holds the mapping through its home.
+        // SAFETY: checked to lie inside the mapping; whoever uses the address holds the mapping through its remote free list.
         unsafe { self.base.add(offset as usize) }
     }
 
@@ -103,7 +103,7 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: the range was mapped and belongs to this value. Every slot, window and operation holds
-        // this mapping through its home, and every ring that registered it holds it too, so nobody can reach it now.
+        // this mapping through its remote free list, and every ring that registered it holds it too, so nobody can reach it now.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fuelrail_base::Result;
 
-use crate::home::Home;
 use crate::region::Region;
+use crate::remote_free::RemoteFreeList;
 
 mod budget;
 mod config;
@@ -26,7 +26,7 @@ pub(crate) use mapping::Mapping;
 #[derive(Clone, Debug)]
 pub struct Arena {
     mapping: Arc<Mapping>,
-    homes: Arc<[Arc<Home>]>,
+    remotes: Arc<[Arc<RemoteFreeList>]>,
     report: Arc<ArenaReport>,
 }
 
@@ -42,8 +42,8 @@ impl Arena {
         let ranges = config.ranges(mapping.len as u64);
         let regions: Vec<Region> =
             ranges.map(|range| Region::new(mapping.clone(), range.start, range.end - range.start, slots)).collect();
-        let homes = regions.iter().map(Region::home).collect();
-        Ok((Arena { mapping, homes, report: Arc::new(report) }, regions))
+        let remotes = regions.iter().map(Region::remote).collect();
+        Ok((Arena { mapping, remotes, report: Arc::new(report) }, regions))
     }
 
     /// What was mapped.
@@ -55,7 +55,7 @@ impl Arena {
     /// Slots of all regions that are still held by someone.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.homes.iter().map(|home| home.outstanding()).sum()
+        self.remotes.iter().map(|remote| remote.outstanding()).sum()
     }
 
     /// Where the mapping begins, and how many bytes it has: for registering it with a device, which must end before this
@@ -67,10 +67,10 @@ impl Arena {
 
     /// The same, region by region.
     pub fn region_spans(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
-        let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.homes.len() - 1);
+        let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.remotes.len() - 1);
         let aside = self.report.aside_bytes as usize;
         let bytes = move |n| if n == last && aside > 0 { aside } else { region };
-        (0..self.homes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
+        (0..self.remotes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
     }
 
     /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.

@@ -11,7 +11,7 @@ use super::stage::{Stage, all_home, received};
 use super::venue::{Script, Venue, recital};
 use crate::ring::file::FileOptions;
 use crate::ring::{Done, FileId, Op, Ring};
-use crate::slot::{Filling, Lent, Window};
+use crate::slot::{Filling, ReadPin, Window};
 
 /// To be made and written.
 pub(super) const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
@@ -28,11 +28,11 @@ impl<V: Venue> Stage<'_, V> {
         self.ring.open(path, &options).expect_err("it cannot be opened so")
     }
 
-    /// These bytes, lent, and the filling they lie in.
-    pub(super) fn holding(&mut self, bytes: &[u8]) -> (Lent, Filling) {
+    /// A read pin on these bytes, and the filling they lie in.
+    pub(super) fn holding(&mut self, bytes: &[u8]) -> (ReadPin, Filling) {
         let (mut window, filling) = self.room(bytes.len());
         window.put(bytes);
-        (window.lend(), filling)
+        (window.read_pin(), filling)
     }
 
     /// An empty window of `len` bytes, padded to so many, at an address that suits every disk.
@@ -248,7 +248,7 @@ pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(stage: &mut Stage<'_
     let bytes = content(9, 2 * BLOCK);
     let mut window = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
     window.put(&bytes);
-    stage.push(Op::WriteAt { file, offset: 0, from: window.lend(), start: 0 });
+    stage.push(Op::WriteAt { file, offset: 0, from: window.read_pin(), start: 0 });
     stage.written();
     drop(window);
     let into = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
@@ -304,8 +304,8 @@ pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(stage: &mut Stage<
                 (op, result) => panic!("{op:?}: {result:?}"),
             }
         }
-        let back = |filling: Filling| filling.seal().is_ok_and(|slot| !slot.is_lent());
-        assert!(fillings.into_iter().all(back), "windows or loans did not come back");
+        let back = |filling: Filling| filling.seal().is_ok_and(|slot| !slot.is_read_pinned());
+        assert!(fillings.into_iter().all(back), "windows or read pins did not come back");
     }
     stage.ring.close_file(file);
 }
@@ -404,7 +404,7 @@ pub(super) fn dropped_over_files_memory_is_left_alone<V: Venue>(venue: &mut V) {
     let mut slots = Vec::new();
     for filling in fillings {
         let mut slot = filling.seal().expect("the dropped ring kept a window");
-        assert!(!slot.is_lent(), "the dropped ring kept a loan");
+        assert!(!slot.is_read_pinned(), "the dropped ring kept a read pin");
         slot[..].fill(0xEE);
         slots.push(slot);
     }

@@ -8,9 +8,9 @@ mod bytes;
 mod files;
 mod fork;
 mod life;
-mod loans;
 mod opening;
 mod peers;
+mod read_pins;
 mod stage;
 mod venue;
 mod waking;
@@ -44,8 +44,8 @@ pub fn suite<V: Venue>() -> Vec<Check<V>> {
         16 files: what_is_written_is_read a_file_ends_where_it_ends files_open_as_they_are_asked_to
             files_run_out_and_come_back direct_access_is_aligned_or_refused sockets_and_files_together;
         16 life: cancel_races_lose_nothing close_with_operations_in_flight sockets_run_out_and_come_back;
-        16 loans: lent_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_lent
-            a_lent_write_asked_back_gives_its_bytes_back a_padded_window_is_written_and_read_whole;
+        16 read_pins: pinned_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_pinned
+            a_cancelled_write_gives_its_read_pin_back a_padded_window_is_written_and_read_whole;
         16 opening: a_file_is_marked_by_what_was_written an_operation_opens_a_file_and_examines_it
             an_opening_is_cancelled_or_done openings_run_out_of_files;
         16 waking: a_wait_ends_in_time a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations;
@@ -56,7 +56,7 @@ pub fn suite<V: Venue>() -> Vec<Check<V>> {
         1 life: stale_names_are_refused;
         others files: dropped_over_files_memory_is_left_alone;
         others life: dropped_in_flight_memory_is_left_alone dropped_busy_everything_comes_home;
-        others loans: dropped_at_work_a_ring_gives_loans_back;
+        others read_pins: dropped_at_work_a_ring_gives_read_pins_back;
         others opening: dropped_over_openings_no_file_stays_open;
     }
 }

@@ -139,7 +139,7 @@ impl<'v, V: Venue> Stage<'v, V> {
 /// All memory is back in the region.
 pub(super) fn all_home(region: &mut Region) {
     region.collect();
-    assert_eq!(region.outstanding(), 0, "slots did not come home");
+    assert_eq!(region.outstanding(), 0, "slots were not returned");
     assert_eq!(region.free_bytes(), region.capacity(), "the region is not whole again");
 }
 

@@ -61,7 +61,7 @@ pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
             Op::WriteAt { offset, from, start, .. } => {
                 let rest = &from.bytes()[*start..];
                 let len = rest.len().min(TRANSFER_BYTES_MAX);
-                // SAFETY: the kernel reads `rest`, which is lent to the borrowed operation.
+                // SAFETY: the kernel reads `rest`, which the borrowed operation has a read pin on.
                 unsafe { libc::pwrite(fd, rest.as_ptr().cast(), len, *offset as libc::off_t) }
             }
             Op::SyncData { .. } => {

@@ -14,7 +14,7 @@ use self::table::Name;
 pub use self::table::{FileId, OpId, SockId};
 use crate::directory::OwnDirectory;
 use crate::scatter::Scatter;
-use crate::slot::{Lent, Window};
+use crate::slot::{ReadPin, Window};
 use crate::wake::Waker;
 
 #[cfg(any(feature = "tokio-uring", feature = "glommio"))]
@@ -75,14 +75,14 @@ pub enum Op {
         into: Window,
     },
     /// Writes `from.bytes()[start..]` to a file. Result: how many bytes were taken, at least one; the rest is for another
-    /// operation. The window they are lent from may be delivered, read and dropped meanwhile.
+    /// operation. The window under the read pin may be delivered, read and dropped meanwhile.
     WriteAt {
         /// The file, open for writing.
         file: FileId,
         /// Where in the file the bytes go.
         offset: u64,
         /// The bytes.
-        from: Lent,
+        from: ReadPin,
         /// How many of them to leave out.
         start: usize,
     },
@@ -147,7 +147,7 @@ impl Op {
             Op::ReadAt { into, offset, .. } => {
                 within(*offset);
                 assert!(into.room() > 0, "a read has at least one byte to fill");
-                assert!(!into.is_lent(), "a read fills no window while bytes of its slot are lent");
+                assert!(!into.is_read_pinned(), "a read fills no window while its slot is read-pinned");
             }
             Op::WriteAt { from, start, offset, .. } => {
                 within(*offset);
@@ -278,7 +278,7 @@ pub trait Ring {
     /// [`Full`] gives the operation back when the ring has no room.
     ///
     /// # Panics
-    /// When a transfer is of zero bytes, when a window to be filled is lent, or an offset is beyond 2^63 - 1.
+    /// When a transfer is of zero bytes, when a window to be filled is read-pinned, or an offset is beyond 2^63 - 1.
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
 
     /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.

@@ -233,7 +233,7 @@ impl Backend for Poll {
         self.jobs.push(Job { name, op: core::mem::replace(op, stand_in), file });
     }
 
-    /// Brings an operation home, unless a thread has begun it.
+    /// Cancels an operation, unless a thread has begun it.
     fn request_cancel(&mut self, name: Name) {
         if let Some((op, Some(Held::Sock(_)))) = self.ops.flight(name) {
             let index = op.holding().index;

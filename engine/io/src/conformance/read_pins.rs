@@ -1,4 +1,4 @@
-//! Checks of lent bytes: a write keeps its memory, and nothing else of its batch, until it is back; and of the padding that
+//! Checks of read pins: a write keeps its memory, and nothing else of its batch, until it is back; and of the padding that
 //! direct transfers need.
 
 use core::panic::AssertUnwindSafe;
@@ -11,7 +11,7 @@ use crate::ring::file::FileOptions;
 use crate::ring::{FileId, Op, Ring};
 
 /// Window and filling are dropped before the write begins; whoever gets memory meanwhile gets other memory.
-pub(super) fn lent_bytes_outlive_their_batch<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn pinned_bytes_outlive_their_batch<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 1 << 20;
     let file = stage.new_file();
     for round in 0..4 {
@@ -19,56 +19,56 @@ pub(super) fn lent_bytes_outlive_their_batch<V: Venue>(stage: &mut Stage<'_, V>)
         let (from, filling) = stage.holding(&bytes);
         stage.push(Op::WriteAt { file, offset: 0, from, start: 0 });
         drop(filling);
-        assert!(stage.region.outstanding() == 1, "the memory went home during the write");
+        assert!(stage.region.outstanding() == 1, "the memory was freed during the write");
         let mut next = stage.slot(LEN);
         next[..].fill(0xEE);
         stage.written();
         drop(next);
         stage.region.collect();
-        assert!(stage.region.outstanding() == 0, "the memory did not go home after the write");
+        assert!(stage.region.outstanding() == 0, "the memory was not freed after the write");
         assert!(stage.read_all(file, 0, LEN) == bytes, "round {round}: other bytes were written");
     }
     stage.ring.close_file(file);
 }
 
 /// Windows are not waited for by a write, and its bytes cannot be changed under it.
-pub(super) fn a_batch_is_sealed_and_read_while_it_is_lent<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn a_batch_is_sealed_and_read_while_it_is_pinned<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 50_000;
     let file = stage.new_file();
     let bytes = content(7, LEN);
     let (mut window, filling) = stage.room(LEN);
     window.put(&bytes);
-    let from = window.lend();
-    assert!(window.is_lent() && filling.windows_out() == 1, "one window, which is lent");
+    let from = window.read_pin();
+    assert!(window.is_read_pinned() && filling.windows_out() == 1, "one window, which is read-pinned");
     stage.push(Op::WriteAt { file, offset: 0, from, start: 0 });
     let put = catch_unwind(AssertUnwindSafe(|| window.rewind(0)));
-    assert!(put.is_err() && window.filled() == LEN, "a lent window was emptied");
+    assert!(put.is_err() && window.filled() == LEN, "a pinned window was emptied");
     drop(window);
-    let mut slot = filling.seal().expect("a loan keeps a filling from being sealed");
-    assert!(slot.is_lent() && slot[..] == bytes, "the sealed batch is not what was filled");
+    let mut slot = filling.seal().expect("a read pin keeps a filling from being sealed");
+    assert!(slot.is_read_pinned() && slot[..] == bytes, "the sealed batch is not what was filled");
     let put = catch_unwind(AssertUnwindSafe(|| slot[0] ^= 1));
-    assert!(put.is_err(), "lent bytes were written to");
+    assert!(put.is_err(), "pinned bytes were written to");
     stage.written();
-    assert!(!slot.is_lent(), "the loan outlives the write");
+    assert!(!slot.is_read_pinned(), "the read pin outlives the write");
     slot[..].fill(0xEE);
     drop(slot);
     assert!(stage.read_all(file, 0, LEN) == bytes, "other bytes were written");
     stage.ring.close_file(file);
 }
 
-pub(super) fn a_lent_write_asked_back_gives_its_bytes_back<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn a_cancelled_write_gives_its_read_pin_back<V: Venue>(stage: &mut Stage<'_, V>) {
     const LEN: usize = 200_000;
     let file = stage.new_file();
     let bytes = content(8, LEN);
     for turns in [0, 0, 1, 2] {
         let (from, filling) = stage.holding(&bytes);
-        let mut slot = filling.seal().expect("a loan keeps a filling from being sealed");
+        let mut slot = filling.seal().expect("a read pin keeps a filling from being sealed");
         let (_, id) = stage.push(Op::WriteAt { file, offset: 0, from, start: 0 });
         for _ in 0..turns {
             stage.turn();
         }
         stage.ring.cancel(id);
-        assert!(slot.is_lent(), "asking back is not getting back");
+        assert!(slot.is_read_pinned(), "a requested cancellation is not a completion");
         let done = stage.next();
         assert!(matches!(done.result, Ok(1..) | Err(libc::ECANCELED)), "asked back: {:?}", done.result);
         let Op::WriteAt { from, .. } = done.op else { panic!("not a write") };
@@ -80,7 +80,7 @@ pub(super) fn a_lent_write_asked_back_gives_its_bytes_back<V: Venue>(stage: &mut
 }
 
 /// Loans whose windows are long gone: a ring dropped with them at work gives them back, and only then memory is reused.
-pub(super) fn dropped_at_work_a_ring_gives_loans_back<V: Venue>(venue: &mut V) {
+pub(super) fn dropped_at_work_a_ring_gives_read_pins_back<V: Venue>(venue: &mut V) {
     const LEN: usize = 300_000;
     let mut stage = Stage::new(venue, 32);
     let path = stage.venue.file();
@@ -95,10 +95,10 @@ pub(super) fn dropped_at_work_a_ring_gives_loans_back<V: Venue>(venue: &mut V) {
         }
     }
     // Some may be done by now; those that wait to be popped still have their bytes.
-    assert!(stage.region.outstanding() == 8, "{} of 8 loans hold their memory", stage.region.outstanding());
+    assert!(stage.region.outstanding() == 8, "{} of 8 read pins hold their memory", stage.region.outstanding());
     drop(stage.ring);
     stage.region.collect();
-    assert!(stage.region.outstanding() == 0, "{} loans did not come home", stage.region.outstanding());
+    assert!(stage.region.outstanding() == 0, "{} read pins were not returned", stage.region.outstanding());
     // Nothing of what is in the memory from now on may reach the file.
     let mut next = stage.region.alloc(7 << 20).expect("the region is whole again");
     next[..].fill(0xEE);
@@ -125,7 +125,7 @@ pub(super) fn a_padded_window_is_written_and_read_whole<V: Venue>(stage: &mut St
             let (mut window, _filling) = stage.aligned(len, padded);
             window.put(&bytes);
             assert!(window.room() == 0 && window.len() == len, "the padding counts as room");
-            let from = window.lend_padded(UNIT).expect("it is padded to a unit");
+            let from = window.read_pin_padded(UNIT).expect("it is padded to a unit");
             assert!(from.len() == padded && from[len..].iter().all(|b| *b == 0), "the padding is not zeroes");
             stage.push(Op::WriteAt { file, offset: 0, from, start: 0 });
             stage.written();
