@@ -4,17 +4,17 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::Op;
+use super::msghdr::MsghdrTable;
 use super::opening::last_errno;
-use super::wires::Wires;
 use crate::scatter::TRANSFER_BYTES_MAX;
 
-/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`, of which
+/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `msghdrs`, of which
 /// no entry is in use, describes it to the kernel during the call.
-pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
+pub(super) fn on_socket(op: &mut Op, fd: RawFd, msghdrs: &mut MsghdrTable) -> i32 {
     let n = match op {
         Op::Connect { addr, .. } => {
-            let (addr, len) = wires.address(0, addr);
-            // SAFETY: the kernel reads the address, which `wires` keeps until the next description.
+            let (addr, len) = msghdrs.address(0, addr);
+            // SAFETY: the kernel reads the address, which `msghdrs` keeps until the next description.
             let rc = unsafe { libc::connect(fd, addr, len) };
             return match rc {
                 0 => 0,
@@ -33,9 +33,9 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
             unsafe { libc::send(fd, rest.as_ptr().cast(), len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
         }
         Op::Recv { into, .. } if into.pieces() > 1 => {
-            let header = wires.receive(0, into.targets());
+            let header = msghdrs.receive(0, into.targets());
             // SAFETY: the kernel writes into the pieces, which the borrowed operation owns, and into the header, which
-            // `wires` keeps until the next description.
+            // `msghdrs` keeps until the next description.
             unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) }
         }
         Op::Recv { into, .. } => {

@@ -17,14 +17,13 @@ use crate::scatter::Scatter;
 use crate::slot::{ReadPin, Window};
 use crate::wake::Waker;
 
-#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
-mod bells;
 mod calls;
 pub(crate) mod choice;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
 mod kernel;
+mod msghdr;
 mod op_table;
 pub(crate) mod opening;
 pub(crate) mod poll;
@@ -35,7 +34,8 @@ mod table;
 #[cfg(feature = "tokio-uring")]
 pub(crate) mod tokio_uring;
 pub(crate) mod uring;
-mod wires;
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+mod wake_bridge;
 
 /// What the kernel is asked to do, with everything it needs for it.
 #[derive(Debug)]

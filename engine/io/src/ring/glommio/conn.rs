@@ -12,7 +12,7 @@ use glommio::net::TcpStream;
 
 use crate::ring::Op;
 use crate::ring::calls::on_socket;
-use crate::ring::wires::Wires;
+use crate::ring::msghdr::MsghdrTable;
 
 /// A socket, from its making to its end.
 pub struct Conn {
@@ -31,7 +31,7 @@ impl Conn {
 
     /// Works on an operation, in the executor's context: how many bytes it moved (zero for a connect), or a negative
     /// error number. While pending, the context's waker is told when to come again.
-    pub(super) fn advance(&mut self, op: &mut Op, wires: &mut Wires, context: &mut Context<'_>) -> Poll<i32> {
+    pub(super) fn advance(&mut self, op: &mut Op, msghdrs: &mut MsghdrTable, context: &mut Context<'_>) -> Poll<i32> {
         if let Some(fd) = self.fresh.take() {
             // SAFETY: `fd` is open and given up here: the stream is its only owner from now on.
             self.stream = Some(unsafe { TcpStream::from_raw_fd(fd.into_raw_fd()) });
@@ -40,7 +40,7 @@ impl Conn {
         let receives = matches!(op, Op::Recv { .. });
         if !(receives && core::mem::take(&mut self.dry)) {
             // Ours first: glommio's send would raise SIGPIPE in programs that do not ignore it, and its receive takes one piece.
-            let moved = on_socket(op, stream.as_raw_fd(), wires);
+            let moved = on_socket(op, stream.as_raw_fd(), msghdrs);
             if moved != -libc::EAGAIN {
                 self.dry = matches!(op, Op::Recv { into, .. } if moved < into.asked() as i32);
                 return Poll::Ready(moved);

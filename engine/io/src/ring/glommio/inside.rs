@@ -1,6 +1,6 @@
-//! What one stay in the executor works on: the op table, the connections' queues, the files' jobs and the bells of all of them.
+//! What one stay in the executor works on: the op table, the connections' queues, the files' jobs and the wake bridge of all of them.
 //!
-//! Bells are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
+//! Tasks of the bridge are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
 //! for each operation (its job, when it is on a file), then one for the waker. Operations on one side of a connection
 //! take turns; each job is on its own.
 
@@ -17,19 +17,19 @@ use glommio::net::UnixStream;
 use glommio::timer::Timer;
 
 use super::conn::Conn;
-use super::files::{Answer, Job, Paper};
+use super::files::{FileHandle, Job, JobOutput};
 use crate::clock::monotonic_now;
 use crate::ring::Op;
-use crate::ring::bells::Bells;
+use crate::ring::msghdr::MsghdrTable;
 use crate::ring::op_table::OpTable;
 use crate::ring::table::Name;
 use crate::ring::uring::UringConfig;
-use crate::ring::wires::Wires;
+use crate::ring::wake_bridge::WakeBridge;
 
 /// A socket or a file.
 pub enum Holding {
     Conn(Conn),
-    Paper(Paper),
+    File(FileHandle),
 }
 
 impl From<OwnedFd> for Holding {
@@ -41,22 +41,22 @@ impl From<OwnedFd> for Holding {
 pub(super) struct Inside {
     pub(super) ops: OpTable<Holding>,
     /// Describes the one operation that is being tried.
-    wires: Wires,
-    /// Operations on each side of each connection, the first of them being worked on, at the number of their bell. May name
+    msghdrs: MsghdrTable,
+    /// Operations on each side of each connection, the first of them being worked on, at their task's number. May name
     /// operations that came back long ago.
     queues: Box<[VecDeque<Name>]>,
     /// At the place of their operation.
     jobs: Box<[Option<(Name, Job)>]>,
-    bells: Bells,
-    /// Bells that rang, kept for its memory.
-    rung: Vec<u32>,
+    bridge: WakeBridge,
+    /// Numbers of the woken tasks, kept for its memory.
+    notified: Vec<u32>,
     /// Operations to be begun by the next iteration.
     pub(super) backlog: Vec<Name>,
     /// What wakers write to.
     wakes: UnixStream,
     woken: bool,
     /// Closed for the caller; glommio closes them when it is entered.
-    closing: Vec<Paper>,
+    closing: Vec<FileHandle>,
 }
 
 impl Inside {
@@ -67,11 +67,11 @@ impl Inside {
         let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
         let mut inside = Inside {
             ops: OpTable::new(entries, config.sockets, monotonic_now()),
-            wires: Wires::new(1),
+            msghdrs: MsghdrTable::new(1),
             queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
             jobs: (0..entries).map(|_| None).collect(),
-            bells: Bells::new(2 * places + entries + 1),
-            rung: Vec::with_capacity((2 * places + entries + 1) as usize),
+            bridge: WakeBridge::new(2 * places + entries + 1),
+            notified: Vec::with_capacity((2 * places + entries + 1) as usize),
             backlog: Vec::with_capacity(entries as usize),
             wakes,
             woken: false,
@@ -102,8 +102,8 @@ impl Inside {
                     self.work(number);
                     continue;
                 }
-                (Op::Open(opening), _) => Ok(Paper::start_open(opening)),
-                (op, Some(Holding::Paper(paper))) => paper.start(op),
+                (Op::Open(opening), _) => Ok(FileHandle::start_open(opening)),
+                (op, Some(Holding::File(handle))) => handle.start(op),
                 (op, None) => unreachable!("{op:?} is on something open"),
             };
             match started {
@@ -118,18 +118,18 @@ impl Inside {
         self.backlog = backlog;
     }
 
-    /// Looks at what rang. Whether anything came back, or a waker woke us.
+    /// Looks at the notified tasks. Whether anything came back, or a waker woke us.
     pub(super) fn collect(&mut self) -> bool {
-        let mut rung = core::mem::take(&mut self.rung);
-        self.bells.take(&mut rung);
-        if rung.is_empty() {
-            self.rung = rung;
+        let mut notified = core::mem::take(&mut self.notified);
+        self.bridge.take(&mut notified);
+        if notified.is_empty() {
+            self.notified = notified;
             return false;
         }
         let before = self.ops.in_flight;
         self.ops.begin_iteration(monotonic_now());
         let (first_job, wake) = (self.first_job(), self.first_job() + self.jobs.len() as u32);
-        for number in rung.drain(..) {
+        for number in notified.drain(..) {
             if number < first_job {
                 self.work(number);
             } else if number < wake {
@@ -138,7 +138,7 @@ impl Inside {
                 self.hear_wakes();
             }
         }
-        self.rung = rung;
+        self.notified = notified;
         core::mem::take(&mut self.woken) | (self.ops.in_flight < before)
     }
 
@@ -146,7 +146,7 @@ impl Inside {
     pub(super) async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(Timer::new));
         poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             let over = limit.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(context).is_ready());
             if self.collect() || over { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -154,7 +154,7 @@ impl Inside {
     }
 
     pub(super) fn unlisten(&self) {
-        self.bells.unlisten();
+        self.bridge.unlisten();
     }
 
     /// Works on one side of a connection until it has nothing more to do, or has to wait.
@@ -164,8 +164,8 @@ impl Inside {
                 // Came back already: asked for.
                 None => Poll::Ready(None),
                 Some((op, Some(Holding::Conn(conn)))) => {
-                    let mut context = Context::from_waker(self.bells.waker(number));
-                    conn.advance(op, &mut self.wires, &mut context).map(Some)
+                    let mut context = Context::from_waker(self.bridge.waker(number));
+                    conn.advance(op, &mut self.msghdrs, &mut context).map(Some)
                 }
                 Some((op, _)) => unreachable!("{op:?} is on a file"),
             };
@@ -180,22 +180,22 @@ impl Inside {
     fn look_at_job(&mut self, index: u32) {
         let Some((name, job)) = &mut self.jobs[index as usize] else { return };
         let name = *name;
-        let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
+        let mut context = Context::from_waker(self.bridge.waker(self.queues.len() as u32 + index));
         let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
         self.jobs[index as usize] = None;
         let result = match (result, self.ops.flight(name).map(|(op, _)| op)) {
-            (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
+            (Ok(JobOutput::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
                 // The op table moves the cursor.
                 into.read_in(&bytes);
                 self.ops.counts.copied_bytes += bytes.len() as u64;
                 bytes.len() as i32
             }
-            (Ok(Answer::Count(n)), _) => n as i32,
-            (Ok(Answer::Facts(found, result)), Some(Op::Stat { facts, .. })) => {
+            (Ok(JobOutput::Count(n)), _) => n as i32,
+            (Ok(JobOutput::Facts(found, result)), Some(Op::Stat { facts, .. })) => {
                 *facts = found;
                 result
             }
-            (Ok(Answer::Opened(paper)), _) => match self.ops.opened(name, Holding::Paper(paper)) {
+            (Ok(JobOutput::Opened(handle)), _) => match self.ops.opened(name, Holding::File(handle)) {
                 Ok(_) => 0,
                 Err(holding) => {
                     self.end(holding);
@@ -203,7 +203,7 @@ impl Inside {
                 }
             },
             (Err(errno), _) => -errno,
-            (Ok(Answer::Bytes(_) | Answer::Facts(..)), other) => unreachable!("an answer to {other:?}"),
+            (Ok(JobOutput::Bytes(_) | JobOutput::Facts(..)), other) => unreachable!("a result of {other:?}"),
         };
         self.ops.complete(name, result);
     }
@@ -211,9 +211,9 @@ impl Inside {
     /// Takes in what wakers wrote, and listens for more.
     fn hear_wakes(&mut self) {
         let number = self.first_job() + self.jobs.len() as u32;
-        let mut context = Context::from_waker(self.bells.waker(number));
-        let mut rings = [0; 64];
-        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut rings) {
+        let mut context = Context::from_waker(self.bridge.waker(number));
+        let mut written = [0; 64];
+        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut written) {
             self.ops.counts.wakes += (n / size_of::<u64>()) as u64;
             self.woken = true;
         }
@@ -237,14 +237,14 @@ impl Inside {
     fn end(&mut self, holding: Holding) {
         match holding {
             Holding::Conn(conn) => drop(conn),
-            Holding::Paper(paper) => self.closing.push(paper),
+            Holding::File(handle) => self.closing.push(handle),
         }
     }
 
     /// Lets glommio close the files that have ended. In the executor's context.
     pub(super) async fn close_ended(&mut self) {
-        for paper in self.closing.drain(..) {
-            paper.close().await;
+        for handle in self.closing.drain(..) {
+            handle.close().await;
         }
     }
 

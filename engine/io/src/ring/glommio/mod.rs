@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
-use self::files::{Paper, errno};
+use self::files::{FileHandle, errno};
 use self::inside::{Holding, Inside};
 use self::polling::Judged;
 use super::file::FileOptions;
@@ -119,11 +119,11 @@ impl Backend for Glommio {
         }
         let opened = own.map(|_| through(file.as_raw_fd()));
         let there = opened.as_deref().unwrap_or(path);
-        let opened = self.executor.run(Paper::open(there, options)).map_err(|error| {
+        let opened = self.executor.run(FileHandle::open(there, options)).map_err(|error| {
             let doing = format!("opening {} with glommio", path.display());
             Error::from_errno(Kind::File, &doing, errno(&error)).with_hint("use the ring uring")
         });
-        opened.map(Holding::Paper)
+        opened.map(Holding::File)
     }
 
     fn end(&mut self, index: u32, held: Holding) {

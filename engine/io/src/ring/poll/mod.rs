@@ -5,8 +5,8 @@
 //! begun: its memory is the pool's until it is done.
 
 mod epoll;
-mod lines;
 mod pool;
+mod readiness;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,17 +17,17 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result};
 
 use self::epoll::Epoll;
-use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
+use self::readiness::ReadinessTable;
 use super::calls::on_socket;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
 use super::opening::Opening;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::UringConfig;
-use super::wires::Wires;
 use super::{FileId, Op};
 use crate::clock::monotonic_now;
 use crate::directory::OwnDirectory;
@@ -55,15 +55,15 @@ pub type PollRing = KernelRing<Poll>;
 /// The way to the kernel through epoll.
 pub struct Poll {
     ops: OpTable<Held>,
-    lines: Lines,
+    readiness: ReadinessTable,
     epoll: Epoll,
     pool: Pool,
     /// File operations pushed and not handed over.
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
     /// Describes the one operation that is being tried.
-    wires: Wires,
-    /// The last iteration did not look at epoll, because there was something to do anyway.
+    msghdrs: MsghdrTable,
+    /// The last iteration skipped epoll, because completions were ready.
     overdue: bool,
 }
 
@@ -81,12 +81,12 @@ impl PollRing {
         }
         let poll = Poll {
             ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
-            lines: Lines::new(config.sockets + RING_FILES_MAX),
+            readiness: ReadinessTable::new(config.sockets + RING_FILES_MAX),
             epoll,
             pool: Pool::new(waker.clone()),
             jobs: Vec::new(),
             outcomes: Vec::new(),
-            wires: Wires::new(1),
+            msghdrs: MsghdrTable::new(1),
             overdue: false,
         };
         let used = vec!["edge-triggered epoll", "file threads"];
@@ -95,19 +95,19 @@ impl PollRing {
 }
 
 impl Poll {
-    /// Tries what waits on every line that is worth a try.
+    /// Tries the waiting operations of every ready socket.
     fn serve(&mut self) {
-        while let Some(index) = self.lines.next_due() {
+        while let Some(index) = self.readiness.next_due() {
             for inward in [true, false] {
-                while self.lines.line(index).way(inward).open && self.serve_next(index, inward) {}
+                while self.readiness.socket(index).direction(inward).ready && self.serve_next(index, inward) {}
             }
         }
     }
 
     /// Tries the oldest operation of one direction. False when there is none or it must wait.
     fn serve_next(&mut self, index: u32, inward: bool) -> bool {
-        let line = self.lines.line(index);
-        let Some(name) = line.way(inward).queue.front().copied() else { return false };
+        let state = self.readiness.socket(index);
+        let Some(name) = state.direction(inward).queue.front().copied() else { return false };
         let Some((op, Some(Held::Sock(sock)))) = self.ops.flight(name) else {
             unreachable!("{name:?} waits on a socket")
         };
@@ -119,14 +119,14 @@ impl Poll {
             Op::Send { bytes, from, .. } => bytes.len() - *from,
             _ => 0,
         };
-        let mut result = on_socket(op, sock.fd.as_raw_fd(), &mut self.wires);
+        let mut result = on_socket(op, sock.fd.as_raw_fd(), &mut self.msghdrs);
         if result == -libc::EAGAIN {
-            line.way(inward).open = false;
-            if line.watched {
+            state.direction(inward).ready = false;
+            if state.watched {
                 self.ops.counts.enters += 1;
                 return false;
             }
-            line.watched = true;
+            state.watched = true;
             match self.epoll.add(&sock.fd, u64::from(index)) {
                 Ok(()) => {
                     self.ops.counts.enters += 2;
@@ -136,9 +136,9 @@ impl Poll {
             }
         }
         self.ops.counts.enters += 1;
-        line.way(inward).queue.pop_front();
-        if line.drained() && (1..asked as i64).contains(&i64::from(result)) {
-            line.way(inward).open = false;
+        state.direction(inward).queue.pop_front();
+        if state.drained() && (1..asked as i64).contains(&i64::from(result)) {
+            state.direction(inward).ready = false;
         }
         self.ops.complete(name, result);
         true
@@ -154,7 +154,7 @@ impl Poll {
         for event in self.epoll.events() {
             match event.number {
                 WAKE => self.ops.counts.wakes += 1,
-                index => self.lines.note(index as u32, event),
+                index => self.readiness.note(index as u32, event),
             }
         }
         Ok(())
@@ -200,13 +200,13 @@ impl Backend for Poll {
     }
 
     fn taken_in(&mut self, id: Name) -> Result<()> {
-        self.lines.begin(id.index);
+        self.readiness.begin(id.index);
         Ok(())
     }
 
     fn end(&mut self, index: u32, held: Held) {
         if let Held::Sock(sock) = held
-            && self.lines.line(index).watched
+            && self.readiness.socket(index).watched
         {
             self.epoll.remove(&sock.fd);
         }
@@ -223,8 +223,8 @@ impl Backend for Poll {
             Some(Held::File(file)) => Some(file.clone()),
             Some(Held::Sock(_)) => {
                 let (index, inward) = (op.holding().index, matches!(op, Op::Recv { .. }));
-                self.lines.line(index).way(inward).queue.push_back(name);
-                return self.lines.list(index);
+                self.readiness.socket(index).direction(inward).queue.push_back(name);
+                return self.readiness.list(index);
             }
             None => None,
         };
@@ -237,7 +237,7 @@ impl Backend for Poll {
     fn request_cancel(&mut self, name: Name) {
         if let Some((op, Some(Held::Sock(_)))) = self.ops.flight(name) {
             let index = op.holding().index;
-            self.lines.give_up(index, name);
+            self.readiness.give_up(index, name);
             return self.ops.complete(name, -libc::ECANCELED);
         }
         let pushed = self.jobs.iter().position(|job| job.name == name).map(|at| self.jobs.remove(at));

@@ -20,15 +20,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedOneshot};
 
-use super::bells::Bells;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
-use super::wires::Wires;
+use super::wake_bridge::WakeBridge;
 use crate::clock::monotonic_now;
 use crate::wake::Waker;
 
@@ -44,14 +44,14 @@ pub struct TokioUring {
 /// What a iteration of the runtime works on.
 struct Inside {
     ops: OpTable<Descriptor>,
-    /// What the kernel reads while an operation flies.
-    wires: Wires,
+    /// What the kernel reads while an operation is in flight.
+    msghdrs: MsghdrTable,
     /// The operations in the runtime's hands, by their place in the table. They own nothing: no drop of one, or of the runtime, can
     /// free what the kernel writes to.
     flights: Box<[Option<InFlightOneshot<(), Outcome>>]>,
-    bells: Bells,
-    /// Bells that rang, kept for its memory.
-    rung: Vec<u32>,
+    bridge: WakeBridge,
+    /// Numbers of the woken tasks, kept for its memory.
+    notified: Vec<u32>,
     /// Operations to be submitted by the next iteration.
     backlog: Vec<Name>,
     /// Descriptors whose operations are to be asked back by the next iteration.
@@ -116,10 +116,10 @@ impl TokioUringRing {
         let entries = config.entries as usize;
         let inside = Inside {
             ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
-            wires: Wires::new(config.entries),
+            msghdrs: MsghdrTable::new(config.entries),
             flights: (0..entries).map(|_| None).collect(),
-            bells: Bells::new(config.entries),
-            rung: Vec::with_capacity(entries),
+            bridge: WakeBridge::new(config.entries),
+            notified: Vec::with_capacity(entries),
             backlog: Vec::with_capacity(entries),
             unwanted: Vec::with_capacity(config.sockets as usize),
             wakes,
@@ -132,16 +132,16 @@ impl Inside {
     /// Gives everything queued to the runtime, in whose context this must be called. Requests that found the submission
     /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
     fn submit(&mut self) -> bool {
-        let Inside { ops, wires, flights, bells, backlog, unwanted, .. } = self;
+        let Inside { ops, msghdrs, flights, bridge, backlog, unwanted, .. } = self;
         let any = !backlog.is_empty() || !unwanted.is_empty();
         for name in backlog.drain(..) {
             // Landed already: asked back before it was submitted.
             let Some((op, held)) = ops.flight(name) else { continue };
-            let (entry, _) = request(name, op, held, false, wires, None);
+            let (entry, _) = request(name, op, held, false, msghdrs, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
             let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
             let mut flight = UnsubmittedOneshot::new((), Outcome(name), entry).submit();
-            let mut context = Context::from_waker(bells.waker(name.index));
+            let mut context = Context::from_waker(bridge.waker(name.index));
             let early = Pin::new(&mut flight).poll(&mut context);
             debug_assert!(early.is_pending(), "completions are seen by the driver's task only");
             flights[name.index as usize] = Some(flight);
@@ -157,14 +157,14 @@ impl Inside {
 
     /// Takes what came back. False when nothing did.
     fn collect(&mut self) -> bool {
-        self.bells.take(&mut self.rung);
-        if self.rung.is_empty() {
+        self.bridge.take(&mut self.notified);
+        if self.notified.is_empty() {
             return false;
         }
         self.ops.begin_iteration(monotonic_now());
-        for number in self.rung.drain(..) {
+        for number in self.notified.drain(..) {
             let Some(flight) = &mut self.flights[number as usize] else { continue };
-            let mut context = Context::from_waker(self.bells.waker(number));
+            let mut context = Context::from_waker(self.bridge.waker(number));
             let Poll::Ready((name, result)) = Pin::new(flight).poll(&mut context) else { continue };
             self.flights[number as usize] = None;
             if result == -libc::ECANCELED && !self.ops.is_cancelled(name) {
@@ -188,7 +188,7 @@ impl Inside {
     async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(tokio::time::sleep));
         core::future::poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             let over = limit.as_mut().as_pin_mut().is_some_and(|sleep| sleep.poll(context).is_ready());
             // All three are looked at, so that all three are armed.
             if self.woken(context) | self.collect() | over { Poll::Ready(()) } else { Poll::Pending }
@@ -200,7 +200,7 @@ impl Inside {
     async fn pass(&mut self, submitted: bool) {
         let mut passed = false;
         core::future::poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             if core::mem::replace(&mut passed, true) {
                 return Poll::Ready(());
             }
@@ -208,7 +208,7 @@ impl Inside {
                 // The queue is flushed only by a thread that parks, which it does only when nothing woke it. So it parks,
                 // and finds an event.
                 true => {
-                    self.wakes.get_ref().0.ring_bell();
+                    self.wakes.get_ref().0.signal();
                     while let Poll::Ready(Ok(mut guard)) = self.wakes.poll_read_ready(context) {
                         guard.clear_ready();
                     }
@@ -284,7 +284,7 @@ impl Backend for TokioUring {
                 inside.pass(submitted).await;
             }
         });
-        self.inside.bells.unlisten();
+        self.inside.bridge.unlisten();
         Ok(())
     }
 }

@@ -20,12 +20,12 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::Opened;
 use super::kernel::{Backend, KernelRing};
+use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
-use super::wires::Wires;
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::wake::Waker;
@@ -41,7 +41,7 @@ pub type UringRing = KernelRing<Uring>;
 /// The way to the kernel through io_uring.
 pub struct Uring {
     ops: OpTable<Descriptor>,
-    wires: Wires,
+    msghdrs: MsghdrTable,
     /// Keeps registered memory mapped.
     registered: Option<Arc<Mapping>>,
     /// The kernel has a table of descriptors, in which each has the place it has in the ring's.
@@ -78,7 +78,7 @@ impl UringRing {
         let waker = Waker::eventfd()?;
         let uring = Uring {
             ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
-            wires: Wires::new(config.entries),
+            msghdrs: MsghdrTable::new(config.entries),
             registered,
             fixed: fixed_files,
             opened: Vec::with_capacity(config.entries as usize),
@@ -95,7 +95,7 @@ impl UringRing {
 impl Uring {
     fn enqueue(&mut self, entry: squeue::Entry) {
         if self.backlog.is_empty() {
-            // SAFETY: every address in `entry` belongs to an operation in `ops`, to `wires` or to `waker`; the ring
+            // SAFETY: every address in `entry` belongs to an operation in `ops`, to `msghdrs` or to `waker`; the ring
             // keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
@@ -184,7 +184,7 @@ impl Backend for Uring {
 
     fn start(&mut self, name: Name) {
         let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
-        let (entry, fixed) = request(name, op, held, self.fixed, &mut self.wires, self.registered.as_deref());
+        let (entry, fixed) = request(name, op, held, self.fixed, &mut self.msghdrs, self.registered.as_deref());
         self.ops.counts.fixed_receives += u64::from(fixed);
         self.enqueue(entry);
     }
