@@ -11,13 +11,13 @@ pub mod limits;
 pub mod metrics;
 pub mod named;
 pub mod prng;
+pub mod reorder;
 pub mod sync;
 pub mod time;
-pub mod turns;
 pub mod units;
 
 pub use error::{Error, Kind, Result};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
+pub use reorder::ReorderWindow;
 pub use time::{Duration, Instant, WallTime};
-pub use turns::Turns;
 pub use units::{ByteSize, read_duration};

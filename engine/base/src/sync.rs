@@ -14,20 +14,20 @@ pub use model::{ArrayQueue, Condvar, Mutex, MutexGuard, OnceLock, atomic, rtrb, 
 use crate::Duration;
 use std::sync::PoisonError;
 
-/// Sleeps on `bell` while `asleep` holds, at most `limit`: under a model checker for ever, so that a wake-up that is lost is seen.
+/// Sleeps on `condvar` while `asleep` holds, at most `limit`: under a model checker for ever, so that a wake-up that is lost is seen.
 pub fn sleep_while<'a>(
-    bell: &Condvar,
+    condvar: &Condvar,
     guard: MutexGuard<'a, ()>,
     limit: Duration,
     mut asleep: impl FnMut() -> bool,
 ) -> MutexGuard<'a, ()> {
     #[cfg(not(loom))]
-    return bell.wait_timeout_while(guard, limit, |_| asleep()).unwrap_or_else(PoisonError::into_inner).0;
+    return condvar.wait_timeout_while(guard, limit, |_| asleep()).unwrap_or_else(PoisonError::into_inner).0;
     #[cfg(loom)]
     {
         let (mut guard, _) = (guard, limit);
         while asleep() {
-            guard = bell.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = condvar.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         guard
     }
