@@ -98,7 +98,7 @@ impl Drop for Pinned {
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
             Err(error) => {
                 let bytes = ByteSize(self.memory.span().1 as u64);
-                kept(&format!("{bytes} of host memory stay mapped until the process ends: {error}"));
+                warn_leaked(&format!("{bytes} of host memory stay mapped until the process ends: {error}"));
             }
         }
     }
@@ -111,6 +111,6 @@ impl core::fmt::Debug for Pinned {
 }
 
 /// Logs a warning that a resource was leaked, and why.
-pub(crate) fn kept(what: &str) {
+pub(crate) fn warn_leaked(what: &str) {
     tracing::warn!("{what}");
 }
