@@ -13,7 +13,7 @@ pub enum Mode {
     /// Bulk-synchronous: every step waits for every rank.
     #[default]
     Synchronous,
-    /// Every rank at its own pace, against parameters that rank 0 keeps.
+    /// Every rank at its own pace, against parameters that rank 0 holds.
     Asynchronous,
 }
 
@@ -47,7 +47,7 @@ pub enum Reason {
     Straggler(usize),
 }
 
-/// Watches for the moment.
+/// Decides when to switch.
 #[derive(Clone, Debug)]
 pub(crate) struct Switch {
     config: SwitchConfig,

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 
-/// A line at least this often while training goes on, unless told otherwise.
+/// A line at least this often while training goes on, unless `print_every` says otherwise.
 const SPEAK_EVERY: Duration = Duration::from_secs(2);
 
 /// Says what happens.

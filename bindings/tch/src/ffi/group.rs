@@ -1,6 +1,6 @@
 //! A process group of libtorch's c10d: how ranks meet, what they do together.
 
-use super::told;
+use super::check;
 use crate::ranks::Ranks;
 use clap::ValueEnum;
 use fuelrail_base::{Error, Kind, Result};
@@ -116,7 +116,7 @@ impl Group {
                 &raw mut handle,
             )
         };
-        told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
+        check(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
             error.with_hint("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
         let device = (backend == Backend::Nccl).then_some(device);
@@ -140,8 +140,8 @@ impl Group {
     }
 
     fn lost(&self, doing: &str, failed: *mut c_char) -> Result<()> {
-        let told = told(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
-        told.map_err(|error| error.with_hint(LOST))
+        let checked = check(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
+        checked.map_err(|error| error.with_hint(LOST))
     }
 
     /// Sums `tensor` over all ranks, in place.
