@@ -14,7 +14,7 @@ pub enum Mistake {
     /// The planner counts fetches that ended as under way.
     WindowLeaks,
     /// A message from one shard to another is lost.
-    MeshLoses,
+    ChannelLoses,
     /// A body that ended early is taken for whole.
     FetchTakesShort,
     /// A hit in RAM brings another block.
@@ -38,7 +38,7 @@ impl Mistake {
     pub const ALL: [Mistake; 11] = [
         Mistake::OrderRepeats,
         Mistake::WindowLeaks,
-        Mistake::MeshLoses,
+        Mistake::ChannelLoses,
         Mistake::FetchTakesShort,
         Mistake::CacheConfuses,
         Mistake::SpillTrusts,

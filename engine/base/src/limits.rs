@@ -41,11 +41,11 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 pub const RING_FILES_MAX: u32 = 512;
 /// Files of a folder that one shard reads at once, and keeps open: what the deepest queues of disks take.
 pub const FOLDER_FILES_MAX: usize = 128;
-/// Most entries in a lane between two shards.
-pub const LANE_ENTRIES: usize = 1024;
-/// Entries in all lanes one shard sends asks on: with many shards each lane is shorter, so that their memory grows with the shards
+/// Most entries in a channel between two shards.
+pub const CHANNEL_ENTRIES: usize = 1024;
+/// Entries in all channels one shard sends requests on: with many shards each channel is shorter, so that their memory grows with the shards
 /// and not with the pairs of them.
-pub const LANE_ENTRIES_PER_SHARD: usize = 4096;
+pub const CHANNEL_ENTRIES_PER_SHARD: usize = 4096;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
 pub const SAMPLE_ALIGN: usize = 64;
 /// Blocks from this length on are written to disk straight from the batch's memory; shorter ones are gathered into pages.
@@ -74,7 +74,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(SCRATCH_BYTES >= RESPONSE_HEAD_BYTES_MAX, "a maximal head must fit the scratch memory");
 const _: () = assert!(SCATTER_PIECES_MAX >= 2, "a receive needs room for a head and its body");
-const _: () = assert!(LANE_ENTRIES_PER_SHARD / SHARDS_MAX as usize > 0, "every two shards have a lane");
+const _: () = assert!(CHANNEL_ENTRIES_PER_SHARD / SHARDS_MAX as usize > 0, "every two shards have a channel");
 const _: () = assert!(BLOCK_BYTES_DEFAULT <= BLOCK_BYTES_MAX);
 const _: () = assert!(GATHER_BYTES >= DIRECT_BYTES_MIN && GATHER_BYTES.is_multiple_of(4096), "a short block fits");
 const _: () = assert!(SAMPLE_ALIGN.is_power_of_two());

@@ -7,8 +7,8 @@ use crate::assemble::BadSamples;
 use crate::letter::{Answer, Ask};
 use fuelrail_base::BlockId;
 use fuelrail_base::canary::{self, Mistake};
-use fuelrail_base::limits::{LANE_ENTRIES, LANE_ENTRIES_PER_SHARD};
-use fuelrail_io::{Receiver, Sender, Waker, lane};
+use fuelrail_base::limits::{CHANNEL_ENTRIES, CHANNEL_ENTRIES_PER_SHARD};
+use fuelrail_io::{Receiver, Sender, Waker, channel};
 use std::collections::VecDeque;
 
 /// One shard's ends of the mesh.
@@ -49,11 +49,11 @@ pub fn mesh(shards: u16, keepers: bool) -> Vec<MeshEnds> {
     if !keepers {
         return (0..n).map(|_| ends(Vec::new(), 0)).collect();
     }
-    let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
+    let entries = (CHANNEL_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(CHANNEL_ENTRIES);
     let mut ends: Vec<MeshEnds> = (0..n).map(|_| ends((0..n).map(|_| None).collect(), entries)).collect();
     for (i, j) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))) {
-        let ((asks, asks_in), (answers, answers_in)) = (lane(entries), lane(entries));
-        let ((asks_back, asks_back_in), (answers_back, answers_back_in)) = (lane(entries), lane(entries));
+        let ((asks, asks_in), (answers, answers_in)) = (channel(entries), channel(entries));
+        let ((asks_back, asks_back_in), (answers_back, answers_back_in)) = (channel(entries), channel(entries));
         ends[i].peers[j] = Some(Peer::new((asks, asks_back_in), (answers, answers_back_in)));
         ends[j].peers[i] = Some(Peer::new((asks_back, asks_in), (answers_back, answers_in)));
     }
@@ -95,7 +95,7 @@ impl MeshEnds {
 
     /// Puts an ask in the queue for its owner.
     pub(crate) fn ask(&mut self, owner: usize, ask: Ask) {
-        if canary::on(Mistake::MeshLoses) && ask.span.sample == 2 {
+        if canary::on(Mistake::ChannelLoses) && ask.span.sample == 2 {
             return;
         }
         self.peers[owner].as_mut().expect("an ask to oneself does not travel").backlog.push_back(ask);

@@ -8,7 +8,7 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
     BadSamples, Board, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, mesh,
 };
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, channel};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
@@ -79,7 +79,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let region = Arena::new(&arena).unwrap().1.pop().unwrap();
     let ring = UringRing::new(&UringConfig::default()).unwrap();
     let consumer = Arc::new(Consumer::default());
-    let (deliver, batches) = lane(64);
+    let (deliver, batches) = channel(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let ends =
         ShardEnds { mesh: mesh(1, true).remove(0), deliver, consumer, board: Arc::new(Board::default()), spill: None };

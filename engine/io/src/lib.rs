@@ -1,12 +1,13 @@
 //! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
 //!
 //! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
-//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, the mesh's lanes, and the probes
+//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, inter-shard channels, and the probes
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
 //! with `unsafe`; every such block says who keeps the memory alive, and until what event.
 
 mod arena;
 mod cgroup;
+mod channel;
 mod clock;
 #[doc(hidden)]
 pub mod conformance;
@@ -15,7 +16,6 @@ mod extent;
 mod fork;
 mod heap;
 mod ledger;
-mod mesh;
 #[cfg(all(test, loom))]
 mod models;
 mod probe;
@@ -32,13 +32,13 @@ mod volume;
 mod wake;
 
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
+pub use channel::{Receiver, Sender, channel};
 pub use clock::{monotonic_now, wall_now};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use heap::give_back_freed;
 pub use ledger::{Division, SharedWords};
-pub use mesh::{Receiver, Sender, lane};
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};

@@ -4,7 +4,7 @@
 //! and with each of its orderings taken away in turn, which must fail.
 
 use crate::arena::Mapping;
-use crate::mesh::{Receiver, lane};
+use crate::channel::{Receiver, channel};
 use crate::remote_free::{Hold, RemoteFreeList};
 use crate::wake::Waker;
 use fuelrail_base::Duration;
@@ -143,18 +143,18 @@ fn the_last_holder_sees_what_the_others_did() {
     [writer, reader].into_iter().for_each(join);
 }
 
-/// Everything sent through a lane is received, and its end is seen, by a receiver that sleeps in between.
-fn lanes_wake() {
+/// Everything sent through a channel is received, and its end is seen, by a receiver that sleeps in between.
+fn channels_wake() {
     send_and_receive(|receiver| receiver.is_closed(), |_| false);
 }
 
-/// Looks whether the lane is closed behind what it received, which may be too early for what was sent last.
-fn lanes_looked_at_in_the_wrong_order() {
+/// Looks whether the channel is closed behind what it received, which may be too early for what was sent last.
+fn channels_looked_at_in_the_wrong_order() {
     send_and_receive(|_| false, |receiver| receiver.is_closed());
 }
 
 fn send_and_receive(before: fn(&Receiver<u32>) -> bool, behind: fn(&Receiver<u32>) -> bool) {
-    let (mut sender, mut receiver) = lane(1);
+    let (mut sender, mut receiver) = channel(1);
     let waker = Waker::sleeper();
     receiver.set_waker(waker.clone());
     // What finds no room is not sent.
@@ -171,8 +171,8 @@ fn send_and_receive(before: fn(&Receiver<u32>) -> bool, behind: fn(&Receiver<u32
 }
 
 /// The same, when the receiver sets its waker late.
-fn lanes_wake_a_waker_set_late() {
-    let (mut sender, mut receiver) = lane(1);
+fn channels_wake_a_waker_set_late() {
+    let (mut sender, mut receiver) = channel(1);
     let thread = thread::spawn(move || sender.send(0).expect("there is room"));
     let waker = Waker::sleeper();
     receiver.set_waker(waker.clone());
@@ -202,17 +202,17 @@ fn slot_return_to_a_waker_set_late() {
 }
 
 #[test]
-fn lanes() {
-    trial::check(lanes_wake);
+fn channels() {
+    trial::check(channels_wake);
 }
 
 #[test]
 #[should_panic(expected = "left == right")]
-fn lanes_canary() {
-    trial::check(lanes_looked_at_in_the_wrong_order);
+fn channels_canary() {
+    trial::check(channels_looked_at_in_the_wrong_order);
 }
 
 #[test]
-fn lanes_to_a_waker_set_late() {
-    assert_eq!(trial::needless(&[lanes_wake_a_waker_set_late], &["wake.rs"]), Vec::<String>::new());
+fn channels_to_a_waker_set_late() {
+    assert_eq!(trial::needless(&[channels_wake_a_waker_set_late], &["wake.rs"]), Vec::<String>::new());
 }

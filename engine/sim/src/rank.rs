@@ -14,7 +14,7 @@ use fuelrail_flow::{
     BadSamples, Board, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, Spares, keep_for_others, mesh,
     spill_memory_bytes,
 };
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, channel};
 use fuelrail_plan::brain::BrainConfig;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
@@ -104,7 +104,7 @@ impl Rank {
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         let keepers = keep_for_others(l.cache_bytes, keeper.is_some(), bad_samples(l.bad_samples));
         for ((id, region), mesh) in (0..l.shards).zip(regions).zip(mesh(l.shards, keepers)) {
-            let (deliver, lane) = lane(l.deliver_entries);
+            let (deliver, lane) = channel(l.deliver_entries);
             lanes.push(lane);
             let (consumer, board) = (Arc::clone(&consumer), Arc::clone(&boards[usize::from(id)]));
             let ends = ShardEnds { mesh, deliver, consumer, board, spill: setups.next() };

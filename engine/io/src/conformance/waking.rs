@@ -4,7 +4,7 @@ use fuelrail_base::Duration;
 
 use super::stage::{PATIENCE, Stage};
 use super::venue::{Script, Venue};
-use crate::mesh::lane;
+use crate::channel::channel;
 use crate::ring::{Op, Ring};
 
 pub(super) fn a_wait_ends_in_time<V: Venue>(stage: &mut Stage<'_, V>) {
@@ -42,10 +42,10 @@ pub(super) fn a_wake_ends_a_wait<V: Venue>(stage: &mut Stage<'_, V>) {
     }
 }
 
-/// Another thread sends items one by one; the ring sleeps whenever its lane is empty. A lost wake-up ends in patience.
+/// Another thread sends items one by one; the ring sleeps whenever its channel is empty. A lost wake-up ends in patience.
 pub(super) fn no_wake_up_is_lost<V: Venue>(stage: &mut Stage<'_, V>) {
     const ITEMS: u32 = 50_000;
-    let (mut tx, mut rx) = lane::<u32>(8);
+    let (mut tx, mut rx) = channel::<u32>(8);
     rx.set_waker(stage.ring.waker());
     let sender = std::thread::spawn(move || {
         for mut item in 0..ITEMS {
