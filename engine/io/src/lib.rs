@@ -1,9 +1,9 @@
-//! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
+//! The kernel interface: memory the kernel may write to, the ring that makes it write, and probes of the kernel's abilities.
 //!
 //! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
 //! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, inter-shard channels, and the probes
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
-//! with `unsafe`; every such block says who keeps the memory alive, and until what event.
+//! with `unsafe`; every such block states what keeps the memory alive, and until which event.
 
 mod arena;
 mod cgroup;

@@ -1,4 +1,4 @@
-//! Operations as system calls that do not wait. Owns nothing.
+//! Operations as system calls that do not block. Owns nothing.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,7 +19,7 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, msghdrs: &mut MsghdrTable) -> i3
             return match rc {
                 0 => 0,
                 _ => match last_errno() {
-                    // Asked again when the socket became ready: this is how it says that it has succeeded.
+                    // The result of a second call after a successful connect.
                     libc::EISCONN => 0,
                     libc::EINPROGRESS | libc::EALREADY | libc::EINTR => -libc::EAGAIN,
                     errno => -errno,
@@ -48,7 +48,7 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, msghdrs: &mut MsghdrTable) -> i3
     outcome(n)
 }
 
-/// Does a file operation, however long it takes: a count, or a negative error number.
+/// Does a file operation, which may block: a count, or a negative error number.
 pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
     let fd = file.map_or(-1, AsRawFd::as_raw_fd);
     loop {

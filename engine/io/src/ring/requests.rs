@@ -25,7 +25,7 @@ pub(super) fn request(
     msghdrs: &mut MsghdrTable,
     registered: Option<&Mapping>,
 ) -> (squeue::Entry, bool) {
-    // Facts are asked for by a descriptor of the process.
+    // `statx` takes a descriptor of the process only.
     let (fd, flags) = match &held {
         Some(_) if table && !matches!(op, Op::Stat { .. }) => (op.holding().index as i32, squeue::Flags::FIXED_FILE),
         Some(held) => (held.fd.as_raw_fd(), squeue::Flags::empty()),

@@ -1,7 +1,7 @@
 //! The portable back-end: epoll for sockets, a few threads for files. For machines and containers that refuse io_uring.
 //!
-//! An operation is first tried; only one that finds its socket not ready waits for an edge. No memory is ever in the
-//! kernel's hands outside a call, so cancelling is certain and immediate, except for a file operation that a thread has
+//! An operation is first tried; only one that finds its socket not ready waits for an edge. The kernel
+//! uses memory only during a call, so cancelling is certain and immediate, except for a file operation that a thread has
 //! begun: its memory is the pool's until it is done.
 
 mod epoll;
@@ -61,14 +61,14 @@ pub struct Poll {
     /// File operations pushed and not handed over.
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
-    /// Describes the one operation that is being tried.
+    /// Describes the operation that is being tried.
     msghdrs: MsghdrTable,
     /// The last iteration skipped epoll, because completions were ready.
     overdue: bool,
 }
 
 impl PollRing {
-    /// Opens a ring. Memory cannot be registered with it: `config.register` is of no consequence here.
+    /// Opens a ring. Memory cannot be registered with it: `config.register` is ignored.
     ///
     /// # Errors
     /// As [`UringConfig::validate`]; `Environment` when the process has no file descriptor left.
@@ -160,7 +160,7 @@ impl Poll {
         Ok(())
     }
 
-    /// Takes in what the threads have done.
+    /// Completes the operations that the threads have done.
     fn collect(&mut self) {
         let mut outcomes = core::mem::take(&mut self.outcomes);
         self.pool.collect(&mut outcomes);
@@ -212,7 +212,7 @@ impl Backend for Poll {
         }
     }
 
-    /// One that opens a file needs a thread. Without, it is as when the ring has no room: later there may be one to be had.
+    /// An opening needs a thread. Where none can be started the ring counts as full: a later push may succeed.
     fn admits(&mut self, op: &Op) -> bool {
         !matches!(op, Op::Open(_)) || self.pool.start().is_ok()
     }
@@ -253,7 +253,7 @@ impl Backend for Poll {
     }
 
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
-        // What is done already is handed over first; but never twice without a look at what else has come.
+        // Ready completions are handed over first; but never twice in a row without a look at epoll.
         self.overdue = self.ops.has_ready() && !self.overdue;
         if self.overdue {
             return Ok(());

@@ -150,7 +150,7 @@ impl Inside {
             // Nobody waits for the answer: the operations themselves say.
             let all = io_uring::types::CancelBuilder::fd(io_uring::types::Fd(fd)).all();
             let cancel = io_uring::opcode::AsyncCancel2::new(all).build();
-            drop(UnsubmittedOneshot::new((), Outcome(Name::NOBODY), cancel).submit());
+            drop(UnsubmittedOneshot::new((), Outcome(Name::NONE), cancel).submit());
         }
         any
     }

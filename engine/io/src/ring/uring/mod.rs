@@ -32,7 +32,7 @@ use crate::wake::Waker;
 
 /// User data of the poll of the waker. No operation has such a number, nor the next: indices are below 2^15.
 const WAKE: u64 = u64::MAX;
-/// User data of requests whose completions say nothing we want to know.
+/// User data of requests whose completions are ignored.
 const CANCEL: u64 = u64::MAX - 1;
 
 /// A ring on io_uring. Must be made on the thread that uses it.
@@ -44,16 +44,16 @@ pub struct Uring {
     msghdrs: MsghdrTable,
     /// Keeps registered memory mapped.
     registered: Option<Arc<Mapping>>,
-    /// The kernel has a table of descriptors, in which each has the place it has in the ring's.
+    /// Descriptors are registered with the kernel, each at its place in the ring's table.
     fixed: bool,
-    /// What operations have opened, until the ring's table knows it.
+    /// Files that operations have opened, until they are in the ring's table.
     opened: Vec<(Name, OwnedFd)>,
     /// Requests that found the submission queue full; they go first at the next submission.
     backlog: VecDeque<squeue::Entry>,
     waker: Waker,
     /// Whether the kernel polls the waker's eventfd.
     wake_polled: bool,
-    /// It shall not any more.
+    /// The poll is not to be renewed.
     closing: bool,
     ring: IoUring,
 }
@@ -124,7 +124,7 @@ impl Uring {
         outcome.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Puts a descriptor into the kernel's table, or with -1 clears its place: the table's reference would keep a connection open.
+    /// Registers a descriptor with the kernel, or with -1 clears its place: the kernel's reference would keep a connection open.
     fn register(&self, index: u32, raw: i32) -> Result<()> {
         if !self.fixed {
             return Ok(());
@@ -136,7 +136,7 @@ impl Uring {
         })
     }
 
-    /// Takes the files in that operations have opened.
+    /// Adds the files that operations have opened to the table.
     fn take_in_opened(&mut self) {
         while let Some((name, fd)) = self.opened.pop() {
             patient(&fd);
@@ -176,7 +176,7 @@ impl Backend for Uring {
     }
 
     fn end(&mut self, index: u32, held: Descriptor) {
-        // Refused only if the index were out of range.
+        // Fails only for an index out of range.
         let cleared = self.register(index, -1);
         debug_assert!(cleared.is_ok(), "{cleared:?}");
         drop(held);
@@ -227,7 +227,7 @@ impl Backend for Uring {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {}
                 Err(errno) => match errno {
-                    // Time is up, a signal came, or the kernel wants completions reaped or memory freed first.
+                    // A timeout, a signal, or the kernel needs completions reaped or memory freed first.
                     libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY => return Ok(()),
                     // A seccomp filter may let a ring be made and not entered.
                     libc::EPERM | libc::EACCES | libc::ENOSYS => return Err(refusal(errno)),
@@ -237,7 +237,7 @@ impl Backend for Uring {
         }
     }
 
-    /// Takes all completions the kernel has posted.
+    /// Reaps all completions the kernel has posted.
     fn reap(&mut self) {
         self.ops.begin_iteration(monotonic_now());
         for entry in self.ring.completion() {
@@ -251,7 +251,7 @@ impl Backend for Uring {
                 bits => {
                     let name = Name::from_bits(bits);
                     if result >= 0 && self.ops.opening(name).is_some() {
-                        // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
+                        // SAFETY: the kernel has opened it for this request, and no other owner exists.
                         self.opened.push((name, unsafe { OwnedFd::from_raw_fd(result) }));
                     } else {
                         self.ops.complete(name, result);
