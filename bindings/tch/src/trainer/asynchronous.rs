@@ -1,4 +1,4 @@
-//! Asynchronous steps: rank 0 is the parameter server; every rank pushes gradients when it has them and pulls the parameters as they are then.
+//! Asynchronous steps: rank 0 is the parameter server; every rank pushes gradients when it has them and pulls the present parameters.
 //!
 //! A gradient's age is the number of updates since its parameters were taken; one older than `staleness_max` is discarded and counted, so
 //! that a straggler can lag without limit and its gradients do no harm. Rank 0 has one thread per other rank, which waits for that rank's

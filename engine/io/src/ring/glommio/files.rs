@@ -15,7 +15,7 @@ use crate::ring::file::FileOptions;
 use crate::ring::opening::{FileFacts, OPEN_FLAGS, Opening, patient};
 use crate::scatter::TRANSFER_BYTES_MAX;
 
-/// An open file. Jobs hold on to it while they run.
+/// An open file. Jobs keep a clone while they run.
 #[derive(Clone)]
 pub enum FileHandle {
     Direct(Rc<DmaFile>),
@@ -30,7 +30,7 @@ pub(super) enum JobOutput {
     Count(usize),
     /// A file, open.
     Opened(FileHandle),
-    /// What it is, and whether that could be found out: zero, or a negative error number.
+    /// Facts, and the result of reading them: zero, or a negative error number.
     Facts(FileFacts, i32),
 }
 
@@ -69,7 +69,7 @@ impl FileHandle {
         })
     }
 
-    /// Starts an operation, and copies what it writes; an error number when it cannot be. In the executor's context.
+    /// Starts an operation, and copies what it writes; an error number when it cannot start. In the executor's context.
     pub(super) fn start(&self, op: &Op) -> Result<Job, i32> {
         let handle = self.clone();
         match op {
@@ -125,7 +125,7 @@ impl FileHandle {
         }
     }
 
-    /// What the kernel would say of an unaligned direct transfer. glommio's own memory is aligned always.
+    /// The kernel's error for an unaligned direct transfer. glommio's own memory is always aligned.
     fn check_aligned(&self, offset: u64, len: usize) -> Result<(), i32> {
         match self {
             FileHandle::Direct(file) if !(offset | len as u64).is_multiple_of(file.alignment()) => Err(libc::EINVAL),
@@ -133,9 +133,9 @@ impl FileHandle {
         }
     }
 
-    /// Closes it, when no job holds on to it.
+    /// Closes it, when no job holds a clone.
     pub(super) async fn close(self) {
-        // What a close could report was reported to the last sync already, or was never asked for.
+        // An error of a close was reported by the last sync already, or no sync was requested.
         match self {
             FileHandle::Direct(file) => drop(file.close_rc().await),
             FileHandle::Buffered(file) => {

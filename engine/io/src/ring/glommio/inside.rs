@@ -42,20 +42,20 @@ pub(super) struct Inside {
     pub(super) ops: OpTable<Holding>,
     /// Describes the one operation that is being tried.
     msghdrs: MsghdrTable,
-    /// Operations on each side of each connection, the first of them being worked on, at their task's number. May name
-    /// operations that came back long ago.
+    /// Operations on each side of each connection, the first of them active, at their task's number. May name
+    /// operations that have completed.
     queues: Box<[VecDeque<Name>]>,
-    /// At the place of their operation.
+    /// Jobs on files, at their operation's place.
     jobs: Box<[Option<(Name, Job)>]>,
     bridge: WakeBridge,
     /// Numbers of the woken tasks, kept for its memory.
     notified: Vec<u32>,
     /// Operations to be begun by the next iteration.
     pub(super) backlog: Vec<Name>,
-    /// What wakers write to.
+    /// The end that wakers write to.
     wakes: UnixStream,
     woken: bool,
-    /// Closed for the caller; glommio closes them when it is entered.
+    /// Files closed by the caller; glommio closes them when it is entered.
     closing: Vec<FileHandle>,
 }
 
@@ -89,7 +89,7 @@ impl Inside {
     pub(super) fn submit(&mut self) {
         let mut backlog = core::mem::take(&mut self.backlog);
         for name in backlog.drain(..) {
-            // Landed already: asked back before it was begun.
+            // Completed already: cancelled before it was begun.
             let Some((op, held)) = self.ops.flight(name) else { continue };
             let copied = match op {
                 Op::WriteAt { from, start, .. } => from.len() - *start,
@@ -118,7 +118,7 @@ impl Inside {
         self.backlog = backlog;
     }
 
-    /// Looks at the notified tasks. Whether anything came back, or a waker woke us.
+    /// Looks at the notified tasks. Whether an operation completed or a waker woke this ring.
     pub(super) fn collect(&mut self) -> bool {
         let mut notified = core::mem::take(&mut self.notified);
         self.bridge.take(&mut notified);
@@ -142,7 +142,7 @@ impl Inside {
         core::mem::take(&mut self.woken) | (self.ops.in_flight < before)
     }
 
-    /// Until something came back or a waker woke us, or `limit` is over.
+    /// Waits for a completion or a wake, at most for `limit`.
     pub(super) async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(Timer::new));
         poll_fn(|context| {
@@ -157,11 +157,11 @@ impl Inside {
         self.bridge.unlisten();
     }
 
-    /// Works on one side of a connection until it has nothing more to do, or has to wait.
+    /// Advances the operations on one side of a connection until none is left or one has to wait.
     fn work(&mut self, number: u32) {
         while let Some(name) = self.queues[number as usize].front().copied() {
             let step = match self.ops.flight(name) {
-                // Came back already: asked for.
+                // Completed already: cancelled.
                 None => Poll::Ready(None),
                 Some((op, Some(Holding::Conn(conn)))) => {
                     let mut context = Context::from_waker(self.bridge.waker(number));
@@ -208,7 +208,7 @@ impl Inside {
         self.ops.complete(name, result);
     }
 
-    /// Takes in what wakers wrote, and listens for more.
+    /// Reads what wakers wrote, and polls for more.
     fn hear_wakes(&mut self) {
         let number = self.first_job() + self.jobs.len() as u32;
         let mut context = Context::from_waker(self.bridge.waker(number));
@@ -219,14 +219,14 @@ impl Inside {
         }
     }
 
-    /// Asks for an operation back: at once, unless it is on a file and under way, when it takes the time it takes.
+    /// Cancels an operation: at once, unless it is on a file and in flight, when it completes by itself.
     pub(super) fn request_cancel(&mut self, name: Name) {
         if self.jobs[name.index as usize].is_none() {
             self.ops.complete(name, -libc::ECANCELED);
         }
     }
 
-    /// Ends what had this place in the table.
+    /// Closes what had this place in the table.
     pub(super) fn end_at(&mut self, index: u32, holding: Holding) {
         for side in 0..2 {
             self.queues[(2 * index + side) as usize].clear();
@@ -248,7 +248,7 @@ impl Inside {
         }
     }
 
-    /// Closes everything. Nothing may be under way. In the executor's context.
+    /// Closes everything. No operation may be in flight. In the executor's context.
     pub(super) async fn close_all(&mut self) {
         let all: Vec<Name> = self.ops.holdings().map(|(id, _)| id).collect();
         for id in all {

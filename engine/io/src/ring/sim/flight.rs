@@ -1,4 +1,4 @@
-//! What happens to an operation in a simulated world: from its submission, through faults, to its landing.
+//! The life of an operation in a simulated world: from its submission, through faults, to its completion.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The disk takes its time; what it does happens at the end of it.
+    /// Schedules a disk operation, which takes effect at the end of its latency.
     fn start_disk(&mut self, key: FlightKey) {
         let most = u64::try_from(self.disk.settings.latency_max.as_nanos()).unwrap_or(u64::MAX).max(1);
         let after = Duration::from_nanos(self.prng.below(most));
@@ -127,20 +127,20 @@ impl World {
                 _ => 0,
             },
             Err(error) if error.kind() == Kind::NotFound => -libc::ENOENT,
-            // What else an opening meets here is that no descriptor is left.
+            // The only other error of an opening here: no descriptor is left.
             Err(_) => -libc::EMFILE,
         };
         self.complete(key, result);
     }
 
-    /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.
+    /// The ring of an operation is dropped, or its process killed: a write in flight may still reach the disk.
     pub(super) fn abandon_disk(&mut self, key: FlightKey) {
         let World { seats, disk, prng, .. } = self;
         let flight = seats[key.0].as_mut().and_then(|seat| seat.ops.flight(Name::from_bits(key.1)));
         if let Some((Op::WriteAt { offset, from, start, .. }, Some(Held::File(file)))) = flight
             && prng.chance(0.5)
         {
-            // Whether it worked, nobody is left to hear.
+            // The ring is gone, and with it the receiver of the result.
             let _ = disk.write(file, *offset, &from.bytes()[*start..]);
         }
     }
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Gives waiting receives what has arrived, oldest first.
+    /// Serves waiting receives with the bytes that have arrived, oldest first.
     pub(super) fn serve_receivers(&mut self, id: u64) {
         loop {
             let Some(conn) = self.conns.get_mut(&id) else { return };
@@ -232,7 +232,7 @@ impl World {
     }
 
     pub(super) fn submit_cancel(&mut self, key: FlightKey, closing: bool) {
-        // Closing a socket is not a race against its peer; a cancellation is, when time passes at all.
+        // Closing a socket does not race against its peer; a cancellation does, if delays are on.
         if !closing && self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
             let by = self.some_delay();
             self.events.set(self.now.after(by), Event::Cancel(key));
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Takes a submitted operation out of whatever it waits for; false when it has completed.
+    /// Removes a submitted operation from what it waits for; false when it has completed.
     pub(super) fn unstage(&mut self, key: FlightKey) -> bool {
         match self.stages.remove(&key) {
             Some(Stage::Scheduled(event, conn)) => {
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Breaks a connection by an injected fault: the host hears of it, waiting receives get the error.
+    /// Breaks a connection by an injected fault: the host is informed, waiting receives get the error.
     fn snap(&mut self, id: u64, errno: i32) {
         self.tell_closed(id);
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -291,7 +291,7 @@ impl World {
         self.seats[ring].as_mut()?.ops.flight(Name::from_bits(bits))
     }
 
-    /// Draws only for what can happen at all: worlds without it stay what they were.
+    /// Draws only where the chance is above zero, so that worlds without this fault keep their random sequence.
     pub(super) fn strikes(&mut self, chance: f64) -> bool {
         chance > 0.0 && self.prng.chance(chance)
     }

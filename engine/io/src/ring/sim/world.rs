@@ -1,7 +1,7 @@
-//! The simulated world: its clock, its events, its connections, and what each ring has going on.
+//! The simulated world: its clock, its events, its connections, and the state of each ring.
 //!
 //! Every choice comes from one seeded generator and every container iterates in a fixed order, so a run is a function
-//! of its seed and of what the rings ask for.
+//! of its seed and of the rings' operations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,9 +24,9 @@ use crate::wake::Waker;
 pub(super) enum Event {
     /// A delayed operation starts.
     Start(FlightKey),
-    /// A connect is answered.
+    /// A connect completes.
     Connected(FlightKey, u64, Result<(), i32>),
-    /// An answer of a peer arrives.
+    /// A reply of a peer arrives.
     Arrive(u64, Reply),
     /// The disk is done with an operation; a sync covers the writes before this number.
     Disk(FlightKey, u64),
@@ -34,10 +34,10 @@ pub(super) enum Event {
     Cancel(FlightKey),
 }
 
-/// When an event happens, and its number: equal moments keep the order in which they were set.
+/// When an event happens, and its number: events of one instant keep the order in which they were set.
 pub(super) type EventKey = (Instant, u64);
 
-/// What will happen.
+/// Pending events, in order.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) due: BTreeMap<EventKey, Event>,
@@ -58,11 +58,11 @@ impl Events {
 pub(super) enum Stage {
     /// An event will move it on; a connect also names its connection.
     Scheduled(EventKey, Option<u64>),
-    /// It waits for bytes on this connection.
+    /// Waiting for bytes on this connection.
     Receiving(u64),
 }
 
-/// What a ring holds open.
+/// An open socket or file of a ring.
 #[derive(Debug)]
 pub(super) enum Held {
     /// The connection of this number.
@@ -74,17 +74,17 @@ pub(super) enum Held {
 pub(super) struct Seat {
     pub(super) ops: OpTable<Held>,
     pub(super) waker: Waker,
-    /// Pushed, not submitted.
+    /// Operations pushed and not submitted.
     pub(super) queued: Vec<Name>,
     /// To be cancelled at the next submission; the flag says whether its socket is closing.
     pub(super) cancels: Vec<(Name, bool)>,
-    /// Done, not seen by the ring.
+    /// Operations completed and not reaped by the ring.
     pub(super) completed: Vec<(Name, i32)>,
-    /// Some of them did not fit into its queue of completions.
+    /// Some completions did not fit into its queue.
     overflown: bool,
     /// The last wait found no completion and no wake-up, and its deadline was in the future.
     pub(super) sleeps: bool,
-    /// When the ring wants to be woken.
+    /// When the ring is to be woken.
     pub(super) wanted: Option<Instant>,
 }
 
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// Tells the host, once, that a connection it knows is gone.
+    /// Informs the host, once, that a connection it accepted is closed.
     pub(super) fn tell_closed(&mut self, id: u64) {
         if let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.host_knows) {
             conn.host_knows = false;

@@ -1,11 +1,11 @@
-//! The back-end on the tokio-uring runtime, for programs that live in that runtime, and to compare with.
+//! The back-end on the tokio-uring runtime, for programs that use that runtime, and for comparison.
 //!
-//! The runtime is entered by each wait and left when something happened; completions come through its driver. Requests
+//! The runtime is entered by each wait and left after an event; completions come through its driver. Requests
 //! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and memory,
 //! deferred completions, and one system call a iteration (it sleeps in epoll and enters io_uring besides).
 //!
-//! The runtime's driver frees what an operation owns before it has asked the kernel to let go, so here operations own
-//! nothing: their memory stays in the op table until they complete, and the runtime is dropped only when all have.
+//! The runtime's driver frees what an operation owns before the kernel has cancelled it, so here operations own nothing:
+//! their memory stays in the op table until they complete, and the runtime is dropped only when all have.
 
 #[cfg(test)]
 mod tests;
@@ -46,15 +46,15 @@ struct Inside {
     ops: OpTable<Descriptor>,
     /// What the kernel reads while an operation is in flight.
     msghdrs: MsghdrTable,
-    /// The operations in the runtime's hands, by their place in the table. They own nothing: no drop of one, or of the runtime, can
-    /// free what the kernel writes to.
+    /// Operations submitted to the runtime, by their place in the table. They own nothing: no drop of one, or of the runtime,
+    /// frees what the kernel writes to.
     flights: Box<[Option<InFlightOneshot<(), Outcome>>]>,
     bridge: WakeBridge,
     /// Numbers of the woken tasks, kept for its memory.
     notified: Vec<u32>,
     /// Operations to be submitted by the next iteration.
     backlog: Vec<Name>,
-    /// Descriptors whose operations are to be asked back by the next iteration.
+    /// Descriptors whose operations the next iteration is to cancel.
     unwanted: Vec<RawFd>,
     wakes: AsyncFd<WakeEvent>,
 }
@@ -68,7 +68,7 @@ impl AsRawFd for WakeEvent {
     }
 }
 
-/// What comes of an operation: whose it is, and what the kernel says of it.
+/// Maps a completion to the operation's name and the kernel's result.
 struct Outcome(Name);
 
 impl OneshotOutputTransform for Outcome {
@@ -135,7 +135,7 @@ impl Inside {
         let Inside { ops, msghdrs, flights, bridge, backlog, unwanted, .. } = self;
         let any = !backlog.is_empty() || !unwanted.is_empty();
         for name in backlog.drain(..) {
-            // Landed already: asked back before it was submitted.
+            // Completed already: cancelled before it was submitted.
             let Some((op, held)) = ops.flight(name) else { continue };
             let (entry, _) = request(name, op, held, false, msghdrs, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
@@ -147,7 +147,7 @@ impl Inside {
             flights[name.index as usize] = Some(flight);
         }
         for fd in unwanted.drain(..) {
-            // Nobody waits for the answer: the operations themselves say.
+            // The result is not needed: the cancelled operations complete themselves.
             let all = io_uring::types::CancelBuilder::fd(io_uring::types::Fd(fd)).all();
             let cancel = io_uring::opcode::AsyncCancel2::new(all).build();
             drop(UnsubmittedOneshot::new((), Outcome(Name::NONE), cancel).submit());
@@ -155,7 +155,7 @@ impl Inside {
         any
     }
 
-    /// Takes what came back. False when nothing did.
+    /// Reaps completions. False when there were none.
     fn collect(&mut self) -> bool {
         self.bridge.take(&mut self.notified);
         if self.notified.is_empty() {
@@ -168,12 +168,12 @@ impl Inside {
             let Poll::Ready((name, result)) = Pin::new(flight).poll(&mut context) else { continue };
             self.flights[number as usize] = None;
             if result == -libc::ECANCELED && !self.ops.is_cancelled(name) {
-                // It was on the same descriptor as one that was asked back, and nothing was moved: it goes again.
+                // It was on the same descriptor as a cancelled one, and nothing was moved: it is submitted again.
                 self.backlog.push(name);
                 continue;
             }
             let opened = result >= 0 && self.ops.opening(name).is_some();
-            // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
+            // SAFETY: the kernel has opened it for this request, and no other owner exists.
             let fd = opened.then(|| unsafe { OwnedFd::from_raw_fd(result) });
             let result = fd.map_or(result, |fd| {
                 patient(&fd);
@@ -184,19 +184,19 @@ impl Inside {
         true
     }
 
-    /// Until something came back or woke us, or `limit` is over.
+    /// Waits for a completion or a wake, at most for `limit`.
     async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(tokio::time::sleep));
         core::future::poll_fn(|context| {
             self.bridge.listen(context.waker());
             let over = limit.as_mut().as_pin_mut().is_some_and(|sleep| sleep.poll(context).is_ready());
-            // All three are looked at, so that all three are armed.
+            // All three are polled, so that all three are armed.
             if self.woken(context) | self.collect() | over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// Once through the driver without sleeping. What completes meanwhile may be seen by the next iteration only.
+    /// Passes once through the driver without sleeping. A completion meanwhile may be seen by the next iteration only.
     async fn pass(&mut self, submitted: bool) {
         let mut passed = false;
         core::future::poll_fn(|context| {
@@ -205,8 +205,8 @@ impl Inside {
                 return Poll::Ready(());
             }
             match submitted {
-                // The queue is flushed only by a thread that parks, which it does only when nothing woke it. So it parks,
-                // and finds an event.
+                // Only a thread that parks flushes the queue, and it parks only when it was not woken. So it parks and finds
+                // an event.
                 true => {
                     self.wakes.get_ref().0.signal();
                     while let Poll::Ready(Ok(mut guard)) = self.wakes.poll_read_ready(context) {
@@ -221,14 +221,14 @@ impl Inside {
         self.collect();
     }
 
-    /// Whether another thread woke us.
+    /// Whether another thread woke this ring.
     fn woken(&mut self, context: &mut Context<'_>) -> bool {
         match self.wakes.poll_read_ready(context) {
             Poll::Pending => false,
             Poll::Ready(Ok(mut guard)) => {
                 guard.clear_ready();
                 self.ops.counts.wakes += 1;
-                // Asked again, so that the next edge finds this stay.
+                // Polled again, so that the next edge wakes this stay.
                 let _ = self.wakes.poll_read_ready(context);
                 true
             }
@@ -259,7 +259,7 @@ impl Backend for TokioUring {
         self.inside.backlog.push(name);
     }
 
-    /// At once when the kernel does not know it yet.
+    /// Completes it at once when it is not submitted yet.
     fn request_cancel(&mut self, name: Name) {
         let Inside { ops, flights, unwanted, .. } = &mut self.inside;
         if flights[name.index as usize].is_none() {
@@ -271,7 +271,7 @@ impl Backend for TokioUring {
         }
     }
 
-    /// Submits what is queued and looks at what came back.
+    /// Submits what is queued and reaps completions.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         let inside = &mut self.inside;
         inside.ops.counts.enters += 1;
