@@ -44,7 +44,7 @@ impl Region {
     }
 
     /// A slot of exactly `len` bytes (zero is allowed), 64-byte aligned, at the lowest free address: memory used last
-    /// is used again first. Its content is whatever was there. `None` when no free piece is long enough or all slot
+    /// is used again first. Its content is undefined. `None` when no free piece is long enough or all slot
     /// headers are in use.
     pub fn alloc(&mut self, len: usize) -> Option<Slot> {
         self.collect();

@@ -1,4 +1,4 @@
-//! Where one receive lands: pieces of heads into a connection's scratch memory, pieces of bodies into windows.
+//! The destinations of one receive: pieces of heads go into a connection's scratch memory, pieces of bodies into windows.
 //!
 //! Owns all the memory it names, so an operation that owns a scatter owns everything the kernel may write to. Only a
 //! ring moves the counts of what was received.
@@ -18,7 +18,7 @@ pub enum Landed {
     Head {
         /// Where in the scratch memory the piece starts.
         from: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: usize,
         /// Bytes received.
         got: usize,
@@ -27,15 +27,15 @@ pub enum Landed {
     Body {
         /// The window, given back.
         window: Window,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: usize,
         /// Bytes received.
         got: usize,
     },
 }
 
-/// The list of places one receive fills, in order. One allocation for life: an operation moves a pointer to it, and
-/// whoever receives again fills the same list anew.
+/// The list of pieces one receive fills, in order. Allocated once: an operation moves a pointer to it, and the next receive
+/// fills the same list anew.
 #[derive(Debug)]
 pub struct Scatter(Box<Places>);
 
@@ -47,7 +47,7 @@ struct Places {
     /// Where in the scratch memory the next head piece goes.
     next_head: usize,
     asked: usize,
-    /// Bytes worth waking for; zero: any.
+    /// The low-water mark in bytes; zero: any.
     step: usize,
     pieces: ArrayVec<Landed, SCATTER_PIECES_MAX>,
 }
@@ -93,21 +93,21 @@ impl Scatter {
         Ok(())
     }
 
-    /// The receive shall end only when all that is asked for has come (or the stream ends, or it is cancelled), and the
-    /// kernel need not wake anybody for less than `step_bytes`: on a link slower than the core, waking for every few
-    /// segments costs as much as copying them. At least `step_bytes` must follow in the stream behind what is asked
-    /// for, or nobody is woken for the end of it. A ring may end it earlier.
+    /// Makes the receive end only when all requested bytes have arrived (or the stream ends, or it is cancelled), with a wake
+    /// only for `step_bytes` or more: on a link slower than the core, waking for every few segments costs as much as copying
+    /// them. At least `step_bytes` must follow in the stream after the requested bytes, or the end wakes no receiver. A ring
+    /// may end it earlier.
     pub fn be_patient(&mut self, step_bytes: usize) {
         self.0.step = step_bytes;
     }
 
-    /// Bytes worth waking for; zero: any.
+    /// The low-water mark in bytes; zero: any.
     #[must_use]
     pub fn patience_bytes(&self) -> usize {
         self.0.step
     }
 
-    /// Bytes asked for in all.
+    /// Bytes requested in all.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.0.asked
@@ -125,7 +125,7 @@ impl Scatter {
         &self.0.scratch
     }
 
-    /// The scratch memory, to work on what was received into it.
+    /// The scratch memory, to change what was received into it.
     pub fn scratch_mut(&mut self) -> &mut [u8] {
         &mut self.0.scratch
     }
@@ -141,7 +141,7 @@ impl Scatter {
         (self.0.kept, self.0.next_head) = (bytes, bytes);
     }
 
-    /// Empties the list for the next receive: the pieces come out in the order they were pushed.
+    /// Empties the list for the next receive: yields the pieces in the order they were pushed.
     pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
         let Places { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
         (*next_head, *asked, *step) = (*kept, 0, 0);
@@ -165,7 +165,7 @@ impl Scatter {
         })
     }
 
-    /// The first of them, which there must be; no longer than a transfer can be.
+    /// The first target, cut to the longest transfer. The list must not be empty.
     pub(crate) fn first_target(&mut self) -> (*mut u8, usize) {
         let (target, len) = self.targets().next().expect("a receive asks for at least one byte");
         (target, len.min(TRANSFER_BYTES_MAX))
@@ -176,7 +176,7 @@ impl Scatter {
         matches!(self.0.pieces.as_slice(), [Landed::Body { .. }])
     }
 
-    /// Shares out `n` received bytes over the pieces, in order.
+    /// Distributes `n` received bytes over the pieces, in order.
     pub(crate) fn advance(&mut self, mut n: usize) {
         assert!(n <= self.0.asked, "received {n} bytes of {} asked for", self.0.asked);
         for piece in &mut self.0.pieces {

@@ -111,7 +111,7 @@ impl Filling {
 
     /// Takes the next `padded` bytes as a window of `len`. What is behind `len` is padding for direct access to disks,
     /// where transfers are multiples of a unit: a read from a file may fill it, [`read_pin_padded`](Window::read_pin_padded) takes
-    /// it along, and nothing else ever sees it. It is zeroes until a read fills it. `None` when fewer bytes are left.
+    /// it along, and nothing else reads it. It is zeroes until a read fills it. `None` when fewer bytes are left.
     ///
     /// # Panics
     /// When `padded` is less than `len`.
@@ -137,7 +137,7 @@ impl Filling {
         })
     }
 
-    /// Leaves the next `len` bytes as they are (padding between samples).
+    /// Skips the next `len` bytes (padding between samples).
     ///
     /// # Panics
     /// When fewer are left.
@@ -146,8 +146,8 @@ impl Filling {
         self.at += len;
     }
 
-    /// Leaves bytes as they are until the next address that is a multiple of `unit`, as direct access to disks wants it.
-    /// False, and nothing moved, when fewer are left.
+    /// Skips to the next address that is a multiple of `unit`, as direct access to disks requires. False, and nothing is
+    /// skipped, when fewer bytes are left.
     pub fn align(&mut self, unit: usize) -> bool {
         let address = self.slot.ptr.addr().get() + self.at;
         let by = address.next_multiple_of(unit) - address;
@@ -266,7 +266,7 @@ impl Window {
         Some(ReadPin { _claim: self.hold.read_pin(), ptr: self.ptr, len })
     }
 
-    /// Copies from `bytes` with the CPU; returns how many fitted.
+    /// Copies from `bytes` with the CPU; returns how many fit.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         self.assert_not_read_pinned();
         let n = bytes.len().min(self.room());
@@ -277,8 +277,8 @@ impl Window {
         n
     }
 
-    /// The part still to fill, to be written to by other means than a copy. Its content is whatever was there. What is
-    /// written counts when [`fill`](Window::fill) says so.
+    /// The part still to fill, to be written by other means than a copy. Its content is undefined. Call
+    /// [`fill`](Window::fill) for the bytes written.
     #[must_use]
     pub fn unfilled_mut(&mut self) -> &mut [u8] {
         self.assert_not_read_pinned();
@@ -337,7 +337,7 @@ impl Window {
     /// Gives both back unless `next` starts where this one ends, in the same slot, and this one is full (or nothing of
     /// `next` is filled: the cursor must stay one number).
     pub fn join(mut self, next: Window) -> Result<Window, (Window, Window)> {
-        // Nobody starts inside this one's padding.
+        // No window starts inside this one's padding.
         let adjacent = self.hold.same(&next.hold) && self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
         if !adjacent || (self.room() > 0 && next.filled > 0) {
             return Err((self, next));
@@ -356,12 +356,12 @@ impl Window {
         self.ptr.as_ptr().wrapping_add(self.filled)
     }
 
-    /// Bytes a read from a file may bring: what is to be filled, and the padding behind it.
+    /// Bytes a read from a file may fill: the room, and the padding behind it.
     pub(crate) fn reach(&self) -> usize {
         self.room() + self.padding
     }
 
-    /// Puts what a read brought where the kernel would, padding included, without moving the cursor.
+    /// Writes the bytes of a read where the kernel would, padding included, without moving the cursor.
     pub(crate) fn read_in(&mut self, bytes: &[u8]) {
         let target = self.target(bytes.len());
         // SAFETY: that many bytes from the cursor on lie inside this window and its padding, which nobody else can reach

@@ -1,5 +1,5 @@
-//! The arena: one mapping with a hard byte budget, shared out to regions: one per shard, and one besides for whoever works
-//! behind them.
+//! The arena: one mapping with a hard byte budget, divided into regions: one per shard, and optionally one for the stages
+//! after them.
 //!
 //! Owns the only large memory of the engine. It is unmapped when the last of the arena, its regions and their slots
 //! is gone, so never while a slot, a window or an operation still names it. Pages are populated as they are touched.
@@ -31,7 +31,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Maps the budget and shares it out. The region beside the shards', where one was asked for, comes last.
+    /// Maps the budget and divides it. The extra region, if one was requested, comes last.
     ///
     /// # Errors
     /// As [`ArenaConfig::validate`]; `Budget` when the kernel refuses the mapping.
@@ -52,7 +52,7 @@ impl Arena {
         &self.report
     }
 
-    /// Slots of all regions that are still held by someone.
+    /// Slots of all regions that are still held.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.remotes.iter().map(|remote| remote.outstanding()).sum()
@@ -73,7 +73,7 @@ impl Arena {
         (0..self.remotes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
     }
 
-    /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.
+    /// The mapping, for a ring that registers it: it must keep this until the kernel has unregistered it.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.mapping.clone()
     }

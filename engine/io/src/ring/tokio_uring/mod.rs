@@ -2,7 +2,7 @@
 //!
 //! The runtime is entered by each wait and left after an event; completions come through its driver. Requests
 //! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and memory,
-//! deferred completions, and one system call a iteration (it sleeps in epoll and enters io_uring besides).
+//! deferred completions, and one system call per iteration (it sleeps in epoll and enters io_uring besides).
 //!
 //! The runtime's driver frees what an operation owns before the kernel has cancelled it, so here operations own nothing:
 //! their memory stays in the op table until they complete, and the runtime is dropped only when all have.
