@@ -49,7 +49,7 @@ impl RawStream {
     }
 }
 
-/// Samples delivered together, on the device. Work on the stream it was taken with sees all its bytes. Dropping it marks its
+/// Samples delivered together, on the device. Work on the stream it was taken with sees all its bytes. Dropping it records its
 /// end on that stream; buffers are few, so drop it when its last kernel is launched.
 pub struct DeviceBatch {
     ring: Arc<Ring>,
@@ -189,7 +189,7 @@ impl DeviceBatch {
         self.stream
     }
 
-    /// Moves it to another stream: that one waits for what the old one has been given so far, and marks the end in its stead.
+    /// Moves it to another stream, which waits for the work submitted to the old one and marks the end instead of it.
     ///
     /// # Errors
     /// `Environment` when the stream is refused; then the batch stays with the old one.

@@ -211,7 +211,7 @@ impl Copier {
         unsafe { cell.h2d_started.record(stream) }?;
         if token.info.bytes > 0 {
             let driver = ring.context.driver;
-            // SAFETY: the source is the caller's promise; the target is a buffer at least that long, which nobody else uses
+            // SAFETY: the source is the caller's promise; the target is a buffer at least that long, which nothing else uses
             // before `h2d_done` (the stream has waited for the consumer before), and which lives until its events were seen.
             let code = unsafe {
                 driver.cuMemcpyHtoDAsync_v2(cell.memory.handle(), at.cast::<c_void>(), token.info.bytes, stream)

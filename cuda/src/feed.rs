@@ -190,7 +190,7 @@ impl Feed {
             let held = self.ring.tally.held();
             if held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE {
                 let cause =
-                    format!("the {held} batches you hold are all the buffers there are on GPU {}", self.ring.ordinal);
+                    format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
                 return Err(
                     Error::new(Kind::Budget, cause).with_hint("drop batches before asking for more, or raise depth")
                 );
@@ -256,7 +256,7 @@ impl Feed {
         while !thread.is_finished() {
             if begun.elapsed() > patience {
                 warn_leaked(&format!(
-                    "the copy thread of GPU {} hangs in the driver and was left behind",
+                    "the copy thread of GPU {} hangs in the driver and was abandoned",
                     self.ring.ordinal
                 ));
                 return None;

@@ -1,4 +1,4 @@
-//! A loader's memory, registered with CUDA: copies from it go by themselves, without the driver copying it first.
+//! A loader's memory, registered with CUDA: copies from it are asynchronous, without a staging copy by the driver.
 //!
 //! Owns the registration and, as long as it stands, the memory. The memory is never read or written here, and never unmapped
 //! while it may be registered: what the driver refuses to unregister stays mapped until the process ends, and a warning is logged.
@@ -18,7 +18,7 @@ use crate::driver::Code;
 /// in place, which is ruinous on such memory; never read-only: they write.
 const PORTABLE: c_uint = 1;
 
-/// Registered memory. Unregistered when dropped: whoever has copies under way keeps it.
+/// Registered memory. Unregistered when dropped: keep it while copies are in flight.
 pub struct Pinned {
     context: Arc<Context>,
     memory: ManuallyDrop<Memory>,
@@ -44,7 +44,7 @@ impl Pinned {
     }
 
     fn region(&self, region: usize) -> (*mut c_void, usize) {
-        let (at, len) = self.memory.regions().nth(region).expect("regions are counted, not made up");
+        let (at, len) = self.memory.regions().nth(region).expect("the region exists");
         (at.cast_mut().cast(), len)
     }
 
@@ -61,12 +61,12 @@ impl Pinned {
         match code {
             Code::SUCCESS => Ok(()),
             Code::OUT_OF_MEMORY => Err(error.with_hint(
-                "the system would not pin that much: lower memory_limit, or raise the memory limit of the container and \
+                "the system refused to pin that much memory: lower memory_limit, or raise the memory limit of the container and \
                  ulimit -l (memlock)",
             )),
             Code::ALREADY_REGISTERED => Err(error.with_hint("one feed per loader: its memory can be registered only once")),
             Code::NOT_PERMITTED | Code::NOT_SUPPORTED => Err(error
-                .with_hint("the system lets this process pin no memory: raise ulimit -l (memlock), or run outside the sandbox")),
+                .with_hint("the system does not let this process pin memory: raise ulimit -l (memlock), or run outside the sandbox")),
             _ => Err(error),
         }
     }

@@ -1,7 +1,7 @@
 //! The ring of device buffers: filled by the copy thread, held by the consumer, then returned.
 //!
-//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: whoever has it, the copy
-//! thread or one `DeviceBatch`, has the buffer. Device memory is freed when copy thread, feed and batches are all gone
+//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: its holder, the copy
+//! thread or one `DeviceBatch`, owns the buffer. Device memory is freed when copy thread, feed and batches are all gone
 //! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
 
 use core::mem::ManuallyDrop;
@@ -188,7 +188,7 @@ fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Erro
     let code = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     let left = match driver.check(code, "") {
         Ok(()) => format!("{} of {} are free", ByteSize((free + taken) as u64), ByteSize(total as u64)),
-        Err(_) => "how much is free is not known".to_owned(),
+        Err(_) => "the free memory is unknown".to_owned(),
     };
     let need = each * depth;
     let cause = format!(

@@ -1,6 +1,6 @@
-//! The ground floor: the types every other floor speaks in.
+//! The types shared by all crates of the engine.
 //!
-//! Holds ids, units, limits, the error type, virtual-or-real time, seeded randomness and metrics. Owns no
+//! Holds ids, units, limits, the error type, time as a value, seeded randomness and metrics. Owns no
 //! resource, starts no thread, reads no clock: time and randomness enter as values.
 #![forbid(unsafe_code)]
 

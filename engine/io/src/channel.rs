@@ -50,7 +50,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Sends one of several items: the receiver finds it when it looks, and is woken by [`wake`](Sender::wake) after the last.
+    /// Sends one of several items without a wake: call [`wake`](Sender::wake) after the last.
     ///
     /// # Errors
     /// As [`send`](Sender::send).
@@ -92,7 +92,7 @@ impl<T> Receiver<T> {
         self.consumer.pop().ok()
     }
 
-    /// Whether nothing is waiting.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.consumer.is_empty()
@@ -110,7 +110,7 @@ impl<T> Receiver<T> {
         self.consumer.is_abandoned()
     }
 
-    /// Sets whom each send wakes. Items sent before are found by looking once after this call.
+    /// Sets the waker that each send wakes. Check once after this call for items sent before it.
     ///
     /// # Panics
     /// When it was set before: a channel has one receiver for life.

@@ -47,7 +47,7 @@ fn a_wake_is_never_lost() {
 struct Slots {
     remote: Arc<RemoteFreeList>,
     bytes: [UnsafeCell<u32>; 2],
-    /// Claims given up, in no order with anything else.
+    /// Claims dropped, without any ordering.
     given_up: AtomicUsize,
 }
 
@@ -57,13 +57,13 @@ impl Slots {
         Arc::new(Slots { remote, bytes: [0, 1].map(UnsafeCell::new), given_up: AtomicUsize::new(0) })
     }
 
-    /// Writes what only the caller may reach now, as it believes: the checker fails when another thread may look meanwhile.
+    /// Writes what only the caller may access now: the checker fails when another thread may access it meanwhile.
     fn write(&self, at: usize) {
-        // SAFETY: the pointer is valid, and the checker watches who else has one.
+        // SAFETY: the pointer is valid, and the checker tracks all accesses.
         self.bytes[at].with_mut(|bytes| unsafe { *bytes += 1 });
     }
 
-    /// A thread that writes to its part and gives its claim up.
+    /// A thread that writes to its part and drops its claim.
     fn drop_on_a_thread(self: &Arc<Slots>, hold: Hold, at: usize) -> JoinHandle<()> {
         let slots = self.clone();
         thread::spawn(move || {
@@ -157,7 +157,7 @@ fn send_and_receive(before: fn(&Receiver<u32>) -> bool, behind: fn(&Receiver<u32
     let (mut sender, mut receiver) = channel(1);
     let waker = Waker::sleeper();
     receiver.set_waker(waker.clone());
-    // What finds no room is not sent.
+    // An item that finds no room is not sent.
     let thread = thread::spawn(move || (0..2).filter(|n| sender.send(*n).is_ok()).count());
     let mut found = 0;
     sleep_until(&waker, || {

@@ -41,7 +41,7 @@ pub struct TokioUring {
     runtime: Runtime,
 }
 
-/// What a iteration of the runtime works on.
+/// What an iteration of the runtime works on.
 struct Inside {
     ops: OpTable<Descriptor>,
     /// What the kernel reads while an operation is in flight.
