@@ -123,7 +123,7 @@ impl<T: Copy> Drop for Owned<T> {
     }
 }
 
-/// A stream of ours.
+/// A stream made by this crate.
 pub(crate) type Stream = Owned<CUstream>;
 
 /// A stream in the current context.

@@ -1,7 +1,7 @@
 //! The copy thread of a device: takes batches from the loader, submits their copies to the copy stream, and returns each slot
 //! when its bytes are on the device.
 //!
-//! Owns the loader, the registered memory, the copy stream and every host batch under way. Never waits for the device on the
+//! Owns the loader, the registered memory, the copy stream and every host batch in flight. Never waits for the device on the
 //! hot path: it queries events, at most every few milliseconds, and waits for the loader in between. It never frees memory of a
 //! copy whose end it cannot see.
 
@@ -40,7 +40,7 @@ struct Flight {
     cell: usize,
     seq: u64,
     bytes: usize,
-    /// When its copy was first seen to be under way.
+    /// When its copy was first seen to run.
     since: Option<Instant>,
     /// Its events were recorded, so its end can be seen.
     sound: bool,
@@ -97,7 +97,7 @@ impl Copier {
     }
 
     /// Copies until the run is over, the feed is gone or something fails. Returns what the loader left behind; `None` when
-    /// something is still under way and was kept.
+    /// a copy is still in flight and its memory was kept.
     pub(crate) fn serve(mut self) -> Option<Remains> {
         let ring = Arc::clone(&self.link.ring);
         // Without the context no copy is possible.

@@ -141,7 +141,7 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
         // SAFETY: writes one number, to a variable that lives through the call.
         check(unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, device) }).map(|()| value.unsigned_abs())
     };
-    // SAFETY: the driver writes at most as many characters as it is told, which the buffer has.
+    // SAFETY: the driver writes at most as many characters as `len`, which the buffer has.
     let name = text(|at, len| unsafe { driver.cuDeviceGetName(at, len, device) });
     // SAFETY: as above.
     let pci = text(|at, len| unsafe { driver.cuDeviceGetPCIBusId(at, len, device) }).unwrap_or_default();

@@ -28,7 +28,7 @@ pub struct FeedConfig {
     pub device: u32,
     /// Device buffers: how many batches are on the device, held by the consumer or on their way, at a time.
     pub depth: usize,
-    /// A copy under way for longer than this is an error, ms.
+    /// A copy that runs for longer than this is an error, ms.
     pub copy_timeout_ms: u64,
 }
 
@@ -281,7 +281,7 @@ impl core::fmt::Debug for Feed {
 }
 
 /// Starts feeds for several devices in one process: a loader and a feed for each, every device a rank of its own, fed by shards that sit on
-/// its NUMA node, from memory of that node, where the machine says which that is. The two dies of a K80 are two devices on one node.
+/// its NUMA node, from memory of that node, where the machine reports it. The two dies of a K80 are two devices on one node.
 #[derive(Debug)]
 pub struct Feeds;
 

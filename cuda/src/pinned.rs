@@ -76,7 +76,7 @@ impl Pinned {
         let entered = self.context.enter()?;
         while self.registered > 0 {
             let (at, _) = self.region(self.registered - 1);
-            // SAFETY: this range was registered by `register_region` and not yet unregistered; no copy is under way on it,
+            // SAFETY: this range was registered by `register_region` and not yet unregistered; no copy is in flight on it,
             // because the copy thread, whose this is, drops it only when the last copy was seen to its end.
             let code = unsafe { self.context.driver.cuMemHostUnregister(at) };
             self.context.driver.check(code, "unregistering the loader's memory")?;

@@ -37,7 +37,7 @@ impl Tally {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch goes to the consumer.
+    /// A batch is handed to the consumer.
     pub(crate) fn give(&self, at_once: bool, landed: bool) {
         let mut counts = self.counts();
         counts.held += 1;
@@ -46,7 +46,7 @@ impl Tally {
         counts.landed += f64::from(landed);
     }
 
-    /// A batch comes back.
+    /// A batch is returned.
     pub(crate) fn come_back(&self) {
         self.counts().held -= 1;
     }

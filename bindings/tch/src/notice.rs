@@ -1,6 +1,6 @@
-//! Notices that this machine is about to be taken away: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
+//! Notices of preemption: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
 //!
-//! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
+//! Owns one watching thread, if a metadata service is to be asked. A notice is only recorded; the trainer checks it after every step.
 
 use clap::ValueEnum;
 use fuelrail::internal::ask_metadata;
@@ -26,7 +26,7 @@ pub const METADATA_ADDRESS: SocketAddr = fuelrail::internal::IMDS_ADDRESS;
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Remembers whether a notice came.
+/// Records whether a notice came.
 #[derive(Debug)]
 pub struct Notice {
     signalled: Arc<AtomicBool>,

@@ -45,7 +45,7 @@ enum Means {
     Flag,
 }
 
-/// How a program is told that has a loop of its own.
+/// Wakes a program that has a loop of its own.
 #[derive(Debug, Default)]
 struct OwnLoop {
     /// The task to be polled again.
@@ -204,14 +204,14 @@ impl Waker {
     }
 }
 
-/// Whom something wakes, said once and perhaps after the first thing happened.
+/// The waker of an event source: set once, perhaps after the first event.
 #[derive(Debug, Default)]
 pub struct WakerCell {
     waker: OnceLock<Waker>,
 }
 
 impl WakerCell {
-    /// Sets who is woken from now on; the caller looks *after* this at what came before. False when it was set already.
+    /// Sets the waker; the caller checks *after* this for earlier events. False when it was set already.
     pub fn set(&self, waker: Waker) -> bool {
         let first = self.waker.set(waker).is_ok();
         // Pairs with the fence in `wake`: of this store and the waking thread's, at least one is seen by the other side.

@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// The key of our JSON in the header.
 const ABOUT: &str = "fuelrail";
 
-/// What a checkpoint says of itself.
+/// The metadata of a checkpoint.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
@@ -33,17 +33,17 @@ pub struct About {
     pub step: u64,
     /// Samples trained on by all ranks.
     pub samples: u64,
-    /// Where the order stands.
+    /// The order's position.
     pub order: State,
-    /// Synchronous or asynchronous from here.
+    /// Synchronous or asynchronous from here on.
     pub mode: Mode,
     /// The optimiser and its constants.
     pub rule: Rule,
-    /// Steps its state has seen.
+    /// Steps of its state.
     pub rule_steps: u64,
     /// Scale of the loss under half precision.
     pub loss_scale: f64,
-    /// Ranks of the run that saved it. Any number may go on.
+    /// Ranks of the run that saved it. Any number can resume.
     pub world: usize,
     /// Seed of the run.
     pub seed: u64,
@@ -54,7 +54,7 @@ pub struct About {
 }
 
 impl About {
-    /// Of a run that stands at `order`; the counts are the caller's to fill in.
+    /// Metadata of a run at `order`; the caller fills in the counts.
     #[must_use]
     pub fn of(order: State, rule: Rule) -> About {
         About {
@@ -77,13 +77,13 @@ impl About {
 /// A checkpoint in memory.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// What it says of itself.
+    /// Its metadata.
     pub about: About,
     /// Its tensors by name, in the host's memory.
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// What state may consist of, as torch and as the format name it.
+/// Element types of state, as torch and as the format name them.
 const KINDS: [(Element, Dtype); 6] = [
     (Element::Float, Dtype::F32),
     (Element::Double, Dtype::F64),
@@ -108,7 +108,7 @@ fn broken(why: impl Into<String>) -> Error {
 }
 
 impl Checkpoint {
-    /// Writes it.
+    /// Encodes it.
     ///
     /// # Errors
     /// `Usage` when a tensor is of a kind that has no name in the format.
@@ -128,10 +128,10 @@ impl Checkpoint {
             .map_err(|e| unwritable(e.to_string()))
     }
 
-    /// Reads it and checks every byte of its tensors.
+    /// Decodes it and checks every byte of its tensors.
     ///
     /// # Errors
-    /// `File` when it is torn, changed, or no checkpoint of ours; `Usage` when it is of another version.
+    /// `File` when it is truncated, changed, or not a fuelrail checkpoint; `Usage` for another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Checkpoint> {
         let (about, read) = Checkpoint::checked(bytes)?;
         let mut tensors = BTreeMap::new();
@@ -145,7 +145,7 @@ impl Checkpoint {
         Ok(Checkpoint { about, tensors })
     }
 
-    /// Checks every byte of its tensors, and makes none.
+    /// Checks every byte of its tensors without making tensors.
     ///
     /// # Errors
     /// As [`from_bytes`](Checkpoint::from_bytes).
@@ -166,7 +166,7 @@ impl Checkpoint {
         Ok((about, read))
     }
 
-    /// Reads what it says of itself, and checks nothing else.
+    /// Reads its metadata, and checks nothing else.
     ///
     /// # Errors
     /// As [`from_bytes`](Checkpoint::from_bytes).

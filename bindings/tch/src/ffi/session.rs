@@ -22,7 +22,7 @@ pub fn torch_version() -> String {
     text_of(unsafe { fr_torch_version() }).unwrap_or_default()
 }
 
-/// Loads torch's CUDA part if this installation has one; whether it has. Call it before anything asks torch for CUDA.
+/// Loads torch's CUDA part if this installation has one; whether it has. Call it before any other use of CUDA in torch.
 #[must_use]
 pub fn load_cuda() -> bool {
     // SAFETY: loads a library by name; torch's initialisers run and nothing of ours is touched.
@@ -43,13 +43,13 @@ pub(crate) fn random_state(cuda: Option<usize>) -> Result<Tensor> {
     }
 }
 
-/// Sets what [`random_state`] gave.
+/// Restores a state of [`random_state`].
 pub(crate) fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
     // SAFETY: the tensor is read during the call only.
     check("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
 }
 
-/// Operations run in a narrower kind where torch thinks it safe, as long as this lives. Belongs to the thread that made it.
+/// Operations run in a narrower kind where torch considers it safe, as long as this lives. Belongs to the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Autocast {
     cuda: c_int,

@@ -1,4 +1,4 @@
-//! Tensors over memory that is not torch's, and the CUDA stream torch works on.
+//! Tensors over memory that is not torch's, and torch's current CUDA stream.
 
 use super::{check, code_of};
 use fuelrail::Batch;
@@ -95,7 +95,7 @@ pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
     unsafe { tensor_over(at, bytes, &sizes, Element::Uint8, Some(device), batch) }
 }
 
-/// The stream torch works on now, as a feed wants it.
+/// Torch's current stream, for a feed.
 pub(crate) fn feed_stream(cuda: usize) -> Result<RawStream> {
     let stream = current_stream(cuda)?;
     // SAFETY: torch's streams live as long as the process; ones of the caller's, under a guard, as long as the guard's contract says.
@@ -125,12 +125,12 @@ pub fn tensor_of_bytes(bytes: Vec<u8>, sizes: &[i64], kind: Element) -> Result<T
     unsafe { tensor_over(at, len, sizes, kind, None, bytes) }
 }
 
-/// The stream torch works on now on this CUDA device, as the driver names it. Null is the default stream.
+/// Torch's current stream on this CUDA device, as the driver's handle. Null is the default stream.
 pub(crate) fn current_stream(cuda: usize) -> Result<*mut c_void> {
     let mut stream = ptr::null_mut();
     let device = c_int::try_from(cuda).unwrap_or(-1);
     // SAFETY: writes one pointer, which is read after the call.
-    check("asking torch for its stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
+    check("getting torch's stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
     Ok(stream)
 }
 

@@ -247,7 +247,7 @@ pub trait Ring {
     /// ring's socket table is full.
     fn socket(&mut self, addr: &SocketAddr) -> Result<SockId>;
 
-    /// Closes a socket. Operations still on it are cancelled and come back through [`pop`](Ring::pop); the descriptor
+    /// Closes a socket. Operations still on it are cancelled and complete through [`pop`](Ring::pop); the descriptor
     /// is freed when the last of them is reaped. A stale id is ignored.
     fn close(&mut self, sock: SockId);
 

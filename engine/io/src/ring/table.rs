@@ -52,7 +52,7 @@ ids! {
     SockId
     /// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
     FileId
-    /// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
+    /// An operation in a ring. Stale as soon as the operation is popped, and never mistaken for a later one.
     OpId
 }
 

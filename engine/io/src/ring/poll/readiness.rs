@@ -36,7 +36,7 @@ impl SocketReadiness {
         if inward { &mut self.inward } else { &mut self.outward }
     }
 
-    /// Whether an operation that moved fewer bytes than it asked for leaves the socket not ready: true where an edge follows
+    /// Whether an operation that moved fewer bytes than requested leaves the socket not ready: true where an edge follows
     /// when there is more. Saves the call that would return `EAGAIN`.
     pub(super) fn drained(&self) -> bool {
         self.watched && !self.over

@@ -118,7 +118,7 @@ impl Uring {
             submitter.submit_with_args(1, &args)
         } else {
             let flags = io_uring::EnterFlags::GETEVENTS.bits();
-            // SAFETY: no argument is passed; what the queued requests point to is kept as said in `enqueue`.
+            // SAFETY: no argument is passed; what the queued requests point to is kept as stated in `enqueue`.
             unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) }
         };
         outcome.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
