@@ -1,34 +1,33 @@
 //! One suite for every back-end of [`Ring`](crate::Ring): what any ring must do, checked against peers that follow a script.
 //!
-//! A [`Venue`] is a place where rings of one kind meet such peers: real sockets on the loopback interface
-//! ([`TcpPeers`]), or a simulated host ([`ScriptedHost`]). Each check gets a fresh venue and panics with what it
-//! finds wrong; a check never blocks without a limit, so that a broken ring fails instead of hanging.
+//! A [`Harness`] makes rings of one kind and such peers: real sockets on the loopback interface
+//! ([`TcpPeers`]), or a simulated host ([`ScriptedHost`]). Each check gets a fresh harness and panics on failure; a check never blocks without a limit, so that a broken ring fails instead of hanging.
 
 mod bytes;
 mod files;
+mod fixture;
 mod fork;
+mod harness;
 mod life;
 mod opening;
 mod peers;
 mod read_pins;
-mod stage;
-mod venue;
 mod waking;
 
-use stage::Stage;
+use fixture::Fixture;
 
 pub use fork::in_fork;
+pub use harness::{Check, Harness, Script, pattern};
 pub use peers::{ScratchFiles, ScriptedHost, TcpPeers};
-pub use venue::{Check, Script, Venue, recital};
 
 /// Checks on a ring of so many entries, which must be whole again after them; and others, which have rings of their own.
 macro_rules! named {
     ($($entries:literal $module:ident: $($check:ident)*;)* $(others $other_module:ident: $($other:ident)*;)*) => {
         vec![
-            $($((stringify!($check), |venue: &mut V| {
-                let mut stage = Stage::new(venue, $entries);
-                $module::$check(&mut stage);
-                stage.strike();
+            $($((stringify!($check), |harness: &mut V| {
+                let mut fixture = Fixture::new(harness, $entries);
+                $module::$check(&mut fixture);
+                fixture.finish();
             }),)*)*
             $($((stringify!($other), $other_module::$other::<V>),)*)*
         ]
@@ -37,7 +36,7 @@ macro_rules! named {
 
 /// All checks, by name.
 #[must_use]
-pub fn suite<V: Venue>() -> Vec<Check<V>> {
+pub fn suite<V: Harness>() -> Vec<Check<V>> {
     named! {
         16 bytes: connects_and_is_refused echo_of_a_large_message scatter_at_every_split pieces_resume_where_they_stopped
             end_of_stream_and_reset;
@@ -55,7 +54,7 @@ pub fn suite<V: Venue>() -> Vec<Check<V>> {
         4 life: a_full_ring_gives_the_operation_back;
         1 life: stale_names_are_refused;
         others files: dropped_over_files_memory_is_left_alone;
-        others life: dropped_in_flight_memory_is_left_alone dropped_busy_everything_comes_home;
+        others life: dropped_in_flight_memory_is_left_alone dropped_busy_everything_is_returned;
         others read_pins: dropped_at_work_a_ring_gives_read_pins_back;
         others opening: dropped_over_openings_no_file_stays_open;
     }
