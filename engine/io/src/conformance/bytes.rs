@@ -71,7 +71,7 @@ pub(super) fn echo_of_a_large_message<V: Harness>(fixture: &mut Fixture<'_, V>) 
 /// What lies around the pieces, and must stay as it was.
 const FENCE: u8 = 0xEE;
 
-/// Where a sequence of bytes has landed so far: `lens` pieces, head and body by turns.
+/// Where a sequence of bytes was received so far: `lens` pieces, head and body alternately.
 struct Target {
     windows: Vec<Window>,
     lens: Vec<usize>,
@@ -136,7 +136,7 @@ impl Target {
     }
 }
 
-/// Head and body by turns, with every length of the first head: each byte lands in its place and nowhere else.
+/// Head and body alternately, with every length of the first head: each byte goes to its place and nowhere else.
 pub(super) fn scatter_at_every_split<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const TOTAL: usize = 97;
     let sock = fixture.connect(Script::Echo);
@@ -213,7 +213,7 @@ pub(super) fn end_of_stream_and_reset<V: Harness>(fixture: &mut Fixture<'_, V>) 
     fixture.ring.close(resetting);
 }
 
-/// Sixteen recitals at once, each whole and in order.
+/// Sixteen patterns at once, each whole and in order.
 pub(super) fn many_connections_at_once<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const CONNS: usize = 16;
     const LEN: usize = 50_000;

@@ -311,7 +311,7 @@ pub(super) fn file_operations_are_cancelled_or_done<V: Harness>(fixture: &mut Fi
 }
 
 pub(super) fn a_file_closed_at_work_gives_all_back<V: Harness>(fixture: &mut Fixture<'_, V>) {
-    for turns in 0..3 {
+    for iterations in 0..3 {
         let file = fixture.new_file();
         fixture.write_all(file, 0, &content(3, 50_000));
         let mut pending = BTreeSet::new();
@@ -321,7 +321,7 @@ pub(super) fn a_file_closed_at_work_gives_all_back<V: Harness>(fixture: &mut Fix
             fillings.push(filling);
             pending.insert(fixture.push(Op::ReadAt { file, offset: nth, into }).0);
         }
-        for _ in 0..turns {
+        for _ in 0..iterations {
             fixture.step();
         }
         fixture.ring.close_file(file);

@@ -67,7 +67,7 @@ pub(super) fn cancel_races_lose_nothing<V: Harness>(fixture: &mut Fixture<'_, V>
 }
 
 pub(super) fn close_with_operations_in_flight<V: Harness>(fixture: &mut Fixture<'_, V>) {
-    for turns in 0..4 {
+    for iterations in 0..4 {
         let sock = fixture.connect(Script::Silent);
         let mut pending = BTreeSet::new();
         let mut fillings = Vec::new();
@@ -76,7 +76,7 @@ pub(super) fn close_with_operations_in_flight<V: Harness>(fixture: &mut Fixture<
             pending.insert(fixture.push(Op::Recv { sock, into }).0);
             fillings.push(filling);
         }
-        for _ in 0..turns {
+        for _ in 0..iterations {
             fixture.step();
         }
         fixture.ring.close(sock);

@@ -1,7 +1,8 @@
 //! One suite for every back-end of [`Ring`](crate::Ring): what any ring must do, checked against peers that follow a script.
 //!
-//! A [`Harness`] makes rings of one kind and such peers: real sockets on the loopback interface
-//! ([`TcpPeers`]), or a simulated host ([`ScriptedHost`]). Each check gets a fresh harness and panics on failure; a check never blocks without a limit, so that a broken ring fails instead of hanging.
+//! A [`Harness`] makes rings of one kind and such peers: real sockets on the loopback interface ([`TcpPeers`]),
+//! or a simulated host ([`ScriptedHost`]). Each check gets a fresh harness and panics on failure; it never blocks without a
+//! limit, so that a broken ring fails instead of hanging.
 
 mod bytes;
 mod files;
@@ -20,7 +21,7 @@ pub use fork::in_fork;
 pub use harness::{Check, Harness, Script, pattern};
 pub use peers::{ScratchFiles, ScriptedHost, TcpPeers};
 
-/// Checks on a ring of so many entries, which must be whole again after them; and others, which have rings of their own.
+/// Checks on a ring of so many entries, whose counts are verified afterwards; and others, which make rings of their own.
 macro_rules! named {
     ($($entries:literal $module:ident: $($check:ident)*;)* $(others $other_module:ident: $($other:ident)*;)*) => {
         vec![

@@ -79,9 +79,9 @@ pub(super) fn an_operation_opens_a_file_and_examines_it<V: Harness>(fixture: &mu
 
 pub(super) fn an_opening_is_cancelled_or_done<V: Harness>(fixture: &mut Fixture<'_, V>) {
     let path = fixture.kept_file();
-    for turns in 0..3 {
+    for iterations in 0..3 {
         let ids = [(); 4].map(|()| fixture.push(opening(&path)));
-        for _ in 0..turns {
+        for _ in 0..iterations {
             fixture.look();
         }
         for id in ids {
@@ -115,13 +115,13 @@ pub(super) fn openings_run_out_of_files<V: Harness>(fixture: &mut Fixture<'_, V>
 }
 
 pub(super) fn dropped_over_openings_no_file_stays_open<V: Harness>(harness: &mut V) {
-    for turns in 0..3 {
+    for iterations in 0..3 {
         let mut fixture = Fixture::new(harness, 16);
         let path = fixture.kept_file();
         for _ in 0..8 {
             fixture.push(opening(&path));
         }
-        for _ in 0..turns {
+        for _ in 0..iterations {
             fixture.look();
         }
         drop(fixture);

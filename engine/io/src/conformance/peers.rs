@@ -128,8 +128,8 @@ impl Host for ScriptedHost {
         match *script {
             Script::Echo => out.send(self.latency, bytes.to_vec()),
             Script::Pattern { seed, len, chunk, pause } if first => {
-                let recited: Vec<u8> = (0..len).map(|i| pattern(seed, i)).collect();
-                for part in recited.chunks(chunk) {
+                let bytes: Vec<u8> = (0..len).map(|i| pattern(seed, i)).collect();
+                for part in bytes.chunks(chunk) {
                     out.send(self.latency + pause, part.to_vec());
                 }
                 out.finish(self.latency + pause);

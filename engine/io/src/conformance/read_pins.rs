@@ -60,11 +60,11 @@ pub(super) fn a_cancelled_write_gives_its_read_pin_back<V: Harness>(fixture: &mu
     const LEN: usize = 200_000;
     let file = fixture.new_file();
     let bytes = content(8, LEN);
-    for turns in [0, 0, 1, 2] {
+    for iterations in [0, 0, 1, 2] {
         let (from, filling) = fixture.holding(&bytes);
         let mut slot = filling.seal().expect("a read pin keeps a filling from being sealed");
         let (_, id) = fixture.push(Op::WriteAt { file, offset: 0, from, start: 0 });
-        for _ in 0..turns {
+        for _ in 0..iterations {
             fixture.step();
         }
         fixture.ring.cancel(id);

@@ -16,13 +16,13 @@ pub(super) fn a_wait_ends_in_time<V: Harness>(fixture: &mut Fixture<'_, V>) {
     let into = fixture.one_window(10).0;
     fixture.push(Op::Recv { sock, into });
     let until = fixture.ring.now().after(Duration::from_millis(30));
-    let mut turns = 0;
+    let mut iterations = 0;
     while fixture.ring.now() < until {
         fixture.ring.wait(Some(until)).unwrap();
         fixture.harness.pass();
         assert!(fixture.ring.pop().is_none(), "a completion out of nothing");
-        turns += 1;
-        assert!(turns < 100, "waiting does not wait");
+        iterations += 1;
+        assert!(iterations < 100, "waiting does not wait");
     }
     fixture.ring.close(sock);
     fixture.next();
