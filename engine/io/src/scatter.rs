@@ -37,10 +37,10 @@ pub enum Landed {
 /// The list of pieces one receive fills, in order. Allocated once: an operation moves a pointer to it, and the next receive
 /// fills the same list anew.
 #[derive(Debug)]
-pub struct Scatter(Box<Places>);
+pub struct Scatter(Box<Inner>);
 
 #[derive(Debug)]
-struct Places {
+struct Inner {
     scratch: Slot,
     /// Scratch bytes that no head piece may take.
     kept: usize,
@@ -60,7 +60,7 @@ impl Scatter {
     #[must_use]
     pub fn new(scratch: Slot) -> Scatter {
         assert!(!scratch.is_read_pinned(), "no receive goes into scratch memory that is read-pinned");
-        Scatter(Box::new(Places { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
+        Scatter(Box::new(Inner { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the
@@ -143,7 +143,7 @@ impl Scatter {
 
     /// Empties the list for the next receive: yields the pieces in the order they were pushed.
     pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
-        let Places { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
+        let Inner { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
         (*next_head, *asked, *step) = (*kept, 0, 0);
         pieces.drain(..)
     }
@@ -151,14 +151,14 @@ impl Scatter {
     /// Takes it apart: the scratch memory, and the pieces in the order they were pushed.
     #[must_use]
     pub fn finish(self) -> (Slot, ArrayVec<Landed, SCATTER_PIECES_MAX>) {
-        let Places { scratch, pieces, .. } = *self.0;
+        let Inner { scratch, pieces, .. } = *self.0;
         (scratch, pieces)
     }
 
     /// Where the kernel may write, piece by piece: address and length. The memory stays alive and unread as long as
     /// this scatter is kept untouched.
     pub(crate) fn targets(&mut self) -> impl Iterator<Item = (*mut u8, usize)> {
-        let Places { scratch, pieces, .. } = &mut *self.0;
+        let Inner { scratch, pieces, .. } = &mut *self.0;
         pieces.iter_mut().map(move |piece| match piece {
             Landed::Head { from, asked, .. } => (scratch.target(*from, *asked), *asked),
             Landed::Body { window, asked, .. } => (window.target(*asked), *asked),
@@ -195,7 +195,7 @@ impl Scatter {
     /// Copies `bytes` to where the kernel would put them, in order, without accounting; returns how many fitted.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        let Places { scratch, pieces, .. } = &mut *self.0;
+        let Inner { scratch, pieces, .. } = &mut *self.0;
         for piece in pieces {
             let asked = match piece {
                 Landed::Head { asked, .. } | Landed::Body { asked, .. } => *asked,

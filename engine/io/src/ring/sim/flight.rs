@@ -83,9 +83,9 @@ impl World {
             return self.finish_open(key, &path);
         }
         let (short_read, short_write) = (self.faults.short_read, self.faults.short_write);
-        let World { seats, disk, prng, counts, .. } = self;
-        let Some(seat) = seats[key.0].as_mut() else { return };
-        let Some((op, Some(Held::File(file)))) = seat.ops.flight(Name::from_bits(key.1)) else { return };
+        let World { rings, disk, prng, counts, .. } = self;
+        let Some(state) = rings[key.0].as_mut() else { return };
+        let Some((op, Some(Held::File(file)))) = state.ops.flight(Name::from_bits(key.1)) else { return };
         let unit = file.unit();
         let mut cut = |chance: f64, n: usize, cuts: &mut u64| {
             if n <= unit || !prng.chance(chance) {
@@ -119,7 +119,7 @@ impl World {
 
     fn finish_open(&mut self, key: FlightKey, path: &Path) {
         let result = match self.open_there(path, &FileOptions::default()) {
-            Ok(held) => match self.seats[key.0].as_mut().map(|seat| seat.ops.opened(Name::from_bits(key.1), held)) {
+            Ok(held) => match self.rings[key.0].as_mut().map(|state| state.ops.opened(Name::from_bits(key.1), held)) {
                 Some(Err(held)) => {
                     self.let_go(&held);
                     -libc::EMFILE
@@ -135,8 +135,8 @@ impl World {
 
     /// The ring of an operation is dropped, or its process killed: a write in flight may still reach the disk.
     pub(super) fn abandon_disk(&mut self, key: FlightKey) {
-        let World { seats, disk, prng, .. } = self;
-        let flight = seats[key.0].as_mut().and_then(|seat| seat.ops.flight(Name::from_bits(key.1)));
+        let World { rings, disk, prng, .. } = self;
+        let flight = rings[key.0].as_mut().and_then(|state| state.ops.flight(Name::from_bits(key.1)));
         if let Some((Op::WriteAt { offset, from, start, .. }, Some(Held::File(file)))) = flight
             && prng.chance(0.5)
         {
@@ -273,8 +273,8 @@ impl World {
     }
 
     pub(super) fn complete(&mut self, (ring, bits): FlightKey, result: i32) {
-        if let Some(seat) = self.seats[ring].as_mut() {
-            seat.completed.push((Name::from_bits(bits), result));
+        if let Some(state) = self.rings[ring].as_mut() {
+            state.completed.push((Name::from_bits(bits), result));
         }
     }
 
@@ -288,7 +288,7 @@ impl World {
     }
 
     fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, Option<&mut Held>)> {
-        self.seats[ring].as_mut()?.ops.flight(Name::from_bits(bits))
+        self.rings[ring].as_mut()?.ops.flight(Name::from_bits(bits))
     }
 
     /// Draws only where the chance is above zero, so that worlds without this fault keep their random sequence.

@@ -159,7 +159,7 @@ impl SimRing {
     /// that spins would be hidden otherwise.
     #[must_use]
     pub fn sleeps(&self) -> bool {
-        self.world.borrow_mut().seat(self.id).sleeps
+        self.world.borrow_mut().ring_state(self.id).sleeps
     }
 }
 
@@ -188,19 +188,19 @@ impl Ring for SimRing {
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
         let mut world = self.world.borrow_mut();
-        let seat = world.seat(self.id);
-        let (name, submits) = seat.ops.register(op, token)?;
+        let state = world.ring_state(self.id);
+        let (name, submits) = state.ops.register(op, token)?;
         if submits {
-            seat.queued.push(name);
+            state.queued.push(name);
         }
         Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {
         let mut world = self.world.borrow_mut();
-        let seat = world.seat(self.id);
-        if seat.ops.mark_cancelled(op.into()) {
-            seat.cancels.push((op.into(), false));
+        let state = world.ring_state(self.id);
+        if state.ops.mark_cancelled(op.into()) {
+            state.cancels.push((op.into(), false));
         }
     }
 
@@ -211,11 +211,11 @@ impl Ring for SimRing {
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.world.borrow_mut().seat(self.id).ops.pop()
+        self.world.borrow_mut().ring_state(self.id).ops.pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.world.borrow_mut().seat(self.id).ops.in_flight
+        self.world.borrow_mut().ring_state(self.id).ops.in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -227,7 +227,7 @@ impl Ring for SimRing {
             backend: "sim",
             abilities: vec!["virtual time"],
             refusals: Vec::new(),
-            counts: self.world.borrow_mut().seat(self.id).ops.counts,
+            counts: self.world.borrow_mut().ring_state(self.id).ops.counts,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(super) enum Held {
     File(Opened),
 }
 
-pub(super) struct Seat {
+pub(super) struct RingState {
     pub(super) ops: OpTable<Held>,
     pub(super) waker: Waker,
     /// Operations pushed and not submitted.
@@ -95,7 +95,7 @@ pub(super) struct World {
     pub(super) counts: SimCounts,
     pub(super) host: Box<dyn Host>,
     pub(super) events: Events,
-    pub(super) seats: Vec<Option<Seat>>,
+    pub(super) rings: Vec<Option<RingState>>,
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) next_conn: u64,
     pub(super) disk: Disk,
@@ -111,7 +111,7 @@ impl World {
             counts: SimCounts::default(),
             host,
             events: Events::default(),
-            seats: Vec::new(),
+            rings: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
             disk: Disk::default(),
@@ -120,11 +120,11 @@ impl World {
     }
 
     pub(super) fn advance(&mut self) -> bool {
-        let seats = || self.seats.iter().flatten();
-        if seats().any(|seat| seat.waker.is_notified()) {
+        let rings = || self.rings.iter().flatten();
+        if rings().any(|state| state.waker.is_notified()) {
             return true;
         }
-        let wanted = seats().filter_map(|seat| seat.wanted).min();
+        let wanted = rings().filter_map(|state| state.wanted).min();
         let Some(next) = self.events.due.keys().next().map(|(at, _)| *at).into_iter().chain(wanted).min() else {
             return false;
         };
@@ -133,8 +133,8 @@ impl World {
             let event = due.remove();
             self.happen(event);
         }
-        for seat in self.seats.iter_mut().flatten() {
-            seat.wanted = seat.wanted.filter(|wanted| *wanted > self.now);
+        for state in self.rings.iter_mut().flatten() {
+            state.wanted = state.wanted.filter(|wanted| *wanted > self.now);
         }
         true
     }
@@ -167,7 +167,7 @@ impl World {
     }
 
     pub(super) fn add_ring(&mut self, entries: u32, sockets: u32, waker: Waker) -> usize {
-        self.seats.push(Some(Seat {
+        self.rings.push(Some(RingState {
             ops: OpTable::new(entries, sockets, self.now),
             waker,
             queued: Vec::new(),
@@ -177,7 +177,7 @@ impl World {
             sleeps: false,
             wanted: None,
         }));
-        self.seats.len() - 1
+        self.rings.len() - 1
     }
 
     pub(super) fn remove_ring(&mut self, ring: usize) {
@@ -186,24 +186,24 @@ impl World {
             self.abandon_disk(key);
             self.unstage(key);
         }
-        let Some(seat) = self.seats[ring].take() else { return };
-        for (_, held) in seat.ops.holdings() {
+        let Some(state) = self.rings[ring].take() else { return };
+        for (_, held) in state.ops.holdings() {
             self.let_go(held);
         }
     }
 
-    pub(super) fn seat(&mut self, ring: usize) -> &mut Seat {
-        self.seats[ring].as_mut().expect("a ring has its seat until it is dropped")
+    pub(super) fn ring_state(&mut self, ring: usize) -> &mut RingState {
+        self.rings[ring].as_mut().expect("a ring has its state until it is dropped")
     }
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
-        let others = self.seat(ring).ops.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
+        let others = self.ring_state(ring).ops.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
         if others && self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
             return Err(Error::from_errno(Kind::Environment, "opening a socket", libc::EMFILE));
         }
         let conn = self.next_conn;
-        let id = self.seat(ring).ops.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
+        let id = self.ring_state(ring).ops.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
         self.next_conn += 1;
         self.conns.insert(conn, Conn::default());
         Ok(id.into())
@@ -211,7 +211,7 @@ impl World {
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
         let held = self.open_there(path, options)?;
-        self.seat(ring).ops.take_in(held, true).map(FileId::from).map_err(|held| {
+        self.ring_state(ring).ops.take_in(held, true).map(FileId::from).map_err(|held| {
             self.let_go(&held);
             files_open()
         })
@@ -227,25 +227,25 @@ impl World {
 
     /// Closes a socket or a file.
     pub(super) fn close(&mut self, ring: usize, id: Name) {
-        let seat = self.seat(ring);
-        for name in seat.ops.close(id) {
-            seat.ops.mark_cancelled(name);
-            seat.cancels.push((name, true));
+        let state = self.ring_state(ring);
+        for name in state.ops.close(id) {
+            state.ops.mark_cancelled(name);
+            state.cancels.push((name, true));
         }
         self.close_idle(ring);
     }
 
     pub(super) fn wait(&mut self, ring: usize, until: Option<Instant>) {
         let now = self.now;
-        let seat = self.seat(ring);
-        let (queued, cancels) = match seat.overflown {
+        let state = self.ring_state(ring);
+        let (queued, cancels) = match state.overflown {
             true => (Vec::new(), Vec::new()),
-            false => (core::mem::take(&mut seat.queued), core::mem::take(&mut seat.cancels)),
+            false => (core::mem::take(&mut state.queued), core::mem::take(&mut state.cancels)),
         };
-        let notified = seat.waker.is_notified();
-        seat.waker.disarm();
-        seat.ops.submitting(now);
-        seat.ops.counts.wakes += u64::from(notified);
+        let notified = state.waker.is_notified();
+        state.waker.disarm();
+        state.ops.submitting(now);
+        state.ops.counts.wakes += u64::from(notified);
         for name in queued.iter().copied() {
             self.submit((ring, name.to_bits()));
         }
@@ -253,23 +253,23 @@ impl World {
             self.submit_cancel((ring, name.to_bits()), closing);
         }
         self.reap(ring);
-        let seat = self.seat(ring);
-        let sleeps = !seat.ops.has_ready() && !notified && until.is_none_or(|until| until > now);
-        seat.wanted = if sleeps { until } else { None };
-        seat.sleeps = sleeps;
-        seat.ops.counts.sleeps += u64::from(sleeps);
-        seat.ops.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
+        let state = self.ring_state(ring);
+        let sleeps = !state.ops.has_ready() && !notified && until.is_none_or(|until| until > now);
+        state.wanted = if sleeps { until } else { None };
+        state.sleeps = sleeps;
+        state.ops.counts.sleeps += u64::from(sleeps);
+        state.ops.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
     }
 
     fn reap(&mut self, ring: usize) {
         let now = self.now;
-        let mut completed = core::mem::take(&mut self.seat(ring).completed);
+        let mut completed = core::mem::take(&mut self.ring_state(ring).completed);
         let overflows = completed.len() > 1 && self.strikes(self.faults.overflow);
-        self.seat(ring).overflown = overflows;
+        self.ring_state(ring).overflown = overflows;
         if overflows {
             self.counts.overflows += 1;
             let fit = 1 + self.prng.below(completed.len() as u64 - 1) as usize;
-            self.seat(ring).completed = completed.split_off(fit);
+            self.ring_state(ring).completed = completed.split_off(fit);
         }
         if completed.len() > 1 && self.prng.chance(self.faults.reorder) {
             self.counts.reorders += 1;
@@ -277,16 +277,16 @@ impl World {
                 completed.swap(i, self.prng.below(i as u64 + 1) as usize);
             }
         }
-        let seat = self.seat(ring);
-        seat.ops.begin_iteration(now);
+        let state = self.ring_state(ring);
+        state.ops.begin_iteration(now);
         for (name, result) in completed {
-            seat.ops.complete(name, result);
+            state.ops.complete(name, result);
         }
         self.close_idle(ring);
     }
 
     fn close_idle(&mut self, ring: usize) {
-        while let Some((_, held)) = self.seat(ring).ops.take_closable() {
+        while let Some((_, held)) = self.ring_state(ring).ops.take_closable() {
             self.let_go(&held);
         }
     }
