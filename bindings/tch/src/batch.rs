@@ -25,8 +25,8 @@ pub struct TensorBatch {
 }
 
 impl TensorBatch {
-    /// Takes the batch over. Its memory is one tensor's from now on, and returns to the loader when that tensor, its views and the graphs that
-    /// need it are gone.
+    /// Takes the batch over. Its memory is one tensor's from now on, and returns to the loader when that tensor, its views and
+    /// the graphs that need it are gone.
     ///
     /// # Errors
     /// `Environment` for what torch says.

@@ -43,8 +43,8 @@ pub const RING_FILES_MAX: u32 = 512;
 pub const FOLDER_FILES_MAX: usize = 128;
 /// Most entries in a channel between two shards.
 pub const CHANNEL_ENTRIES: usize = 1024;
-/// Entries in all channels one shard sends requests on: with many shards each channel is shorter, so that their memory grows with the shards
-/// and not with the pairs of them.
+/// Entries in all channels one shard sends requests on: with many shards each channel is shorter, so that their memory
+/// grows with the shards and not with the pairs of them.
 pub const CHANNEL_ENTRIES_PER_SHARD: usize = 4096;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
 pub const SAMPLE_ALIGN: usize = 64;
