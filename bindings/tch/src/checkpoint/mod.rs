@@ -103,8 +103,7 @@ fn packed(name: &str, tensor: &Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
 }
 
 fn broken(why: impl Into<String>) -> Error {
-    Error::new(Kind::File, why)
-        .with_hint("it was not written to its end or has been changed since: use an earlier checkpoint")
+    Error::new(Kind::File, why).with_hint("it is truncated or corrupted: use an earlier checkpoint")
 }
 
 impl Checkpoint {
@@ -173,8 +172,7 @@ impl Checkpoint {
     pub fn about(bytes: &[u8]) -> Result<About> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
         let text = header.metadata().as_ref().and_then(|entries| entries.get(ABOUT));
-        let text =
-            text.ok_or_else(|| broken("tensors, but not of a run of ours: the header says nothing of fuelrail"))?;
+        let text = text.ok_or_else(|| broken("not a fuelrail checkpoint: its header has no 'fuelrail' entry"))?;
         let about: About = serde_json::from_str(text).map_err(|e| broken(format!("the checkpoint's header: {e}")))?;
         if about.version != VERSION {
             return Err(Error::new(Kind::Usage, format!("a checkpoint of version {}", about.version))
@@ -262,7 +260,7 @@ pub(crate) mod tests {
     fn others_files_are_told_apart() {
         let foreign = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
         let foreign = safetensors::serialize([("x", foreign)], None).unwrap();
-        assert!(Checkpoint::from_bytes(&foreign).unwrap_err().to_string().contains("not of a run of ours"));
+        assert!(Checkpoint::from_bytes(&foreign).unwrap_err().to_string().contains("not a fuelrail checkpoint"));
         let mut newer = sample(1);
         newer.about.version = 9;
         assert_eq!(Checkpoint::from_bytes(&newer.to_bytes().unwrap()).unwrap_err().kind(), Kind::Usage);

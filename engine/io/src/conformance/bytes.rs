@@ -14,7 +14,7 @@ pub(super) fn connects_and_is_refused<V: Harness>(fixture: &mut Fixture<'_, V>) 
     let addr = fixture.harness.closed_addr();
     let sock = fixture.ring.socket(&addr).unwrap();
     let done = fixture.run(Op::Connect { sock, addr });
-    assert!(done.result == Err(libc::ECONNREFUSED), "connecting to nobody: {:?}", done.result);
+    assert!(done.result == Err(libc::ECONNREFUSED), "connecting without a listener: {:?}", done.result);
     let times = done.times;
     assert!(times.pushed <= times.submitted && times.submitted <= times.reaped, "times run backwards: {times:?}");
     fixture.send_all(good, b"still works".to_vec());
@@ -59,7 +59,7 @@ pub(super) fn echo_of_a_large_message<V: Harness>(fixture: &mut Fixture<'_, V>) 
                 }
                 (window, scratch) = (Some(piece), Some(back));
             }
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("an unexpected operation: {other:?}"),
         }
     }
     assert!(echoed == message, "the echo differs");
