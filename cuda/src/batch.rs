@@ -1,7 +1,7 @@
 //! A batch on the device, and the streams it is used on.
 //!
-//! Owns one device buffer until it is dropped; then the consumer's stream marks its last use, and only behind that mark is
-//! the buffer written again.
+//! Owns one device buffer until it is dropped; then an event on the consumer's stream marks its last use, and the buffer is
+//! written again only after that event.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use fuelrail::{SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
+use crate::batch_info::BatchInfo;
 use crate::driver::CUstream;
-use crate::note::Note;
 use crate::ring::{Ring, Token};
 
 /// A stream of the consumer: a `CUstream`, which is also what the CUDA runtime and PyTorch call a stream.
@@ -49,7 +49,7 @@ impl RawStream {
     }
 }
 
-/// Samples delivered together, on the device. Work on the stream it was taken with sees all its bytes. Dropping it marks its
+/// Samples delivered together, on the device. Work on the stream it was taken with sees all its bytes. Dropping it records its
 /// end on that stream; buffers are few, so drop it when its last kernel is launched.
 pub struct DeviceBatch {
     ring: Arc<Ring>,
@@ -64,8 +64,8 @@ impl DeviceBatch {
         DeviceBatch { ring, token: Some(token), stream }
     }
 
-    fn note(&self) -> &Note {
-        &self.token().note
+    fn info(&self) -> &BatchInfo {
+        &self.token().info
     }
 
     fn token(&self) -> &Token {
@@ -87,92 +87,92 @@ impl DeviceBatch {
     /// Bytes copied, those between samples included.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.note().bytes
+        self.info().bytes
     }
 
     /// Dimensions of the bytes at [`pointer`](DeviceBatch::pointer), dense: samples, rows, columns, channels when decoded,
     /// else all bytes in one.
     #[must_use]
     pub fn shape(&self) -> &[i64] {
-        &self.note().shape
+        &self.info().shape
     }
 
     /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.note().ids.len()
+        self.info().ids.len()
     }
 
     /// No samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.note().ids.is_empty()
+        self.info().ids.is_empty()
     }
 
     /// Which samples, in order.
     #[must_use]
     pub fn ids(&self) -> &[SampleId] {
-        &self.note().ids
+        &self.info().ids
     }
 
     /// Their classes, in order.
     #[must_use]
     pub fn labels(&self) -> &[u32] {
-        &self.note().labels
+        &self.info().labels
     }
 
     /// Where each sample begins behind [`pointer`](DeviceBatch::pointer), bytes.
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
-        &self.note().offsets
+        &self.info().offsets
     }
 
-    /// How long each sample is there, bytes.
+    /// Length of each sample on the device, bytes.
     #[must_use]
     pub fn lens(&self) -> &[usize] {
-        &self.note().lens
+        &self.info().lens
     }
 
     /// Sum of the samples' lengths, bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        self.note().payload_bytes
+        self.info().payload_bytes
     }
 
     /// The epoch it belongs to, from 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.note().epoch
+        self.info().epoch
     }
 
     /// The global step within the epoch, from 0.
     #[must_use]
     pub fn step(&self) -> u64 {
-        self.note().step
+        self.info().step
     }
 
     /// Number of the batch in this run of this rank, from 0.
     #[must_use]
     pub fn seq(&self) -> u64 {
-        self.note().seq
+        self.info().seq
     }
 
     /// Positions of the epoch's order this batch covers.
     #[must_use]
     pub fn positions(&self) -> Range<u64> {
-        self.note().positions.clone()
+        self.info().positions.clone()
     }
 
-    /// Samples that could not be had, with the reason.
+    /// Samples that could not be loaded, with the reason.
     #[must_use]
     pub fn left_out(&self) -> &[(SampleId, Error)] {
-        &self.note().left_out
+        &self.info().left_out
     }
 
-    /// Where the run stands behind this batch: what to save when it is trained on.
+    /// The state of the run after this batch: save it when the batch is trained on.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
-        self.note().state.as_ref()
+        self.info().state.as_ref()
     }
 
     /// Whether all its bytes have arrived; until then the stream waits.
@@ -180,7 +180,7 @@ impl DeviceBatch {
     /// # Errors
     /// `Environment` when the device is lost.
     pub fn has_landed(&self) -> Result<bool> {
-        self.ring.cell(self.token().cell).landed.is_reached()
+        self.ring.cell(self.token().cell).h2d_done.is_reached()
     }
 
     /// The stream whose work may use it.
@@ -189,7 +189,7 @@ impl DeviceBatch {
         self.stream
     }
 
-    /// Moves it to another stream: that one waits for what the old one has been given so far, and marks the end in its stead.
+    /// Moves it to another stream, which waits for the work submitted to the old one and marks the end instead of it.
     ///
     /// # Errors
     /// `Environment` when the stream is refused; then the batch stays with the old one.
@@ -197,12 +197,12 @@ impl DeviceBatch {
         if stream == self.stream {
             return Ok(());
         }
-        let released = &self.ring.cell(self.token().cell).released;
+        let consumer_done = &self.ring.cell(self.token().cell).consumer_done;
         let _entered = self.ring.context.enter()?;
         // SAFETY: both streams are what `RawStream::from_raw` promises.
         unsafe {
-            released.record(self.stream.handle())?;
-            released.hold_back(stream.handle())?;
+            consumer_done.record(self.stream.handle())?;
+            consumer_done.make_wait(stream.handle())?;
         }
         self.stream = stream;
         Ok(())
@@ -218,17 +218,17 @@ impl Drop for DeviceBatch {
         }
         // SAFETY: the stream is what `RawStream::from_raw` promises.
         let marked = (self.ring.context.enter())
-            .and_then(|_entered| unsafe { self.ring.cell(token.cell).released.record(self.stream.handle()) });
+            .and_then(|_entered| unsafe { self.ring.cell(token.cell).consumer_done.record(self.stream.handle()) });
         self.ring.tally.come_back();
         match marked {
             Ok(()) => {
                 self.ring.cell(token.cell).was_held.store(true, Ordering::Release);
-                self.ring.send_home(token);
+                self.ring.give_back(token);
             }
             Err(error) => {
-                // Nothing tells when the consumer's work on the buffer ends: it is neither written again nor freed.
+                // When the consumer's work on the buffer ends is unknown: it is neither written again nor freed.
                 self.ring.kept.store(true, Ordering::Release);
-                let text = format!("marking the end of batch {} on the consumer's stream: {error}", token.note.seq);
+                let text = format!("marking the end of batch {} on the consumer's stream: {error}", token.info.seq);
                 self.ring.fail(Error::new(Kind::Environment, text));
             }
         }

@@ -1,4 +1,4 @@
-//! What the copy path can be made to leave out, to see that the checks notice: outside this crate's own tests, nothing.
+//! Steps that tests can make the copy path omit, to prove that the checks notice. Outside this crate's own tests none is.
 //!
 //! Owns one value, which is empty in every build but the tests'.
 
@@ -21,7 +21,7 @@ thread_local! {
     pub(crate) static LEFT_OUT: core::cell::Cell<Option<Step>> = const { core::cell::Cell::new(None) };
 }
 
-/// What a feed leaves out: nothing, outside tests.
+/// The step a feed omits: none outside tests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Canary(Option<Step>);
 

@@ -1,8 +1,8 @@
 //! A device's primary context, the one that PyTorch and the CUDA runtime use too, and what is made in it: streams, events,
 //! memory.
 //!
-//! Owns the handles: each is given back when its owner is dropped, in the process that made it and in no other. Decides
-//! nothing about when that is safe: the owners in `ring` and `copier` do.
+//! Owns the handles: each is released when its owner is dropped, in the process that made it and in no other. When
+//! that is safe, the owners in `ring` and `copier` decide.
 
 use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use fuelrail_base::Result;
 
 use crate::driver::{CUcontext, CUdeviceptr, CUevent, CUstream, Code, Driver};
 
-/// Streams of ours wait for nobody they were not told to, not even for the legacy default stream.
+/// Our streams do not synchronise with the legacy default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 
@@ -81,7 +81,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Something of ours in a context, given back when dropped: a stream, an event or memory.
+/// A handle in a context, released when dropped: a stream, an event or memory.
 pub(crate) struct Owned<T: Copy> {
     context: Arc<Context>,
     handle: T,
@@ -123,7 +123,7 @@ impl<T: Copy> Drop for Owned<T> {
     }
 }
 
-/// A stream of ours.
+/// A stream made by this crate.
 pub(crate) type Stream = Owned<CUstream>;
 
 /// A stream in the current context.
@@ -134,7 +134,7 @@ pub(crate) fn new_stream(context: &Arc<Context>) -> Result<Stream> {
         .map_err(|code| context.driver.error(code, "making the copy stream"))
 }
 
-/// A moment in a stream.
+/// A CUDA event: a point in a stream.
 pub(crate) type Event = Owned<CUevent>;
 
 /// An event in the current context; one that keeps time costs the device a little more.
@@ -147,7 +147,7 @@ pub(crate) fn new_event(context: &Arc<Context>, keeps_time: bool) -> Result<Even
 }
 
 impl Event {
-    /// Marks the end of what the stream has been given so far.
+    /// Records the end of the work submitted to the stream so far.
     ///
     /// # Safety
     /// The stream is one of the event's context and not destroyed.
@@ -157,17 +157,17 @@ impl Event {
         self.context.driver.check(code, "recording an event")
     }
 
-    /// Makes a stream wait, on the device, for what was recorded last.
+    /// Makes a stream wait, on the device, for the last recording.
     ///
     /// # Safety
     /// The stream is not destroyed.
-    pub(crate) unsafe fn hold_back(&self, stream: CUstream) -> Result<()> {
+    pub(crate) unsafe fn make_wait(&self, stream: CUstream) -> Result<()> {
         // SAFETY: the event is ours and alive; the stream is the caller's promise.
         let code = unsafe { self.context.driver.cuStreamWaitEvent(stream, self.handle, 0) };
         self.context.driver.check(code, "making a stream wait for a copy")
     }
 
-    /// Whether what was recorded last has been reached. An event never recorded has.
+    /// Whether the last recording has been reached; true for an event that was never recorded.
     pub(crate) fn is_reached(&self) -> Result<bool> {
         // SAFETY: the event is ours and alive.
         match unsafe { self.context.driver.cuEventQuery(self.handle) } {
@@ -188,7 +188,7 @@ impl Event {
 /// Memory of the device. Dropped only when no work of any stream touches it.
 pub(crate) type DeviceMemory = Owned<CUdeviceptr>;
 
-/// Memory in the current context, for ever at one address; `None` when the device has not that much.
+/// Memory in the current context, at a fixed address; `None` when the device has too little.
 pub(crate) fn new_memory(context: &Arc<Context>, len: usize) -> Result<Option<DeviceMemory>> {
     // SAFETY: writes one address, where `Owned::new` says.
     let make = |driver: &Driver, at| unsafe { driver.cuMemAlloc_v2(at, len.max(1)) };

@@ -1,4 +1,4 @@
-//! The GPUs of this machine: what they are, where they sit, and opening one.
+//! The GPUs of this machine: their facts, their place, and opening one.
 //!
 //! Owns no device: looking costs no memory on it, only [`Device::open`] retains its context.
 
@@ -17,7 +17,7 @@ const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 const HOST_REGISTER: c_int = 99;
 
-/// What a GPU is and where it sits. The two dies of a K80 are two of these.
+/// Facts of a GPU. The two dies of a K80 are two GPUs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
     /// Its number in this process.
@@ -28,13 +28,13 @@ pub struct DeviceFacts {
     pub capability: (u32, u32),
     /// Its memory, bytes.
     pub memory_bytes: u64,
-    /// How many copies it makes beside its kernels at a time.
+    /// Copies it can run at a time beside kernels.
     pub copy_engines: u32,
     /// Whether it copies from registered host memory.
     pub registers_memory: bool,
-    /// Where it sits on the PCI bus, as Linux writes it; empty when the driver does not say.
+    /// Its PCI address, as Linux writes it; empty when the driver reports none.
     pub pci: String,
-    /// The NUMA node it is on, where the machine has nodes and says so.
+    /// Its NUMA node, where the machine has nodes and reports it.
     pub node: Option<u16>,
 }
 
@@ -74,7 +74,7 @@ impl Device {
         count(driver)
     }
 
-    /// What the GPUs are that this process may use.
+    /// Facts of the GPUs that this process may use.
     ///
     /// # Errors
     /// As [`Device::count`].
@@ -108,7 +108,7 @@ impl Device {
         Ok(Device { context: Context::retain(driver, handle)?, facts })
     }
 
-    /// What it is.
+    /// Its facts.
     #[must_use]
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
@@ -129,7 +129,7 @@ fn count(driver: &Driver) -> Result<u32> {
 }
 
 fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
-    let doing = format!("asking what GPU {ordinal} is");
+    let doing = format!("reading the attributes of GPU {ordinal}");
     let check = |code| driver.check(code, &doing);
     let (mut device, mut bytes) = (0, 0usize);
     // SAFETY: writes one handle, to a variable that lives through the call.
@@ -141,7 +141,7 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
         // SAFETY: writes one number, to a variable that lives through the call.
         check(unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute, device) }).map(|()| value.unsigned_abs())
     };
-    // SAFETY: the driver writes at most as many characters as it is told, which the buffer has.
+    // SAFETY: the driver writes at most as many characters as `len`, which the buffer has.
     let name = text(|at, len| unsafe { driver.cuDeviceGetName(at, len, device) });
     // SAFETY: as above.
     let pci = text(|at, len| unsafe { driver.cuDeviceGetPCIBusId(at, len, device) }).unwrap_or_default();
@@ -158,7 +158,7 @@ fn facts(driver: &Driver, ordinal: u32) -> Result<(c_int, DeviceFacts)> {
     Ok((device, facts))
 }
 
-/// What a function of the driver writes into a buffer of characters.
+/// The text that a function of the driver writes into a buffer.
 fn text(ask: impl FnOnce(*mut c_char, c_int) -> Code) -> Result<String, Code> {
     let mut buffer: [c_char; 256] = [0; 256];
     let code = ask(buffer.as_mut_ptr(), 255);

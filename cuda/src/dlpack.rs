@@ -1,6 +1,6 @@
 //! DLPack: tensors handed to PyTorch, JAX, CuPy and others without a copy.
 //!
-//! Owns the layout of DLPack 0.8 (the `DLManagedTensor` without versions, which everybody reads) and the wrapper that keeps a batch
+//! Owns the layout of DLPack 0.8 (the `DLManagedTensor` without versions, which all consumers read) and the wrapper that keeps a batch
 //! until the consumer calls its deleter. Never touches the elements.
 
 use core::ffi::c_void;
@@ -38,11 +38,11 @@ pub struct DlDataType {
 pub struct DlTensor {
     /// The first element, where the device sees it.
     pub elements: *mut c_void,
-    /// Where they are.
+    /// Their device.
     pub device: DlDevice,
     /// Number of dimensions.
     pub dimensions: i32,
-    /// What they are.
+    /// Element type.
     pub dtype: DlDataType,
     /// Lengths of the dimensions.
     pub shape: *mut i64,
@@ -60,7 +60,7 @@ struct DlManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
-/// What batches are made of: unsigned bytes.
+/// The element type of batches: unsigned bytes.
 const BYTE: DlDataType = DlDataType { code: 1, bits: 8, lanes: 1 };
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
@@ -71,11 +71,11 @@ const CUDA_HOST: i32 = 3;
 pub enum HostKind {
     /// Plain memory (`kDLCPU`).
     Plain,
-    /// Registered with CUDA (`kDLCUDAHost`): whoever presents it so has a [`Pinned`](crate::Pinned) of it that lives longer.
+    /// Registered with CUDA (`kDLCUDAHost`): the caller must keep a [`Pinned`](crate::Pinned) of it that lives longer.
     Registered,
 }
 
-/// An exported tensor that has not been handed over yet. Dropping it gives the batch back.
+/// An exported tensor that has not been handed over yet. Dropping it drops the batch.
 #[derive(Debug)]
 pub struct ManagedTensor(*mut DlManagedTensor);
 
@@ -105,7 +105,7 @@ impl ManagedTensor {
         };
         let managed = DlManagedTensor { tensor, context: core::ptr::null_mut(), deleter: Some(give_back::<T>) };
         let holder = Box::into_raw(Box::new(Holder { managed, shape: lengths, kept }));
-        // SAFETY: the holder was just made and is nobody else's; the shape stays where it is until the deleter frees the box.
+        // SAFETY: the holder was just made and has no other owner; the shape stays where it is until the deleter frees the box.
         unsafe {
             (*holder).managed.tensor.shape = (&raw mut (*holder).shape).cast();
             (*holder).managed.context = holder.cast();
@@ -113,7 +113,7 @@ impl ManagedTensor {
         ManagedTensor(holder.cast())
     }
 
-    /// What is exported.
+    /// The exported tensor.
     #[must_use]
     pub fn tensor(&self) -> &DlTensor {
         // SAFETY: the holder lives until the deleter is called, which only `drop` does as long as this is not handed over.

@@ -1,7 +1,7 @@
-//! The functions of the CUDA driver that this crate calls: all of them, each looked up by name when the first device is asked
-//! for, and what their results mean.
+//! The functions of the CUDA driver that this crate calls: all of them, each looked up by name when the first device is opened,
+//! and the meaning of their results.
 //!
-//! Owns the table and the words of errors. cudarc finds the library; its own bindings return a Rust enumeration of the codes of
+//! Owns the table and the texts of errors. cudarc finds the library; its own bindings return a Rust enumeration of the codes of
 //! one CUDA version, which a newer driver's code would not fit, and panic on a missing function. Here a result is a number
 //! and a missing function an error.
 
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 pub(crate) use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUevent, CUstream};
 use fuelrail_base::{Error, Kind, Result};
 
-/// What a driver function returned.
+/// The result of a driver function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Code(pub c_int);
 
@@ -109,7 +109,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Success or an error that says what was being done, what CUDA calls it, and what to do.
+    /// `Ok` for success; else the error, with the action, CUDA's name for it, and a hint.
     pub(crate) fn check(&self, code: Code, doing: &str) -> Result<()> {
         if code == Code::SUCCESS { Ok(()) } else { Err(self.error(code, doing)) }
     }
@@ -172,7 +172,7 @@ impl Code {
                 "look whether nvidia-smi sees a GPU, and at CUDA_VISIBLE_DEVICES; a container needs --gpus or the device plugin"
             }
             Code::STUB_LIBRARY => {
-                "take the CUDA toolkit's stubs folder out of LD_LIBRARY_PATH: it holds a libcuda for linking only"
+                "remove the CUDA toolkit's stubs folder from LD_LIBRARY_PATH: it holds a libcuda for linking only"
             }
             Code::NOT_INITIALIZED => {
                 "a forked child cannot use its parent's CUDA: start workers with spawn or forkserver"

@@ -1,7 +1,6 @@
 //! A feed: batches of a loader, on a device, in order.
 //!
-//! Owns the copy thread and the consumer's end of the hand-off. Never makes the consumer's thread wait for the device: its
-//! streams do.
+//! Owns the copy thread and the consumer's end of the queue. The consumer's thread never waits for the device; its streams do.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -16,9 +15,9 @@ use fuelrail_base::{Error, Kind, Result};
 use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
 use crate::context::new_stream;
-use crate::copier::{Copier, DeviceSide, Question, Ties};
+use crate::copier::{Copier, DeviceSide, FeedLink, StatsRequest};
 use crate::device::{Device, DeviceFacts};
-use crate::pinned::{Pinned, kept};
+use crate::pinned::{Pinned, warn_leaked};
 use crate::ring::{Ring, Token};
 use crate::stats::FeedStats;
 
@@ -29,7 +28,7 @@ pub struct FeedConfig {
     pub device: u32,
     /// Device buffers: how many batches are on the device, held by the consumer or on their way, at a time.
     pub depth: usize,
-    /// A copy under way for longer than this is an error, ms.
+    /// A copy that runs for longer than this is an error, ms.
     pub copy_timeout_ms: u64,
 }
 
@@ -63,7 +62,7 @@ impl FeedConfig {
     }
 }
 
-/// How long a waiting consumer sleeps before it looks for what would make its wait vain.
+/// How long a waiting consumer sleeps before it checks for a failure.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long the consumer must have held every buffer while asking for more before that is an error.
 const HOLD_PATIENCE: Duration = Duration::from_secs(1);
@@ -74,7 +73,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Feed {
     ring: Arc<Ring>,
     ready: Receiver<Result<Token>>,
-    question: Question,
+    stats_request: StatsRequest,
     thread: Option<JoinHandle<Option<Remains>>>,
     config: FeedConfig,
     facts: FeedFacts,
@@ -82,14 +81,14 @@ pub struct Feed {
     over: bool,
 }
 
-/// What is known of loader and device from the start.
+/// Facts of loader and device, known from the start.
 #[derive(Debug)]
 pub struct FeedFacts {
     /// What the device is.
     pub device: DeviceFacts,
     /// The loader's effective configuration.
     pub loader: Config,
-    /// What the loader said at its start.
+    /// The loader's notices at its start.
     pub notices: Vec<String>,
     /// Names of the classes; a batch's labels index them.
     pub classes: Vec<String>,
@@ -100,7 +99,7 @@ pub struct FeedFacts {
 }
 
 impl Feed {
-    /// Opens the device, registers the loader's memory with it, takes the device buffers and starts to copy.
+    /// Opens the device, registers the loader's memory with it, allocates the device buffers and starts to copy.
     ///
     /// # Errors
     /// `Usage` for settings; `Budget` when the device has no room for the buffers, with the numbers; `Environment` when there is
@@ -111,10 +110,10 @@ impl Feed {
         let timeout = Duration::from_millis(config.copy_timeout_ms);
         let canary = Canary::new();
         let bytes = usize::try_from(loader.batch_bytes_max()).unwrap_or(usize::MAX);
-        // Every token and one error fit: nobody ever waits to send.
-        let (send_home, home) = sync_channel(config.depth);
+        // Every token and one error fit: a send never waits.
+        let (send_returned, returned) = sync_channel(config.depth);
         let (send_ready, ready) = sync_channel(config.depth + 1);
-        let ring = Arc::new(Ring::new(&device, config.depth, bytes, timeout, send_home)?);
+        let ring = Arc::new(Ring::new(&device, config.depth, bytes, timeout, send_returned)?);
         let pinned = Pinned::register(&device, loader.memory())?;
         let device_side = {
             let _entered = device.context().enter()?;
@@ -129,22 +128,22 @@ impl Feed {
             samples: loader.samples(),
             batches: loader.batches(),
         };
-        let question = Question::default();
-        let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&question));
-        let ties = Ties { ring: theirs, home, ready: send_ready, question: asked, timeout, canary };
-        let copier = Copier::new(loader, device_side, ties);
+        let stats_request = StatsRequest::default();
+        let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&stats_request));
+        let link = FeedLink { ring: theirs, returned, ready: send_ready, stats_request: asked, timeout, canary };
+        let copier = Copier::new(loader, device_side, link);
         let thread = std::thread::Builder::new().name(format!("fuelrail-gpu-{}", config.device));
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
             Error::from_io(Kind::Environment, format_args!("starting the copy thread of GPU {}", config.device), e)
         })?;
-        Ok(Feed { ring, ready, question, thread: Some(thread), config, facts, canary, over: false })
+        Ok(Feed { ring, ready, stats_request, thread: Some(thread), config, facts, canary, over: false })
     }
 
     /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
     /// arrived. `None` when the run is over or has failed.
     ///
     /// # Errors
-    /// What the loader reports, behind the batches before it; at once, `Environment` when the device fails or a copy hangs, with
+    /// What the loader reports, after the batches before it; at once, `Environment` when the device fails or a copy hangs, with
     /// the batch and the device; `Budget` when the batches held leave no buffer.
     pub fn next(&mut self, stream: RawStream) -> Option<Result<DeviceBatch>> {
         if self.over {
@@ -191,7 +190,7 @@ impl Feed {
             let held = self.ring.tally.held();
             if held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE {
                 let cause =
-                    format!("the {held} batches you hold are all the buffers there are on GPU {}", self.ring.ordinal);
+                    format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
                 return Err(
                     Error::new(Kind::Budget, cause).with_hint("drop batches before asking for more, or raise depth")
                 );
@@ -200,12 +199,12 @@ impl Feed {
     }
 
     fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
-        let copied = &self.ring.cell(token.cell).landed;
+        let copied = &self.ring.cell(token.cell).h2d_done;
         let landed = copied.is_reached()?;
         let _entered = self.ring.context.enter()?;
         if self.canary.takes(Step::AwaitCopy) {
             // SAFETY: the stream is what `RawStream::from_raw` promises.
-            unsafe { copied.hold_back(stream.handle()) }?;
+            unsafe { copied.make_wait(stream.handle()) }?;
         }
         self.ring.tally.give(at_once, landed);
         Ok(DeviceBatch::new(Arc::clone(&self.ring), token, stream))
@@ -217,11 +216,11 @@ impl Feed {
         self.ring.tally.stats()
     }
 
-    /// Counters of the loader; `None` when the copy thread has ended or does not answer within `patience`.
+    /// Counters of the loader; `None` when the copy thread has ended or does not reply within `patience`.
     #[must_use]
     pub fn loader_stats(&self, patience: Duration) -> Option<Stats> {
         let (tell, told) = channel();
-        *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+        *self.stats_request.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
         told.recv_timeout(patience).ok()
     }
 
@@ -237,9 +236,9 @@ impl Feed {
         &self.config
     }
 
-    /// Stops copy thread and loader and tells what the loader left behind; `None` when copies did not end and their memory was
-    /// kept. Batches still held stay good. Dropping the feed does the same and tells nothing. Whatever of feed and batches is
-    /// dropped last waits, at most for the copies' time-out, until the device is through with the buffers, and frees them.
+    /// Stops copy thread and loader and returns what the loader left behind; `None` when copies did not end and their memory was
+    /// kept. Batches still held stay good. Dropping the feed does the same and returns nothing. Whatever of feed and batches is
+    /// dropped last waits, at most for the copies' time-out, until the device is done with the buffers, and frees them.
     #[must_use]
     pub fn close(mut self) -> Option<Remains> {
         self.stop()
@@ -256,7 +255,10 @@ impl Feed {
         let (begun, patience) = (Instant::now(), STOP_PATIENCE + Duration::from_millis(self.config.copy_timeout_ms));
         while !thread.is_finished() {
             if begun.elapsed() > patience {
-                kept(&format!("the copy thread of GPU {} hangs in the driver and was left behind", self.ring.ordinal));
+                warn_leaked(&format!(
+                    "the copy thread of GPU {} hangs in the driver and was abandoned",
+                    self.ring.ordinal
+                ));
                 return None;
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -279,7 +281,7 @@ impl core::fmt::Debug for Feed {
 }
 
 /// Starts feeds for several devices in one process: a loader and a feed for each, every device a rank of its own, fed by shards that sit on
-/// its NUMA node, from memory of that node, where the machine says which that is. The two dies of a K80 are two devices on one node.
+/// its NUMA node, from memory of that node, where the machine reports it. The two dies of a K80 are two devices on one node.
 #[derive(Debug)]
 pub struct Feeds;
 

@@ -1,5 +1,5 @@
-//! Batches on NVIDIA GPUs: the loader's memory registered with CUDA, copies on a stream of their own, buffers that are written
-//! again when the trainer's stream is past them.
+//! Batches on NVIDIA GPUs: the loader's memory registered with CUDA, copies on a stream of their own, buffers that are reused
+//! once the trainer's stream is past them.
 //!
 //! ```no_run
 //! use fuelrail_cuda::{Feed, FeedConfig, RawStream};
@@ -15,11 +15,12 @@
 //! # }
 //! ```
 //!
-//! Owns one thread per feed. Needs no CUDA to build; at run time the driver of CUDA 11.4 is enough, and without one every way in
+//! Owns one thread per feed. Needs no CUDA to build; at run time the driver of CUDA 11.4 is enough, and without one every entry point
 //! returns an error that says what to do. Never waits for the device on the consumer's thread, never frees what a device
 //! may still touch.
 
 mod batch;
+mod batch_info;
 mod canary;
 mod context;
 mod copier;
@@ -27,7 +28,6 @@ mod device;
 mod dlpack;
 mod driver;
 mod feed;
-mod note;
 mod pinned;
 mod ring;
 mod stats;

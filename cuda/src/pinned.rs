@@ -1,4 +1,4 @@
-//! A loader's memory, registered with CUDA: copies from it go by themselves, without the driver copying it first.
+//! A loader's memory, registered with CUDA: copies from it are asynchronous, without a staging copy by the driver.
 //!
 //! Owns the registration and, as long as it stands, the memory. The memory is never read or written here, and never unmapped
 //! while it may be registered: what the driver refuses to unregister stays mapped until the process ends, and a warning is logged.
@@ -18,7 +18,7 @@ use crate::driver::Code;
 /// in place, which is ruinous on such memory; never read-only: they write.
 const PORTABLE: c_uint = 1;
 
-/// Registered memory. Unregistered when dropped: whoever has copies under way keeps it.
+/// Registered memory. Unregistered when dropped: keep it while copies are in flight.
 pub struct Pinned {
     context: Arc<Context>,
     memory: ManuallyDrop<Memory>,
@@ -44,7 +44,7 @@ impl Pinned {
     }
 
     fn region(&self, region: usize) -> (*mut c_void, usize) {
-        let (at, len) = self.memory.regions().nth(region).expect("regions are counted, not made up");
+        let (at, len) = self.memory.regions().nth(region).expect("the region exists");
         (at.cast_mut().cast(), len)
     }
 
@@ -61,12 +61,12 @@ impl Pinned {
         match code {
             Code::SUCCESS => Ok(()),
             Code::OUT_OF_MEMORY => Err(error.with_hint(
-                "the system would not pin that much: lower memory_limit, or raise the memory limit of the container and \
+                "the system refused to pin that much memory: lower memory_limit, or raise the memory limit of the container and \
                  ulimit -l (memlock)",
             )),
             Code::ALREADY_REGISTERED => Err(error.with_hint("one feed per loader: its memory can be registered only once")),
             Code::NOT_PERMITTED | Code::NOT_SUPPORTED => Err(error
-                .with_hint("the system lets this process pin no memory: raise ulimit -l (memlock), or run outside the sandbox")),
+                .with_hint("the system does not let this process pin memory: raise ulimit -l (memlock), or run outside the sandbox")),
             _ => Err(error),
         }
     }
@@ -76,7 +76,7 @@ impl Pinned {
         let entered = self.context.enter()?;
         while self.registered > 0 {
             let (at, _) = self.region(self.registered - 1);
-            // SAFETY: this range was registered by `register_region` and not yet unregistered; no copy is under way on it,
+            // SAFETY: this range was registered by `register_region` and not yet unregistered; no copy is in flight on it,
             // because the copy thread, whose this is, drops it only when the last copy was seen to its end.
             let code = unsafe { self.context.driver.cuMemHostUnregister(at) };
             self.context.driver.check(code, "unregistering the loader's memory")?;
@@ -98,7 +98,7 @@ impl Drop for Pinned {
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
             Err(error) => {
                 let bytes = ByteSize(self.memory.span().1 as u64);
-                kept(&format!("{bytes} of host memory stay mapped until the process ends: {error}"));
+                warn_leaked(&format!("{bytes} of host memory stay mapped until the process ends: {error}"));
             }
         }
     }
@@ -111,6 +111,6 @@ impl core::fmt::Debug for Pinned {
 }
 
 /// Logs a warning that a resource was leaked, and why.
-pub(crate) fn kept(what: &str) {
+pub(crate) fn warn_leaked(what: &str) {
     tracing::warn!("{what}");
 }

@@ -1,7 +1,7 @@
-//! The ring of device buffers: what the copy thread fills, the consumer holds, and comes home.
+//! The ring of device buffers: filled by the copy thread, held by the consumer, then returned.
 //!
-//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: whoever has it, the copy
-//! thread or one `DeviceBatch`, has the buffer. Device memory is freed when copy thread, feed and batches are all gone
+//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: its holder, the copy
+//! thread or one `DeviceBatch`, owns the buffer. Device memory is freed when copy thread, feed and batches are all gone
 //! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
 
 use core::mem::ManuallyDrop;
@@ -13,39 +13,39 @@ use std::time::Instant;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
+use crate::batch_info::BatchInfo;
 use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
 use crate::device::Device;
-use crate::note::Note;
-use crate::pinned::kept;
+use crate::pinned::warn_leaked;
 use crate::stats::Tally;
 
-/// How long a look at an event that is not reached yet is apart from the next, where nothing else is to be done.
+/// Time between two queries of an event that is not reached, where nothing else is to be done.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// One device buffer and its moments.
+/// One device buffer and its events.
 pub(crate) struct Cell {
     pub(crate) memory: DeviceMemory,
-    /// The copy stream has come to the copy: the consumer before has let go.
-    pub(crate) begun: Event,
+    /// The copy stream has reached the copy: the previous consumer is done.
+    pub(crate) h2d_started: Event,
     /// The bytes are on the device: the host may write their slot again, the consumer's stream may go on.
-    pub(crate) landed: Event,
+    pub(crate) h2d_done: Event,
     /// The consumer's stream is past its last use.
-    pub(crate) released: Event,
-    /// `released` was recorded at least once.
+    pub(crate) consumer_done: Event,
+    /// `consumer_done` was recorded at least once.
     pub(crate) was_held: AtomicBool,
 }
 
 impl Cell {
     fn is_idle(&self) -> Result<bool> {
-        let released = !self.was_held.load(Ordering::Acquire) || self.released.is_reached()?;
-        Ok(released && self.landed.is_reached()?)
+        let consumer_done = !self.was_held.load(Ordering::Acquire) || self.consumer_done.is_reached()?;
+        Ok(consumer_done && self.h2d_done.is_reached()?)
     }
 }
 
 /// The right to one buffer, with what is known of the batch in it.
 pub(crate) struct Token {
     pub(crate) cell: usize,
-    pub(crate) note: Box<Note>,
+    pub(crate) info: Box<BatchInfo>,
 }
 
 /// The buffers and what all sides share.
@@ -56,20 +56,20 @@ pub(crate) struct Ring {
     /// Length of each buffer.
     pub(crate) bytes: usize,
     cells: ManuallyDrop<Box<[Cell]>>,
-    home: SyncSender<Token>,
+    returns: SyncSender<Token>,
     failure: Mutex<Option<Error>>,
     failed: AtomicBool,
     /// The feed is gone: no more copies.
     pub(crate) closed: AtomicBool,
-    /// The copy thread has come to its end in order.
+    /// The copy thread has ended normally.
     pub(crate) finished: AtomicBool,
-    /// Something may touch the device's buffers for ever: they are never freed.
+    /// Work whose end is unknown may touch the buffers: they are never freed.
     pub(crate) kept: AtomicBool,
     patience: Duration,
 }
 
 impl Ring {
-    /// Takes the device's memory: all that the feed will ever use.
+    /// Allocates the device memory: all that the feed will ever use.
     ///
     /// # Errors
     /// `Budget` with the numbers when the device has not that much.
@@ -78,7 +78,7 @@ impl Ring {
         depth: usize,
         bytes: usize,
         patience: Duration,
-        home: SyncSender<Token>,
+        returns: SyncSender<Token>,
     ) -> Result<Ring> {
         let context = device.context();
         let _entered = context.enter()?;
@@ -86,9 +86,9 @@ impl Ring {
             let memory = new_memory(context, bytes)?;
             Ok(Cell {
                 memory: memory.ok_or_else(|| no_room(device, (depth, bytes), n * bytes))?,
-                begun: new_event(context, true)?,
-                landed: new_event(context, true)?,
-                released: new_event(context, false)?,
+                h2d_started: new_event(context, true)?,
+                h2d_done: new_event(context, true)?,
+                consumer_done: new_event(context, false)?,
                 was_held: AtomicBool::new(false),
             })
         };
@@ -99,7 +99,7 @@ impl Ring {
             tally: Tally::default(),
             bytes,
             cells: ManuallyDrop::new(cells.into()),
-            home,
+            returns,
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -117,13 +117,13 @@ impl Ring {
         self.cells.len()
     }
 
-    /// Gives a buffer back for the next copy. When the copy thread has ended, it lies still until the ring goes.
-    pub(crate) fn send_home(&self, token: Token) {
-        // There is room for every token; an error says that nobody copies any more.
-        let _ = self.home.try_send(token);
+    /// Gives a buffer back for the next copy. After the copy thread has ended it is unused until the ring is dropped.
+    pub(crate) fn give_back(&self, token: Token) {
+        // There is room for every token; an error means that the copy thread has ended.
+        let _ = self.returns.try_send(token);
     }
 
-    /// Notes the first error; later ones are its consequences.
+    /// Keeps the first error; later ones are its consequences.
     pub(crate) fn fail(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.failed.swap(true, Ordering::AcqRel) {
@@ -136,7 +136,7 @@ impl Ring {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The first error, for whoever asks first.
+    /// The first error; `None` once it was taken.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         if !self.has_failed() {
             return None;
@@ -144,7 +144,7 @@ impl Ring {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits, within patience, until no work touches any buffer.
+    /// Waits, at most `patience`, until no work touches any buffer.
     fn settle(&self) -> Result<bool> {
         let begun = Instant::now();
         let _entered = self.context.enter()?;
@@ -176,11 +176,11 @@ impl Drop for Ring {
             Err(error) => error.to_string(),
         };
         let bytes = ByteSize((self.cells.len() * self.bytes) as u64);
-        kept(&format!("{bytes} of buffers on GPU {} stay taken until the process ends: {why}", self.ordinal));
+        warn_leaked(&format!("{bytes} of buffers on GPU {} stay taken until the process ends: {why}", self.ordinal));
     }
 }
 
-/// `taken` bytes of what is needed are ours already.
+/// The error when device memory runs out; `taken` bytes of what is needed are allocated already.
 fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Error {
     let driver = device.context().driver;
     let (mut free, mut total) = (0, 0);
@@ -188,7 +188,7 @@ fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Erro
     let code = unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     let left = match driver.check(code, "") {
         Ok(()) => format!("{} of {} are free", ByteSize((free + taken) as u64), ByteSize(total as u64)),
-        Err(_) => "how much is free is not known".to_owned(),
+        Err(_) => "the free memory is unknown".to_owned(),
     };
     let need = each * depth;
     let cause = format!(

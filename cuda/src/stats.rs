@@ -1,6 +1,6 @@
-//! Whether the trainer waits: counters of a feed.
+//! Counters of a feed: whether the trainer waits for data.
 //!
-//! Owns the counting. Reads no clock: what took how long is told.
+//! Owns the counters. Reads no clock: durations are passed in.
 
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,13 @@ pub struct FeedStats {
     pub data_wait_s: f64,
     /// Share of calls of [`Feed::next`](crate::Feed::next) that found a batch on its way to the device; 1 before the first call.
     pub readiness: f64,
-    /// Share of batches that were all there when they were given out: a stream waited for the others. 1 before the first.
+    /// Share of batches that were on the device when they were given out; a stream waited for the others. 1 before the first.
     pub landed: f64,
     /// Device buffers the consumer holds.
     pub held: u64,
 }
 
-/// The counters of a running feed. Of the shares, the numbers of batches are kept; taken once or twice a batch, so a lock will do.
+/// The counters of a running feed. Of the shares, the numbers of batches are kept; the lock is taken once or twice a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Mutex<FeedStats>);
 
@@ -37,7 +37,7 @@ impl Tally {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch goes to the consumer.
+    /// A batch is handed to the consumer.
     pub(crate) fn give(&self, at_once: bool, landed: bool) {
         let mut counts = self.counts();
         counts.held += 1;
@@ -46,7 +46,7 @@ impl Tally {
         counts.landed += f64::from(landed);
     }
 
-    /// A batch comes back.
+    /// A batch is returned.
     pub(crate) fn come_back(&self) {
         self.counts().held -= 1;
     }

@@ -140,7 +140,7 @@ impl Batch {
     /// from here: milliseconds, and only soon after delivery.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        while self.inner.slot.is_lent() {
+        while self.inner.slot.is_read_pinned() {
             std::thread::sleep(LENT_LOOK);
         }
         &mut self.inner.slot

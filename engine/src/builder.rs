@@ -22,7 +22,7 @@ use fuelrail_flow::{
     BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, channels, keep_for_others, scratch_bytes,
     spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, default_budget, lane};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
 use fuelrail_plan::importance::{Horizons, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
@@ -249,7 +249,7 @@ fn start_shards(
     let said = (&mut notices, Arc::clone(&report));
     let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
     for (id, ((region, channels), disk)) in (0u16..).zip(regions.into_iter().zip(channels).zip(disks)) {
-        let (deliver, from) = lane(OPEN_BATCHES_MAX);
+        let (deliver, from) = channel(OPEN_BATCHES_MAX);
         lanes.push(from);
         starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk))?;
     }

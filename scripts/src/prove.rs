@@ -127,8 +127,9 @@ fn sanitizers(session: &Session<'_>) -> Finding {
     packages.extend(std::env::var_os("LIBTORCH").map(|_| "fuelrail-tch"));
     session.tests(&packages, |command| {
         command.args(["--target", &host()]).env("CARGO_TARGET_DIR", target(session.root).join("sanitizers"));
-        // The compiler that is there has the sanitizer, but calls it unstable.
-        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        // The compiler that is there has the sanitizer, but calls it unstable. Libraries that a test opens, such as the driver, find the
+        // sanitizer in the test's executable.
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic");
         command.env("CXXFLAGS", "-fsanitize=address")
     })
 }

@@ -76,7 +76,7 @@ struct Reducer {
       buckets[bucket_of[index]].missing--;
       launch_complete();
     } catch (const std::exception& error) {
-      failed = error.what();  // told by finish: an exception must not cross the backward pass of other ranks' peers
+      failed = error.what();  // reported by finish: an exception must not cross the backward pass of other ranks' peers
     }
   }
 

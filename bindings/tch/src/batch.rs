@@ -1,4 +1,4 @@
-//! A batch of the loader as tensors, without a copy: the lease goes home when torch drops the last of them.
+//! A batch of the loader as tensors, without a copy: the lease ends when torch drops the last of them.
 
 use fuelrail::{Batch, NO_LABEL, Result, SampleId};
 use fuelrail_cuda::DeviceBatch;
@@ -25,8 +25,8 @@ pub struct TensorBatch {
 }
 
 impl TensorBatch {
-    /// Takes the batch over. Its memory is one tensor's from now on, and goes home when that tensor, its views and the graphs that need it are
-    /// gone.
+    /// Takes the batch over. Its memory is one tensor's from now on, and returns to the loader when that tensor, its views and
+    /// the graphs that need it are gone.
     ///
     /// # Errors
     /// `Environment` for what torch says.

@@ -1,11 +1,11 @@
-//! What ranks tell each other besides gradients: bytes, and the losses of their samples.
+//! Messages between ranks besides gradients: bytes, and the losses of their samples.
 
 use crate::ffi::{Group, tensor_of_bytes};
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use tch::{Kind as Element, Tensor};
 
 impl Group {
-    /// Every rank gets the bytes of `root`; the others' are not looked at.
+    /// Every rank gets the bytes of `root`; the others' are ignored.
     pub(crate) fn broadcast_bytes(&self, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
         let mut length = Tensor::from_slice(&[bytes.len() as i64]);
         self.broadcast(&mut length, root)?;

@@ -6,7 +6,7 @@ use fuelrail::{Loader, Reporter, State, Stats, Taken};
 use fuelrail_base::Result;
 use std::time::{Duration, Instant};
 
-/// A batch, and what it was waited for.
+/// A batch, and how long each part of it was waited for.
 #[derive(Debug)]
 pub struct Fed {
     /// The batch.
@@ -24,10 +24,10 @@ pub trait Feed {
     /// The next batch; `None` when there are no more.
     fn next(&mut self) -> Option<Result<Fed>>;
 
-    /// Where the order stands behind the last batch given.
+    /// The order's position after the last batch given.
     fn order(&self) -> State;
 
-    /// What the loader has done so far, where it can be asked.
+    /// The loader's counters, where they are available.
     fn stats(&self) -> Option<Stats> {
         None
     }
@@ -76,7 +76,7 @@ impl Feed for HostFeed {
     }
 }
 
-/// Batches on a CUDA device, copied behind torch's back while it computes.
+/// Batches on a CUDA device, copied while torch computes.
 #[derive(Debug)]
 pub struct GpuFeed {
     feed: fuelrail_cuda::Feed,
@@ -84,7 +84,7 @@ pub struct GpuFeed {
     reporter: Option<Reporter>,
 }
 
-/// How often a step that has run ahead of its copy looks whether it has landed.
+/// How often a step that waits for its copy polls for its end.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 impl GpuFeed {
@@ -103,7 +103,7 @@ impl GpuFeed {
         let stream = feed_stream(self.feed.config().device as usize)?;
         let Some(batch) = self.feed.next(stream).transpose()? else { return Ok(None) };
         let (data_wait, ready) = (begun.elapsed(), self.feed.stats().data_wait_s <= waited);
-        // The stream waits for the copy by itself; waiting here too costs nothing but a launch, and tells how long it was.
+        // The stream waits for the copy by itself; waiting here too costs nothing but a launch, and measures the time.
         let begun = Instant::now();
         while !batch.has_landed()? {
             std::thread::sleep(LOOK_EVERY);

@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! Owns the way from a lease to a tensor, the ranks' meeting, the training loop and its checkpoints. Never copies a batch on the CPU, never
-//! exits the process. `unsafe` is in `ffi` only.
+//! Owns the conversion of a lease to a tensor, the ranks' rendezvous, the training loop and its checkpoints. Never copies a batch on
+//! the CPU, never exits the process. `unsafe` is in `ffi` only.
 
 #![deny(unsafe_code)]
 #![allow(

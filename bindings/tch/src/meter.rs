@@ -1,10 +1,10 @@
-//! The stall meter: where the time of a step goes. Owns sums and the last window; reads no clock.
+//! The stall meter: time of the steps by what they waited for. Owns sums and the last window; reads no clock.
 
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What one step took, by what it waited for.
+/// Time of one step, by what it waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StepTime {
     /// Inside the loader's `next_batch`.

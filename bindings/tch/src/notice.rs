@@ -1,6 +1,6 @@
-//! Notices that this machine is about to be taken away: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
+//! Notices of preemption: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
 //!
-//! Owns one watching thread, if a metadata service is to be asked. A notice is only remembered; the trainer looks at the end of every step.
+//! Owns one watching thread, if a metadata service is to be asked. A notice is only recorded; the trainer checks it after every step.
 
 use clap::ValueEnum;
 use fuelrail::internal::ask_metadata;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Which metadata service tells of preemption.
+/// The metadata service to ask for preemption.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
     /// Google Compute Engine: `instance/preempted` becomes `TRUE`, 30 seconds ahead.
@@ -20,17 +20,17 @@ pub enum Service {
     Ec2,
 }
 
-/// Where both services are, on every instance.
+/// The address of both services, on every instance.
 pub const METADATA_ADDRESS: SocketAddr = fuelrail::internal::IMDS_ADDRESS;
 /// How often they are asked, as EC2 recommends.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Remembers whether a notice came.
+/// Records whether a notice came.
 #[derive(Debug)]
 pub struct Notice {
     signalled: Arc<AtomicBool>,
-    told: Arc<Mutex<Option<String>>>,
+    reported: Arc<Mutex<Option<String>>>,
     signals: Vec<signal_hook::SigId>,
     watcher: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
@@ -46,31 +46,31 @@ impl Notice {
         let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
         let signals = signals.map(|signal| signal_hook::flag::register(signal, Arc::clone(&signalled)));
         let signals = signals.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(refused)?;
-        let told = Arc::new(Mutex::new(None));
+        let reported = Arc::new(Mutex::new(None));
         let watcher = service.map(|(service, address, every)| {
             let (stop, stopped) = mpsc::channel();
-            let told = Arc::clone(&told);
+            let reported = Arc::clone(&reported);
             let thread = std::thread::Builder::new().name("fuelrail-notice".into());
             let thread = thread.spawn(move || {
                 while stopped.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
                     if let Some(what) = ask(service, address) {
-                        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+                        *reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
                         return;
                     }
                 }
             });
             thread.map(|thread| (stop, thread))
         });
-        Ok(Notice { signalled, told, signals, watcher: watcher.transpose().map_err(refused)? })
+        Ok(Notice { signalled, reported, signals, watcher: watcher.transpose().map_err(refused)? })
     }
 
-    /// What was said, if anything.
+    /// The notice, if one was given.
     #[must_use]
     pub fn given(&self) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {
             return Some("a signal to terminate".into());
         }
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -86,7 +86,7 @@ impl Drop for Notice {
     }
 }
 
-/// Asks once. A service that does not answer says nothing.
+/// Asks once. `None` when there is no notice or the service does not respond.
 fn ask(service: Service, address: SocketAddr) -> Option<String> {
     let get = |path, header| ask_metadata(address, ("GET", path), header, PATIENCE).ok();
     match service {

@@ -48,12 +48,12 @@ impl LossScale {
         LossScale { scale: if moves { saved.unwrap_or(SCALE_FIRST) } else { 1.0 }, good: 0, moves }
     }
 
-    /// By what the loss is multiplied, and gradients are divided.
+    /// The factor of the loss, by which gradients are divided.
     pub(crate) fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// Whether gradients must be looked at.
+    /// Whether gradients must be checked for overflow.
     pub(crate) fn moves(&self) -> bool {
         self.moves
     }

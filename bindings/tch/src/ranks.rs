@@ -1,8 +1,8 @@
-//! Which rank this process is and where it meets the others: the environment that `torchrun` and every cluster's launcher set.
+//! The rank of this process and the address of the rendezvous, from the environment that `torchrun` and cluster launchers set.
 
 use fuelrail_base::{Error, Kind, Result};
 
-/// This process among those that train together.
+/// The rank of this process in its job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ranks {
     /// This rank, from 0 (`RANK`).
@@ -11,7 +11,7 @@ pub struct Ranks {
     pub world: usize,
     /// This rank among those of its machine (`LOCAL_RANK`): the number of its GPU.
     pub local_rank: usize,
-    /// Where the store is (`MASTER_ADDR`).
+    /// Host of the store (`MASTER_ADDR`).
     pub host: String,
     /// Its port (`MASTER_PORT`).
     pub port: u16,

@@ -1,4 +1,4 @@
-//! When to go from synchronous to asynchronous training, and what changes then: Sync-Switch (Li, Mangoubi, Xu, Guo, ICDCS 2021).
+//! The switch from synchronous to asynchronous training: Sync-Switch (Li, Mangoubi, Xu, Guo, ICDCS 2021).
 //!
 //! Pure: every rank sees the same numbers, so every rank decides the same at the same step. The published system restarts the job to switch;
 //! here it is one step's end.
@@ -13,7 +13,7 @@ pub enum Mode {
     /// Bulk-synchronous: every step waits for every rank.
     #[default]
     Synchronous,
-    /// Every rank at its own pace, against parameters that rank 0 keeps.
+    /// Every rank at its own pace, against parameters that rank 0 holds.
     Asynchronous,
 }
 
@@ -47,7 +47,7 @@ pub enum Reason {
     Straggler(usize),
 }
 
-/// Watches for the moment.
+/// Decides when to switch.
 #[derive(Clone, Debug)]
 pub(crate) struct Switch {
     config: SwitchConfig,
@@ -56,17 +56,17 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// For so many ranks.
+    /// A switch for `world` ranks.
     pub(crate) fn new(config: SwitchConfig, world: usize) -> Switch {
         Switch { config, lagging: vec![0; world] }
     }
 
-    /// Whether asynchronous steps may come at all: then loaders must be able to go on beyond their share.
+    /// Whether steps may become asynchronous: then loaders must be able to go on beyond their share.
     pub(crate) fn may_switch(&self) -> bool {
         self.lagging.len() > 1 && (self.config.after < 1.0 || self.config.straggler > 0.0)
     }
 
-    /// After a synchronous step: `done` is the share of the work, `own_s` what each rank's own work took.
+    /// After a synchronous step: `done` is the share of the work, `own_s` each rank's own time.
     pub(crate) fn look(&mut self, done: f64, own_s: &[f64]) -> Option<Reason> {
         if !self.may_switch() {
             return None;

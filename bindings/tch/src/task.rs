@@ -1,11 +1,11 @@
-//! What is learned: from a batch to one loss per sample.
+//! Tasks: from a batch to one loss per sample.
 
 use crate::batch::TensorBatch;
 use fuelrail_base::{Error, Kind, Result};
 use tch::nn::ModuleT;
 use tch::{Device, Kind as Element, Tensor};
 
-/// What a model makes of a batch.
+/// The model's results for a batch.
 #[derive(Debug)]
 pub struct Judged {
     /// One loss per sample, `[n]`, float, with its graph.
@@ -16,12 +16,12 @@ pub struct Judged {
     pub answers: f64,
 }
 
-/// Something to learn. The same on every rank.
+/// A training task. The same on every rank.
 pub trait Task {
-    /// Judges a batch that is not empty. Under `training` with everything that only training has (dropout, batch statistics).
+    /// Computes losses of a batch that is not empty. `training` enables what only training has (dropout, batch statistics).
     ///
     /// # Errors
-    /// `Usage` when the batch is not what the model wants.
+    /// `Usage` when the batch does not fit the model.
     fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged>;
 }
 
@@ -65,7 +65,7 @@ impl Task for Classifier {
 /// Little-endian `u16` tokens, the next from those before: cross-entropy per token.
 pub struct LanguageModel {
     model: Box<dyn ModuleT>,
-    /// Tokens of one sample, the last of which is only asked for.
+    /// Tokens of one sample, the last of which is only a target.
     pub tokens: usize,
     /// Tokens known to the model; greater ones are folded into them.
     pub vocabulary: i64,

@@ -146,7 +146,7 @@ fn a_copy_whose_event_is_refused_is_awaited_all_the_same() {
     if !under_driver("tests::failures::a_copy_whose_event_is_refused_is_awaited_all_the_same", &settings) {
         return;
     }
-    // Of every batch: begun, landed. The copy is submitted between the two.
+    // Of every batch: h2d_started, h2d_done. The copy is submitted between the two.
     for nth in [2, 3, 4] {
         control().set("faults", &format!("fail cuEventRecord {nth} CUDA_ERROR_INVALID_VALUE"));
         let mut feed = feed(FeedConfig::default()).unwrap();

@@ -1,7 +1,6 @@
-//! Deliberate mistakes inside shipping code, one per stage, which the simulation must notice: an instrument that lets one pass
-//! is broken.
+//! Deliberate mistakes inside shipping code, one per stage, which the simulation must detect: a checker that misses one is broken.
 //!
-//! A [`Crash`] is the other thing that can be planted: a shard that dies at a given stage, which the run must survive as an error.
+//! A [`Crash`] can be planted, too: a shard fails at a given stage, which the run must report as an error.
 //!
 //! Without the feature `canary`, which only tests switch on, [`on`] is the constant `false` and nothing is left of them. With it,
 //! each place costs one load from the thread's own memory: a build of the whole workspace with tests switches it on everywhere.
@@ -11,23 +10,23 @@
 pub enum Mistake {
     /// The order names one sample at two positions.
     OrderRepeats,
-    /// The planner counts fetches that ended as under way.
+    /// The planner counts ended fetches as in flight.
     WindowLeaks,
     /// A message from one shard to another is lost.
-    MeshLoses,
+    ChannelLoses,
     /// A body that ended early is taken for whole.
     FetchTakesShort,
-    /// A hit in RAM brings another block.
+    /// A hit in RAM returns another block.
     CacheConfuses,
     /// A block from disk is not compared with its checksum.
     SpillTrusts,
-    /// A segment that is given up is not removed.
+    /// A retired segment is not removed.
     TrimForgets,
-    /// A record of the journal names another place than the block's.
+    /// A record of the journal has a wrong place for its block.
     JournalMisplaces,
-    /// A sample is said to begin elsewhere in its batch.
+    /// A sample has a wrong offset in its batch.
     AssembleMisplaces,
-    /// A sample is not compared with the checksum that the server promised.
+    /// A sample is not compared with the server's checksum.
     AssembleTrusts,
     /// Two batches change places.
     DeliverSwaps,
@@ -38,7 +37,7 @@ impl Mistake {
     pub const ALL: [Mistake; 11] = [
         Mistake::OrderRepeats,
         Mistake::WindowLeaks,
-        Mistake::MeshLoses,
+        Mistake::ChannelLoses,
         Mistake::FetchTakesShort,
         Mistake::CacheConfuses,
         Mistake::SpillTrusts,
@@ -50,7 +49,7 @@ impl Mistake {
     ];
 }
 
-/// Where a shard can be made to die.
+/// The stages at which a shard can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Before it has fetched anything.
@@ -59,7 +58,7 @@ pub enum Stage {
     Receive,
     /// When a block is written to disk.
     Spill,
-    /// When a block has come to the batch that wants it.
+    /// When a block has reached the batch that needs it.
     Assemble,
     /// When a batch is complete.
     Deliver,
@@ -73,7 +72,7 @@ impl Stage {
         [Stage::Start, Stage::Receive, Stage::Spill, Stage::Assemble, Stage::Deliver, Stage::Decode];
 }
 
-/// A planted death of a shard.
+/// A planted failure of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crash {
     /// Which shard.

@@ -6,7 +6,7 @@ use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-/// What went wrong, by what can be done about it.
+/// Kinds of errors, by what can be done about them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Kind {
@@ -26,7 +26,7 @@ pub enum Kind {
     Truncated,
     /// No bytes for longer than the stall limit. Retried on another connection.
     Stalled,
-    /// The peer does not speak HTTP as agreed: garbage head, impossible framing. Retried on another connection.
+    /// The peer violates HTTP: malformed head, impossible framing. Retried on another connection.
     Protocol,
     /// Length, range or checksum differ from what was listed or promised. Retried: a healthy replica may answer next.
     Mismatch,
@@ -34,15 +34,15 @@ pub enum Kind {
     Changed,
     /// No such object or bucket. Never retried.
     NotFound,
-    /// The credentials have ended, or the clocks differ: retried, with new ones or the time corrected.
+    /// The credentials have expired, or the clocks differ: retried with new ones or corrected time.
     Expired,
-    /// An object is there where only a new one was to be put. Never retried.
+    /// The object exists already, where only a new one was to be put. Never retried.
     Exists,
     /// Credentials missing or refused. Never retried.
     Denied,
-    /// The server's certificate is not to be trusted. Never retried.
+    /// The server's certificate is not trusted. Never retried.
     Untrusted,
-    /// The object's bytes are not the picture that was asked for. Never retried.
+    /// The object's bytes are not the requested picture. Never retried.
     Undecodable,
     /// A local file could not be read or written. Never retried.
     File,
@@ -127,7 +127,7 @@ type Source = dyn std::error::Error + Send + Sync;
 const _: () =
     assert!(size_of::<Error>() == size_of::<usize>(), "results of the hot path carry an error of one pointer");
 
-/// Shorthand used on every floor.
+/// Shorthand for results with this error.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
@@ -148,7 +148,7 @@ impl Error {
     #[must_use]
     pub fn from_io(kind: Kind, doing: impl fmt::Display, error: impl Borrow<io::Error>) -> Error {
         let error = error.borrow();
-        // An I/O error cannot be cloned; its number, or else its kind and text, are all there is to it.
+        // An I/O error cannot be cloned: it is made anew from its number, or else from its kind and text.
         let number = error.raw_os_error().map(io::Error::from_raw_os_error);
         let source = number.unwrap_or_else(|| io::Error::new(error.kind(), error.to_string()));
         let failed = Error::new(kind, format!("{doing}: {error}"));
@@ -181,7 +181,7 @@ impl Error {
         self
     }
 
-    /// The same with its cause behind where it happened: a file, a server, a thread.
+    /// The same with its cause prefixed by `place`: a file, a server, a thread.
     #[must_use]
     pub fn within(mut self, place: impl fmt::Display) -> Error {
         self.inner.cause = format!("{place}: {}", self.inner.cause);
@@ -202,7 +202,7 @@ impl Error {
         self
     }
 
-    /// Keeps the error of the system or of a library that this one is about. Its text belongs into the cause, too.
+    /// Sets the underlying error of the system or of a library. Its text belongs in the cause, too.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Error {
         self.inner.source = Some(Arc::new(source));
@@ -249,12 +249,12 @@ impl Error {
     }
 }
 
-/// What usually helps with a file.
+/// The usual hint for an error of a file.
 fn file_hint(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind::*;
     Some(match kind {
         NotFound | NotADirectory => "check the path for spelling",
-        PermissionDenied | ReadOnlyFilesystem => "give this user the right to it, or use another place",
+        PermissionDenied | ReadOnlyFilesystem => "give this user permission, or use another path",
         StorageFull | QuotaExceeded => "free some space, or use another disk",
         _ => return None,
     })
@@ -289,7 +289,7 @@ impl std::error::Error for Error {
     }
 }
 
-// Nothing in an error changes: one that was made before a panic can be read behind it.
+// An error is immutable: one that was made before a panic can be read after it.
 impl UnwindSafe for Error {}
 impl RefUnwindSafe for Error {}
 

@@ -1,4 +1,4 @@
-//! Names of things: samples, blocks, batches and shards. Plain numbers in newtypes, so that they cannot be mixed up.
+//! Ids of samples, blocks, batches and shards: numbers in newtypes, so that they cannot be mixed up.
 
 /// A sample, numbered by its place in the sorted listing of the data set (0 is the first key).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,7 +15,7 @@ pub struct BlockId {
 }
 
 impl BlockId {
-    /// A well-mixed 64-bit hash of the block's name: decides its owner shard.
+    /// A well-mixed 64-bit hash of the block's id, which decides its owner shard.
     #[must_use]
     pub fn hash64(self) -> u64 {
         let high = (self.sample.0 >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -37,7 +37,7 @@ impl BlockId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchSeq(pub u64);
 
-/// One core's thread.
+/// A shard: one thread on one core.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId(pub u16);
 

@@ -1,6 +1,6 @@
-//! The ground floor: the types every other floor speaks in.
+//! The types shared by all crates of the engine.
 //!
-//! Holds ids, units, limits, the error type, virtual-or-real time, seeded randomness and metrics. Owns no
+//! Holds ids, units, limits, the error type, time as a value, seeded randomness and metrics. Owns no
 //! resource, starts no thread, reads no clock: time and randomness enter as values.
 #![forbid(unsafe_code)]
 
@@ -11,13 +11,13 @@ pub mod limits;
 pub mod metrics;
 pub mod named;
 pub mod prng;
+pub mod reorder;
 pub mod sync;
 pub mod time;
-pub mod turns;
 pub mod units;
 
 pub use error::{Error, Kind, Result};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
+pub use reorder::ReorderWindow;
 pub use time::{Duration, Instant, WallTime};
-pub use turns::Turns;
 pub use units::{ByteSize, read_duration};

@@ -10,11 +10,11 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub const URI_BYTES_MAX: usize = 8 << 10;
 /// Most prefixes that the braces of one URI stand for: ten times the shards of the largest data sets people name so.
 pub const PREFIXES_MAX: usize = 100_000;
-/// Most samples in one data set: what an entry of the disk's index has bits for. Ids are 64 bits wide everywhere else.
+/// Most samples in one data set: limited by the bits in an entry of the disk's index. Ids are 64 bits wide everywhere else.
 pub const SAMPLES_MAX: u64 = (1 << 40) - 1;
 /// Largest object: what S3 allows (5 TiB).
 pub const OBJECT_BYTES_MAX: u64 = 5 << 40;
-/// Default span of a block. Large enough that a request's cost vanishes, small enough to spread one object over connections.
+/// Default span of a block. Large enough to make a request's cost negligible, small enough to spread one object over connections.
 pub const BLOCK_BYTES_DEFAULT: u64 = 8 << 20;
 /// Largest block: its length must fit one range request and one receive.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
@@ -32,20 +32,20 @@ pub const TLS_SCRATCH_BYTES: usize = 256 << 10;
 pub const TLS_SCRATCH_BYTES_MIN: usize = 68 << 10;
 /// Pieces one receive may scatter over: head and body of each pipelined response.
 pub const SCATTER_PIECES_MAX: usize = 32;
-/// Shortest segment of blocks on disk: below it, header and journal are felt.
+/// Shortest segment of blocks on disk: below it, header and journal cost too much.
 pub const SEGMENT_BYTES_MIN: u64 = 1 << 20;
-/// Longest segment: room comes back a segment at a time.
+/// Longest segment: disk space is freed a segment at a time.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Files one ring holds open: blocks lie in segments of up to 1 GiB, each a file. With the default 512 sockets they are 1024
 /// places, the soft limit of open files nearly everywhere: the kernel registers no larger table.
 pub const RING_FILES_MAX: u32 = 512;
-/// Files of a folder that one shard reads at once, and keeps open: what the deepest queues of disks take.
+/// Files of a folder that one shard reads at once, and keeps open: the depth of the deepest disk queues.
 pub const FOLDER_FILES_MAX: usize = 128;
-/// Most entries in a lane between two shards.
-pub const LANE_ENTRIES: usize = 1024;
-/// Entries in all lanes one shard sends asks on: with many shards each lane is shorter, so that their memory grows with the shards
-/// and not with the pairs of them.
-pub const LANE_ENTRIES_PER_SHARD: usize = 4096;
+/// Most entries in a channel between two shards.
+pub const CHANNEL_ENTRIES: usize = 1024;
+/// Entries in all channels one shard sends requests on: with many shards each channel is shorter, so that their memory
+/// grows with the shards and not with the pairs of them.
+pub const CHANNEL_ENTRIES_PER_SHARD: usize = 4096;
 /// Alignment of every sample inside its batch and of every cached block: a cache line.
 pub const SAMPLE_ALIGN: usize = 64;
 /// Blocks from this length on are written to disk straight from the batch's memory; shorter ones are gathered into pages.
@@ -59,11 +59,11 @@ pub const SEGMENT_PAGE_BYTES: usize = 4096;
 pub const SEGMENT_RECORD_BYTES: usize = 64;
 /// Batches one shard may hold open or ready at once.
 pub const OPEN_BATCHES_MAX: usize = 1024;
-/// Most pixels of one object that is decoded: what the largest cameras make. A header that says more is not believed.
+/// Most pixels of one object that is decoded: the size of the largest cameras. A header that claims more is refused.
 pub const PICTURE_PIXELS_MAX: u64 = 1 << 26;
 /// Most pixels along one side of a decoded sample.
 pub const SAMPLE_SIDE_MAX: u32 = 1 << 14;
-/// Scratch memory a decoding thread keeps from one picture to the next; what a larger one took is given back behind it.
+/// Scratch memory a decoding thread keeps from one picture to the next; that of a larger one is freed after it.
 pub const PICTURE_BYTES_KEPT: usize = 16 << 20;
 /// Most threads that decode for one loader: one per core of the largest machine we plan for.
 pub const DECODE_THREADS_MAX: usize = 512;
@@ -74,7 +74,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(SCRATCH_BYTES >= RESPONSE_HEAD_BYTES_MAX, "a maximal head must fit the scratch memory");
 const _: () = assert!(SCATTER_PIECES_MAX >= 2, "a receive needs room for a head and its body");
-const _: () = assert!(LANE_ENTRIES_PER_SHARD / SHARDS_MAX as usize > 0, "every two shards have a lane");
+const _: () = assert!(CHANNEL_ENTRIES_PER_SHARD / SHARDS_MAX as usize > 0, "every two shards have a channel");
 const _: () = assert!(BLOCK_BYTES_DEFAULT <= BLOCK_BYTES_MAX);
 const _: () = assert!(GATHER_BYTES >= DIRECT_BYTES_MIN && GATHER_BYTES.is_multiple_of(4096), "a short block fits");
 const _: () = assert!(SAMPLE_ALIGN.is_power_of_two());

@@ -2,7 +2,7 @@
 
 use crate::{Error, Kind};
 
-/// Gives an enum without fields the list of its variants, their names, and reading one by its name; refusals list all of them.
+/// Gives an enum without fields the list of its variants, their names, and parsing by name; errors list all names.
 ///
 /// ```
 /// #[derive(Clone, Copy, PartialEq, Debug)]
@@ -44,7 +44,7 @@ macro_rules! named {
     };
 }
 
-/// The refusal of a name that none has.
+/// The error for an unknown name.
 #[doc(hidden)]
 #[must_use]
 pub fn unknown(text: &str, what: &str, words: &[&str]) -> Error {

@@ -1,7 +1,7 @@
-//! What threads share memory by: the standard library's, and under `cfg(loom)` a model checker's, which tries every order that the
-//! memory model allows. `cargo x prove models` sets that for our crates and runs the tests named `models`.
+//! Synchronisation primitives: the standard library's, and under `cfg(loom)` those of a model checker, which tries every order that
+//! the memory model allows. `cargo x prove models` sets that for our crates and runs the tests named `models`.
 //!
-//! Only what hands something from thread to thread without a lock goes through here; other code takes the standard library's.
+//! Only lock-free hand-offs between threads use these; other code uses the standard library's.
 
 #[cfg(not(loom))]
 pub use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, atomic};
@@ -14,20 +14,20 @@ pub use model::{ArrayQueue, Condvar, Mutex, MutexGuard, OnceLock, atomic, rtrb, 
 use crate::Duration;
 use std::sync::PoisonError;
 
-/// Sleeps on `bell` while `asleep` holds, at most `limit`: under a model checker for ever, so that a wake-up that is lost is seen.
+/// Sleeps on `condvar` while `asleep` holds, at most `limit`: under a model checker without limit, so that a lost wake-up is seen.
 pub fn sleep_while<'a>(
-    bell: &Condvar,
+    condvar: &Condvar,
     guard: MutexGuard<'a, ()>,
     limit: Duration,
     mut asleep: impl FnMut() -> bool,
 ) -> MutexGuard<'a, ()> {
     #[cfg(not(loom))]
-    return bell.wait_timeout_while(guard, limit, |_| asleep()).unwrap_or_else(PoisonError::into_inner).0;
+    return condvar.wait_timeout_while(guard, limit, |_| asleep()).unwrap_or_else(PoisonError::into_inner).0;
     #[cfg(loom)]
     {
         let (mut guard, _) = (guard, limit);
         while asleep() {
-            guard = bell.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = condvar.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         guard
     }

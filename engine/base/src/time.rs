@@ -1,4 +1,4 @@
-//! Time as a value. Real back-ends fill it from the machine's clocks, the simulator from its own.
+//! Time as a value. Real back-ends read the machine's clocks, the simulator its own.
 
 pub use core::time::Duration;
 
@@ -23,7 +23,7 @@ impl Instant {
     }
 }
 
-/// Seconds since 1970 in UTC: what signatures and credentials are dated with. Nothing else goes by it, for it may jump.
+/// Seconds since 1970 in UTC, for dates of signatures and credentials only: it may jump.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WallTime(pub u64);
 

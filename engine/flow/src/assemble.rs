@@ -245,7 +245,7 @@ impl AssembleStage {
         let open = &mut self.open[batch];
         let parts = &mut open.lists.windows[open.lists.samples[at as usize].parts.clone()];
         // From now on, pins of other samples' blocks must not keep these windows from being written.
-        if !parts.iter_mut().flatten().all(Window::end_loans) {
+        if !parts.iter_mut().flatten().all(Window::try_unpin) {
             return self.postponed.push((batch, at));
         }
         let due = self.schedule.time(open.spec.epoch, open.spec.positions.start + u64::from(at));

@@ -7,8 +7,8 @@ use crate::assemble::BadSamples;
 use crate::messages::{BlockReply, BlockRequest};
 use fuelrail_base::BlockId;
 use fuelrail_base::canary::{self, Mistake};
-use fuelrail_base::limits::{LANE_ENTRIES, LANE_ENTRIES_PER_SHARD};
-use fuelrail_io::{Receiver, Sender, Waker, lane};
+use fuelrail_base::limits::{CHANNEL_ENTRIES, CHANNEL_ENTRIES_PER_SHARD};
+use fuelrail_io::{Receiver, Sender, Waker, channel};
 use std::collections::VecDeque;
 
 /// One shard's ends of the channels to all others.
@@ -49,11 +49,11 @@ pub fn channels(shards: u16, owners: bool) -> Vec<ChannelEnds> {
     if !owners {
         return (0..n).map(|_| ends(Vec::new(), 0)).collect();
     }
-    let entries = (LANE_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(LANE_ENTRIES);
+    let entries = (CHANNEL_ENTRIES_PER_SHARD / n.saturating_sub(1).max(1)).min(CHANNEL_ENTRIES);
     let mut ends: Vec<ChannelEnds> = (0..n).map(|_| ends((0..n).map(|_| None).collect(), entries)).collect();
     for (i, j) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))) {
-        let ((requests, requests_in), (replies, replies_in)) = (lane(entries), lane(entries));
-        let ((requests_back, requests_back_in), (replies_back, replies_back_in)) = (lane(entries), lane(entries));
+        let ((requests, requests_in), (replies, replies_in)) = (channel(entries), channel(entries));
+        let ((requests_back, requests_back_in), (replies_back, replies_back_in)) = (channel(entries), channel(entries));
         ends[i].peers[j] = Some(Peer::new((requests, requests_back_in), (replies, replies_back_in)));
         ends[j].peers[i] = Some(Peer::new((requests_back, requests_in), (replies_back, replies_in)));
     }
@@ -96,7 +96,7 @@ impl ChannelEnds {
 
     /// Puts a request in the queue for its owner.
     pub(crate) fn request(&mut self, owner: usize, request: BlockRequest) {
-        if canary::on(Mistake::MeshLoses) && request.span.sample == 2 {
+        if canary::on(Mistake::ChannelLoses) && request.span.sample == 2 {
             return;
         }
         self.peers[owner].as_mut().expect("requests of the shard itself are in `own`").backlog.push_back(request);

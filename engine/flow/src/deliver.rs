@@ -9,7 +9,7 @@ use crate::gate::Gate;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::sync::Mutex;
 use fuelrail_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use fuelrail_base::{Instant, Turns};
+use fuelrail_base::{Instant, ReorderWindow};
 use fuelrail_io::{Receiver, Sender, Waker};
 use fuelrail_plan::importance::Known;
 use std::sync::{Arc, PoisonError};
@@ -63,7 +63,7 @@ impl Consumer {
 pub(crate) struct DeliverStage {
     out: Sender<Finished>,
     /// Finished before earlier batches.
-    early: Turns<Finished>,
+    early: ReorderWindow<Finished>,
     next: u64,
     stride: u64,
     pub gate: Gate,
@@ -73,7 +73,7 @@ impl DeliverStage {
     pub(crate) fn new(out: Sender<Finished>, shard: u16, shards: u16, capacity: usize) -> DeliverStage {
         DeliverStage {
             out,
-            early: Turns::with_capacity(capacity),
+            early: ReorderWindow::with_capacity(capacity),
             next: u64::from(shard),
             stride: u64::from(shards),
             gate: Gate::new("deliver", capacity),

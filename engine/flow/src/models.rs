@@ -10,7 +10,7 @@ use crate::spill::{SegmentChannel, SegmentGrant};
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::sync::trial::{self, JoinHandle, thread};
 use fuelrail_base::{BatchSeq, Duration, Error, Instant, Kind, WallTime};
-use fuelrail_io::{Waker, lane};
+use fuelrail_io::{Waker, channel};
 use fuelrail_plan::importance::{Horizons, ImportanceConfig};
 use fuelrail_wire::sign::{Credential, Realm, Scope};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn join(thread: JoinHandle<()>) {
 
 /// Two batches through a place for one: each side sleeps until the other has done its part, from the start on.
 fn batches_reach_a_blocked_consumer(sleep: Sleep) {
-    let (out, into) = lane(1);
+    let (out, into) = channel(1);
     let (consumer, shard, me) = (Arc::new(Consumer::default()), Waker::sleeper(), Waker::sleeper());
     let mut outlet = Outlet::new(vec![into], vec![shard.clone()], consumer.clone(), 2);
     let shard = thread::spawn(move || {
@@ -70,7 +70,7 @@ fn batches_reach_a_blocked_consumer(sleep: Sleep) {
 
 /// A sleeping shard finds what the consumer sets: that it waits, that epochs are drawn, that the run ends.
 fn a_shard_hears_the_consumer(sleep: Sleep) {
-    let (_out, into) = lane(1);
+    let (_out, into) = channel(1);
     let (consumer, status, shard) = (Arc::new(Consumer::default()), Arc::new(ShardStatus::default()), Waker::sleeper());
     let outlet = Outlet::new(vec![into], vec![shard.clone()], consumer.clone(), 1);
     let thread = thread::spawn({

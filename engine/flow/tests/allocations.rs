@@ -8,7 +8,7 @@ use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
     BadSamples, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
 };
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, lane};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, channel};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::planner::PlannerConfig;
@@ -79,7 +79,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
     let region = Arena::new(&arena).unwrap().1.pop().unwrap();
     let ring = UringRing::new(&UringConfig::default()).unwrap();
     let consumer = Arc::new(Consumer::default());
-    let (deliver, batches) = lane(64);
+    let (deliver, batches) = channel(64);
     let outlet = Outlet::new(vec![batches], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let ends = ShardEnds {
         channels: channels(1, true).remove(0),

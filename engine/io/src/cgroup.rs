@@ -1,7 +1,7 @@
 //! The cgroups this process is in, of version 1 and 2, and the folders whose files limit it.
 //!
-//! Owns the walk up the hierarchy; what a file in a folder means is the caller's. Below a root folder, so that tests can
-//! build a machine of their own.
+//! Owns the walk up the hierarchy; what a file in a folder means is the caller's. Reads below a root folder, so that
+//! tests can build a machine of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The one place that reads the machine's clocks: the monotonic one for all that waits, wall time for what is signed.
+//! The only place that reads the machine's clocks: the monotonic one for waits, wall time for signatures.
 
 use fuelrail_base::{Instant, WallTime};
 use rustix::time::{ClockId, clock_gettime};

@@ -1,9 +1,9 @@
-//! A directory of this user's alone, held by its descriptor.
+//! A directory private to this user, held by its descriptor.
 //!
 //! Owns the descriptor. Its parent may be writable by others (`/tmp`, or an `emptyDir` of Kubernetes, which is root's with mode
-//! 0777): they can rename or replace the directory, which the descriptor does not follow. Nobody else can make a file in it,
-//! and a file that is found there is opened only if it is regular, this user's and has one name. Every call may wait for the
-//! disk, so no shard makes one but to open a file.
+//! 0777): they can rename or replace the directory, which the descriptor does not follow. No other user can create a file in it, and
+//! an existing file is opened only if it is regular, this user's and has one name. Every call may wait for the disk; a shard
+//! only opens files through it.
 
 use std::fs::File;
 use std::io;
@@ -44,7 +44,7 @@ impl OwnDirectory {
         enter(&holder, &path)?.ok_or_else(|| refused("opening", &path, Errno::NOENT))
     }
 
-    /// The same, but made nowhere: `None` where there is none.
+    /// The same without creating it: `None` where there is none.
     ///
     /// # Errors
     /// As [`OwnDirectory::open`].
@@ -53,7 +53,7 @@ impl OwnDirectory {
         enter(&holder, &path)
     }
 
-    /// Where it was when it was opened; for people.
+    /// Its path when it was opened; for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -75,17 +75,17 @@ impl OwnDirectory {
         Ok(checked(&opened, &path)?.then(|| opened.into()))
     }
 
-    /// Makes a file, readable and writable by this user alone. Nothing may be under its name.
+    /// Creates a file, readable and writable by this user alone. Its name must be free.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn make_file(&self, name: &str) -> io::Result<File> {
         let flags = PLAIN | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let made = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(made.into())
     }
 
-    /// Opens a file to read and write, and makes it where there is none.
+    /// Opens a file to read and write, and creates it where there is none.
     ///
     /// # Errors
     /// As [`OwnDirectory::open_file`]; `File` when something else than a file is under its name, or it cannot be made.
@@ -103,18 +103,18 @@ impl OwnDirectory {
         }
     }
 
-    /// Gives a file another name, over whatever has it.
+    /// Renames a file, over an existing one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Removes a file, or what else is under its name, but for a directory.
+    /// Removes a file, or anything else under its name except a directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
@@ -127,10 +127,10 @@ impl OwnDirectory {
         (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
     }
 
-    /// Names and lengths in bytes of the regular files in it, whoever they belong to. Names that are not UTF-8 are left out.
+    /// Names and lengths in bytes of the regular files in it, of any owner. Names that are not UTF-8 are skipped.
     ///
     /// # Errors
-    /// What the system says when it cannot be listed.
+    /// The system's error when it cannot be listed.
     pub fn files(&self) -> io::Result<Vec<(String, u64)>> {
         let mut all = Vec::new();
         for item in Dir::read_from(&self.fd)? {
@@ -145,13 +145,13 @@ impl OwnDirectory {
         Ok(all)
     }
 
-    /// How much room its file system has.
+    /// Total and free bytes of its file system.
     ///
     /// # Errors
-    /// `File` when it cannot be asked.
+    /// `File` when they cannot be read.
     pub fn room(&self) -> Result<VolumeRoom> {
         let facts =
-            rustix::fs::fstatvfs(&self.fd).map_err(|errno| refused("asking for the room at", &self.path, errno))?;
+            rustix::fs::fstatvfs(&self.fd).map_err(|errno| refused("reading the free space of", &self.path, errno))?;
         let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
         Ok(VolumeRoom { total_bytes: bytes(facts.f_blocks), free_bytes: bytes(facts.f_bavail) })
     }
@@ -182,7 +182,7 @@ impl AsFd for OwnDirectory {
 /// Whether an open file is a regular one.
 ///
 /// # Errors
-/// `File` when it belongs to another user or has several names: then somebody else has a say in its bytes.
+/// `File` when it belongs to another user or has several names: then another user may change its bytes.
 pub(crate) fn checked(fd: impl AsFd, path: &Path) -> Result<bool> {
     let facts = rustix::fs::fstat(fd).map_err(|errno| refused("looking at", path, errno))?;
     if !FileType::from_raw_mode(facts.st_mode).is_file() {

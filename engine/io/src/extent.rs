@@ -1,4 +1,4 @@
-//! Which parts of a stretch of bytes are free: first fit at the lowest address, in 64-byte granules, with coalescing.
+//! An extent allocator: first fit at the lowest address, in 64-byte granules, with coalescing.
 //!
 //! The free pieces sit in a treap (Seidel, Aragon, 1996) ordered by address; every node knows the longest piece below
 //! it, so the lowest fit, the longest piece and the neighbours of a freed piece are each found in O(log pieces), and
@@ -78,7 +78,7 @@ impl Extents {
         self.alloc(len).map(|offset| (offset, len))
     }
 
-    /// Gives back `len` bytes at `offset`, as allocated, or any granule-aligned part of an allocation.
+    /// Frees `len` bytes at `offset`, as allocated, or any granule-aligned part of an allocation.
     ///
     /// # Panics
     /// When part of it lies outside, is misaligned, or is free already.

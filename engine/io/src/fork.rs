@@ -1,6 +1,6 @@
-//! Noticing a fork. Rings and pinned memory do not survive one: the child shares the parent's ring but not its memory.
+//! Detects a fork. Rings and pinned memory do not survive one: the child shares the parent's ring but not its memory.
 //!
-//! A counter is raised in every child that libc's `fork` makes, so looking costs one load and no system call.
+//! Every child of libc's `fork` increments a counter, so a check costs one load and no system call.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Remembers the process it was made in.
+/// Detects that the process is not the one it was made in.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkGuard {
     forks: u32,

@@ -1,8 +1,8 @@
 //! A page of words that several processes of a machine share through a small file.
 //!
 //! Owns the mapping, the file behind it and a lock on this process's slot in it. The kernel gives the lock back when the process
-//! ends, however it ends, so a slot whose lock can be had is free. Knows what is in the first two words and whose each slot is; never
-//! what else the words mean.
+//! ends, however it ends, so a slot whose lock is free is free. Knows the first two words and the owner of each slot, not the
+//! meaning of the other words.
 
 use core::fmt;
 use core::ops::Range;
@@ -20,11 +20,11 @@ use crate::arena::Mapping;
 use crate::directory::OwnDirectory;
 use crate::volume::lock;
 
-/// What a file of this kind begins with, and its version.
+/// The first word of such a file, and its version.
 const MAGIC: u64 = u64::from_le_bytes(*b"fuelpace");
 const VERSION: u64 = 1;
 
-/// How the words of a file are divided.
+/// The layout of the words of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Division {
     /// Words in all.
@@ -35,7 +35,7 @@ pub struct Division {
     pub slot: usize,
 }
 
-/// Words shared with other processes, and one slot in them that is ours.
+/// Words shared with other processes, with this process's own slot.
 pub struct SharedWords {
     mapping: Mapping,
     slot: usize,
@@ -44,12 +44,12 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
-    /// Opens the file of this name in the directory, making it where there is none, and takes a free slot in it.
+    /// Opens the file of this name in the directory, creates it where there is none, and takes a free slot in it.
     ///
     /// # Errors
-    /// `File` when it cannot be opened, made or locked, the disk is full, it is not one of these, or all slots are taken.
+    /// `File` when it cannot be opened, created or locked, the disk is full, it is another kind of file, or all slots are taken.
     pub fn open(directory: &OwnDirectory, name: &str, division: Division) -> Result<SharedWords> {
-        // A file of somebody else could be cut short under the mapping, which ends the process.
+        // Another user could truncate a file of theirs under the mapping, which ends the process.
         let (file, path) = (directory.open_or_make_file(name)?, &directory.path().join(name));
         let bytes = (division.words * size_of::<u64>()) as u64;
         let facts = file.metadata().map_err(|error| failed("looking at", path, &error))?;
@@ -74,7 +74,7 @@ impl SharedWords {
                 return Err(error.with_hint("use a local file system"));
             }
             None => {
-                let cause = format!("{slots} processes share {} already", path.display());
+                let cause = format!("{} is shared by {slots} processes already, which is the limit", path.display());
                 return Err(Error::new(Kind::File, cause).with_hint("give some of them another directory"));
             }
         };
@@ -85,13 +85,13 @@ impl SharedWords {
         Ok(shared)
     }
 
-    /// Which slot is ours.
+    /// The number of this process's slot.
     #[must_use]
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// Writes the beginning of a file that is all zero, or sees that it is what it should be; and our name into our slot.
+    /// Writes the header of a file that is all zero, or checks it; writes the process id into this process's slot.
     fn sign(&self, division: Division, path: &Path) -> Result<()> {
         let words = self.as_ref();
         for (at, want) in [(0, MAGIC), (1, VERSION)] {
@@ -108,8 +108,8 @@ impl SharedWords {
 impl AsRef<[AtomicU64]> for SharedWords {
     fn as_ref(&self) -> &[AtomicU64] {
         let (base, bytes) = self.mapping.range();
-        // SAFETY: the mapping has so many words, page-aligned, and lives until this value is dropped, which the borrow
-        // outlives not. Other processes write to it as to atomics.
+        // SAFETY: the mapping has so many words, page-aligned, and lives until this value is dropped, which outlives
+        // the borrow. Other processes write to it as to atomics.
         unsafe { core::slice::from_raw_parts(base.cast(), bytes / size_of::<u64>()) }
     }
 }
@@ -120,8 +120,8 @@ impl fmt::Debug for SharedWords {
     }
 }
 
-/// Gives the file its length and all its blocks: a store into a mapping whose block the disk has no room for ends the process
-/// with SIGBUS. Changes nothing that is there.
+/// Allocates the file's length and all its blocks: a store into a mapping whose block the disk has no room for ends the process
+/// with SIGBUS. Changes no existing byte.
 fn reserve(file: &File, division: Division, bytes: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -149,7 +149,7 @@ fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
 }
 
 fn foreign(path: &Path) -> Error {
-    let cause = format!("{} is not a file of ours, or of another version", path.display());
+    let cause = format!("{}: unrecognised file type or version", path.display());
     Error::new(Kind::File, cause).with_hint("remove it when nothing uses it, or choose another directory")
 }
 
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(two.as_ref()[2].load(Ordering::Relaxed), 7);
         drop(one);
         let three = SharedWords::open(&own, "pace", DIVISION).unwrap();
-        assert_eq!(three.slot(), 0, "a slot that nobody holds is free");
+        assert_eq!(three.slot(), 0, "an unlocked slot is free");
         assert_eq!(three.as_ref()[2].load(Ordering::Relaxed), 7);
     }
 

@@ -1,12 +1,13 @@
-//! The only kernel room: memory the kernel may write to, the ring that makes it write, and what the kernel can do.
+//! The kernel interface: memory the kernel may write to, the ring that makes it write, and probes of the kernel's abilities.
 //!
 //! Owns the [`Arena`] (one mapping, a hard byte budget), its [`Slot`]s and [`Window`]s, the [`Ring`] trait with its
-//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, the mesh's lanes, and the probes
+//! back-ends ([`UringRing`] on io_uring, [`PollRing`] on epoll, [`SimRing`] in virtual time), wakers, inter-shard channels, and the probes
 //! of kernel, cgroup and processor. Knows nothing of HTTP, of blocks or of batches. It is the only crate of the engine
-//! with `unsafe`; every such block says who keeps the memory alive, and until what event.
+//! with `unsafe`; every such block states what keeps the memory alive, and until which event.
 
 mod arena;
 mod cgroup;
+mod channel;
 mod clock;
 #[doc(hidden)]
 pub mod conformance;
@@ -14,13 +15,12 @@ mod directory;
 mod extent;
 mod fork;
 mod heap;
-mod home;
 mod ledger;
-mod mesh;
 #[cfg(all(test, loom))]
 mod models;
 mod probe;
 mod region;
+mod remote_free;
 mod ring;
 mod scatter;
 mod slot;
@@ -32,13 +32,13 @@ mod volume;
 mod wake;
 
 pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
+pub use channel::{Receiver, Sender, channel};
 pub use clock::{monotonic_now, wall_now};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use fork::ForkGuard;
 pub use heap::give_back_freed;
 pub use ledger::{Division, SharedWords};
-pub use mesh::{Receiver, Sender, lane};
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
@@ -55,7 +55,7 @@ pub use ring::uring::{Kernel, io_uring_refusal};
 pub use ring::uring::{UringConfig, UringRing};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
-pub use slot::{Filling, Lent, Slot, Window};
+pub use slot::{Filling, ReadPin, Slot, Window};
 pub use topology::{Core, CpuQuota, Topology, allowed_cores, pin_current_thread};
 pub use usage::{MemoryUse, ThreadMeter, ThreadUse, memory_use, process_cpu, thread_cpu};
 pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};

@@ -4,8 +4,8 @@
 //! and with each of its orderings taken away in turn, which must fail.
 
 use crate::arena::Mapping;
-use crate::home::{Hold, Home};
-use crate::mesh::{Receiver, lane};
+use crate::channel::{Receiver, channel};
+use crate::remote_free::{Hold, RemoteFreeList};
 use crate::wake::Waker;
 use fuelrail_base::Duration;
 use fuelrail_base::sync::atomic::{AtomicUsize, Ordering};
@@ -43,27 +43,27 @@ fn a_wake_is_never_lost() {
     join(producer);
 }
 
-/// A home of two slots, and what two threads write to one slot or to one each.
+/// A remote free list of two slots, and what two threads write to one slot or to one each.
 struct Slots {
-    home: Arc<Home>,
+    remote: Arc<RemoteFreeList>,
     bytes: [UnsafeCell<u32>; 2],
-    /// Claims given up, in no order with anything else.
+    /// Claims dropped, without any ordering.
     given_up: AtomicUsize,
 }
 
 impl Slots {
     fn new() -> Arc<Slots> {
-        let home = Arc::new(Home::new(Mapping::none(), 2));
-        Arc::new(Slots { home, bytes: [0, 1].map(UnsafeCell::new), given_up: AtomicUsize::new(0) })
+        let remote = Arc::new(RemoteFreeList::new(Mapping::none(), 2));
+        Arc::new(Slots { remote, bytes: [0, 1].map(UnsafeCell::new), given_up: AtomicUsize::new(0) })
     }
 
-    /// Writes what only the caller may reach now, as it believes: the checker fails when another thread may look meanwhile.
+    /// Writes what only the caller may access now: the checker fails when another thread may access it meanwhile.
     fn write(&self, at: usize) {
-        // SAFETY: the pointer is valid, and the checker watches who else has one.
+        // SAFETY: the pointer is valid, and the checker tracks all accesses.
         self.bytes[at].with_mut(|bytes| unsafe { *bytes += 1 });
     }
 
-    /// A thread that writes to its part and gives its claim up.
+    /// A thread that writes to its part and drops its claim.
     fn drop_on_a_thread(self: &Arc<Slots>, hold: Hold, at: usize) -> JoinHandle<()> {
         let slots = self.clone();
         thread::spawn(move || {
@@ -73,37 +73,37 @@ impl Slots {
         })
     }
 
-    /// Sleeps until so many slots are home, and writes to all bytes.
-    fn await_home(&self, waker: &Waker, slots: usize) {
+    /// Sleeps until so many slots are returned, and writes to all bytes.
+    fn await_return(&self, waker: &Waker, slots: usize) {
         let mut found = 0;
         sleep_until(waker, || {
-            self.home.take_returned(|_| found += 1);
+            self.remote.take_returned(|_| found += 1);
             found == slots
         });
         self.write(0);
         self.write(1);
-        assert_eq!(self.home.outstanding(), 0);
+        assert_eq!(self.remote.outstanding(), 0);
     }
 }
 
-/// Every slot comes home once, what was written to it is visible to the owner, and the owner that sleeps over it is woken.
-fn slots_come_home() {
+/// Every slot is returned once, with what was written to it visible to the owner, and a sleeping owner is woken.
+fn slots_are_returned() {
     let (slots, waker) = (Slots::new(), Waker::sleeper());
-    assert!(slots.home.set_waker(waker.clone()));
-    let threads = [0, 1].map(|n| slots.drop_on_a_thread(slots.home.hand_out(n), n as usize));
-    slots.await_home(&waker, 2);
+    assert!(slots.remote.set_waker(waker.clone()));
+    let threads = [0, 1].map(|n| slots.drop_on_a_thread(slots.remote.hand_out(n), n as usize));
+    slots.await_return(&waker, 2);
     threads.into_iter().for_each(join);
 }
 
-/// The last of two holders sends their slot home, with what both have written, also to an owner that was not woken.
-fn a_slot_comes_home_from_its_last_holder() {
+/// The last of two holders returns their slot, with what both have written, also to an owner that was not woken.
+fn the_last_holder_returns_the_slot() {
     let slots = Slots::new();
-    let hold = slots.home.hand_out(0);
+    let hold = slots.remote.hand_out(0);
     let threads = [slots.drop_on_a_thread(hold.clone(), 0), slots.drop_on_a_thread(hold, 1)];
-    // Asked first, because the checker would not let the owner look after the others: of several loads of one atomic, by two threads, it
+    // Read first, because the checker would not let the owner look after the others: of several loads of one atomic, by two threads, it
     // sees only the last one as in the way of a store.
     if slots.given_up.load(Ordering::Relaxed) == 2 {
-        slots.home.take_returned(|_| {
+        slots.remote.take_returned(|_| {
             slots.write(0);
             slots.write(1);
         });
@@ -111,53 +111,53 @@ fn a_slot_comes_home_from_its_last_holder() {
     threads.into_iter().for_each(join);
 }
 
-/// A slot that comes home while the owner says whom to wake is found by looking afterwards, or wakes.
-fn slots_come_home_to_a_waker_set_late() {
+/// A slot that is returned while the owner sets its waker is found by looking afterwards, or wakes the owner.
+fn slots_return_to_a_waker_set_late() {
     let (slots, waker) = (Slots::new(), Waker::sleeper());
-    let thread = slots.drop_on_a_thread(slots.home.hand_out(0), 0);
-    assert!(slots.home.set_waker(waker.clone()));
-    slots.await_home(&waker, 1);
+    let thread = slots.drop_on_a_thread(slots.remote.hand_out(0), 0);
+    assert!(slots.remote.set_waker(waker.clone()));
+    slots.await_return(&waker, 1);
     join(thread);
 }
 
-/// Who finds itself the only holder sees what the others wrote; who finds no loan may write where they read.
+/// A thread that finds itself the only holder sees what the others wrote; one that finds no read pin may write where they read.
 fn the_last_holder_sees_what_the_others_did() {
     let slots = Slots::new();
-    let hold = slots.home.hand_out(0);
+    let hold = slots.remote.hand_out(0);
     let writer = slots.drop_on_a_thread(hold.clone(), 0);
-    let loan = hold.lend();
+    let pin = hold.read_pin();
     let reader = thread::spawn({
         let slots = slots.clone();
         move || {
             // SAFETY: as for `write`.
             slots.bytes[1].with(|bytes| unsafe { *bytes });
-            drop(loan);
+            drop(pin);
         }
     });
     if hold.others() == 0 {
         slots.write(0);
     }
-    if hold.loans() == 0 {
+    if hold.read_pins() == 0 {
         slots.write(1);
     }
     [writer, reader].into_iter().for_each(join);
 }
 
-/// Everything sent through a lane is received, and its end is seen, by a receiver that sleeps in between.
-fn lanes_wake() {
+/// Everything sent through a channel is received, and its end is seen, by a receiver that sleeps in between.
+fn channels_wake() {
     send_and_receive(|receiver| receiver.is_closed(), |_| false);
 }
 
-/// Looks whether the lane is closed behind what it received, which may be too early for what was sent last.
-fn lanes_looked_at_in_the_wrong_order() {
+/// Looks whether the channel is closed behind what it received, which may be too early for what was sent last.
+fn channels_looked_at_in_the_wrong_order() {
     send_and_receive(|_| false, |receiver| receiver.is_closed());
 }
 
 fn send_and_receive(before: fn(&Receiver<u32>) -> bool, behind: fn(&Receiver<u32>) -> bool) {
-    let (mut sender, mut receiver) = lane(1);
+    let (mut sender, mut receiver) = channel(1);
     let waker = Waker::sleeper();
     receiver.set_waker(waker.clone());
-    // What finds no room is not sent.
+    // An item that finds no room is not sent.
     let thread = thread::spawn(move || (0..2).filter(|n| sender.send(*n).is_ok()).count());
     let mut found = 0;
     sleep_until(&waker, || {
@@ -170,9 +170,9 @@ fn send_and_receive(before: fn(&Receiver<u32>) -> bool, behind: fn(&Receiver<u32
     assert_eq!(thread.join().expect("no panic"), found);
 }
 
-/// The same, when the receiver says late whom to wake.
-fn lanes_wake_a_waker_set_late() {
-    let (mut sender, mut receiver) = lane(1);
+/// The same, when the receiver sets its waker late.
+fn channels_wake_a_waker_set_late() {
+    let (mut sender, mut receiver) = channel(1);
     let thread = thread::spawn(move || sender.send(0).expect("there is room"));
     let waker = Waker::sleeper();
     receiver.set_waker(waker.clone());
@@ -192,27 +192,27 @@ fn wakers() {
 #[test]
 fn slot_return() {
     const MODELS: [fn(); 3] =
-        [slots_come_home, a_slot_comes_home_from_its_last_holder, the_last_holder_sees_what_the_others_did];
-    assert_eq!(trial::needless(&MODELS, &["home.rs"]), Vec::<String>::new());
+        [slots_are_returned, the_last_holder_returns_the_slot, the_last_holder_sees_what_the_others_did];
+    assert_eq!(trial::needless(&MODELS, &["remote_free.rs"]), Vec::<String>::new());
 }
 
 #[test]
 fn slot_return_to_a_waker_set_late() {
-    trial::check(slots_come_home_to_a_waker_set_late);
+    trial::check(slots_return_to_a_waker_set_late);
 }
 
 #[test]
-fn lanes() {
-    trial::check(lanes_wake);
+fn channels() {
+    trial::check(channels_wake);
 }
 
 #[test]
 #[should_panic(expected = "left == right")]
-fn lanes_canary() {
-    trial::check(lanes_looked_at_in_the_wrong_order);
+fn channels_canary() {
+    trial::check(channels_looked_at_in_the_wrong_order);
 }
 
 #[test]
-fn lanes_to_a_waker_set_late() {
-    assert_eq!(trial::needless(&[lanes_wake_a_waker_set_late], &["wake.rs"]), Vec::<String>::new());
+fn channels_to_a_waker_set_late() {
+    assert_eq!(trial::needless(&[channels_wake_a_waker_set_late], &["wake.rs"]), Vec::<String>::new());
 }

@@ -1,7 +1,7 @@
-//! One shard's share of the arena: hands out slots, takes them home from any thread.
+//! One shard's share of the arena: hands out slots, takes them back from any thread.
 //!
-//! A region belongs to one thread. Its slots travel: the last holder pushes the slot's header on a lock-free list of
-//! the region's [`Home`], and the owner frees the extent when it next looks. Headers are allocated once; no slot or
+//! A region belongs to one thread. Its slots travel: the last holder pushes the slot's header on the region's
+//! [`RemoteFreeList`], and the owner frees the extent when it next looks. Headers are allocated once; no slot or
 //! window costs a heap allocation.
 
 use core::cell::Cell;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::arena::Mapping;
 use crate::extent::Extents;
-use crate::home::Home;
+use crate::remote_free::RemoteFreeList;
 use crate::slot::Slot;
 use crate::wake::Waker;
 
 /// One shard's share of the arena. Belongs to one thread at a time; its slots may go anywhere.
 #[derive(Debug)]
 pub struct Region {
-    home: Arc<Home>,
+    remote: Arc<RemoteFreeList>,
     /// Offset of this region in the mapping.
     start: u64,
     extents: Extents,
@@ -30,7 +30,7 @@ pub struct Region {
 impl Region {
     pub(crate) fn new(mapping: Arc<Mapping>, start: u64, bytes: u64, slots: u32) -> Region {
         Region {
-            home: Arc::new(Home::new(mapping, slots)),
+            remote: Arc::new(RemoteFreeList::new(mapping, slots)),
             start,
             extents: Extents::with_pieces(bytes, slots as usize + 1),
             reserved: vec![(0, 0); slots as usize],
@@ -39,12 +39,12 @@ impl Region {
         }
     }
 
-    pub(crate) fn home(&self) -> Arc<Home> {
-        self.home.clone()
+    pub(crate) fn remote(&self) -> Arc<RemoteFreeList> {
+        self.remote.clone()
     }
 
     /// A slot of exactly `len` bytes (zero is allowed), 64-byte aligned, at the lowest free address: memory used last
-    /// is used again first. Its content is whatever was there. `None` when no free piece is long enough or all slot
+    /// is used again first. Its content is undefined. `None` when no free piece is long enough or all slot
     /// headers are in use.
     pub fn alloc(&mut self, len: usize) -> Option<Slot> {
         self.collect();
@@ -52,14 +52,14 @@ impl Region {
         let offset = if len == 0 { 0 } else { self.extents.alloc(len as u64)? };
         self.free_headers.pop();
         self.reserved[index as usize] = (offset, len as u64);
-        let ptr = self.home.at(self.start + offset, len);
-        Some(Slot::new(self.home.hand_out(index), ptr, len))
+        let ptr = self.remote.at(self.start + offset, len);
+        Some(Slot::new(self.remote.hand_out(index), ptr, len))
     }
 
-    /// Takes home what was dropped, here or on other threads. [`alloc`](Region::alloc) does so by itself.
+    /// Frees what was dropped, here or on other threads. [`alloc`](Region::alloc) does so by itself.
     pub fn collect(&mut self) {
-        let Region { home, extents, reserved, free_headers, .. } = self;
-        home.take_returned(|index| {
+        let Region { remote, extents, reserved, free_headers, .. } = self;
+        remote.take_returned(|index| {
             let (offset, len) = reserved[index as usize];
             if len > 0 {
                 extents.free(offset, len);
@@ -80,17 +80,17 @@ impl Region {
         self.extents.free_bytes()
     }
 
-    /// Slots (or fillings, or windows of a dropped filling) that are still held by someone.
+    /// Slots (or fillings, or windows of a dropped filling) that are still held.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.home.outstanding()
+        self.remote.outstanding()
     }
 
-    /// Sets whom each returned slot wakes, so that a shard waiting for memory need not poll.
+    /// Sets the waker that each returned slot wakes, so that a shard waiting for memory need not poll.
     ///
     /// # Panics
     /// When it was set before: a region serves one shard for life.
     pub fn set_waker(&self, waker: Waker) {
-        assert!(self.home.set_waker(waker), "a region's waker is set once");
+        assert!(self.remote.set_waker(waker), "a region's waker is set once");
     }
 }

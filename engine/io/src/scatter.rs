@@ -1,4 +1,4 @@
-//! Where one receive lands: pieces of heads into a connection's scratch memory, pieces of bodies into windows.
+//! The destinations of one receive: pieces of heads go into a connection's scratch memory, pieces of bodies into windows.
 //!
 //! Owns all the memory it names, so an operation that owns a scatter owns everything the kernel may write to. Only a
 //! ring moves the counts of what was received.
@@ -18,7 +18,7 @@ pub enum Landed {
     Head {
         /// Where in the scratch memory the piece starts.
         from: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: usize,
         /// Bytes received.
         got: usize,
@@ -27,27 +27,27 @@ pub enum Landed {
     Body {
         /// The window, given back.
         window: Window,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: usize,
         /// Bytes received.
         got: usize,
     },
 }
 
-/// The list of places one receive fills, in order. One allocation for life: an operation moves a pointer to it, and
-/// whoever receives again fills the same list anew.
+/// The list of pieces one receive fills, in order. Allocated once: an operation moves a pointer to it, and the next receive
+/// fills the same list anew.
 #[derive(Debug)]
-pub struct Scatter(Box<Places>);
+pub struct Scatter(Box<Inner>);
 
 #[derive(Debug)]
-struct Places {
+struct Inner {
     scratch: Slot,
     /// Scratch bytes that no head piece may take.
     kept: usize,
     /// Where in the scratch memory the next head piece goes.
     next_head: usize,
     asked: usize,
-    /// Bytes worth waking for; zero: any.
+    /// The low-water mark in bytes; zero: any.
     step: usize,
     pieces: ArrayVec<Landed, SCATTER_PIECES_MAX>,
 }
@@ -56,11 +56,11 @@ impl Scatter {
     /// An empty list over this scratch memory; head pieces fill it from byte 0.
     ///
     /// # Panics
-    /// When the scratch memory is lent.
+    /// When the scratch memory is read-pinned.
     #[must_use]
     pub fn new(scratch: Slot) -> Scatter {
-        assert!(!scratch.is_lent(), "scratch memory is not received into while it is lent");
-        Scatter(Box::new(Places { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
+        assert!(!scratch.is_read_pinned(), "no receive goes into scratch memory that is read-pinned");
+        Scatter(Box::new(Inner { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
     }
 
     /// Adds the next `len` bytes of the scratch memory. False, and nothing is added, when it has no such room, when the
@@ -81,9 +81,9 @@ impl Scatter {
     /// Gives the window back when the list is full or there would be nothing to fill.
     ///
     /// # Panics
-    /// When the window is lent.
+    /// When the window is read-pinned.
     pub fn push_body(&mut self, mut window: Window, at_most: usize) -> Result<(), Window> {
-        assert!(window.end_loans(), "a receive fills no window while bytes of its slot are lent");
+        assert!(window.try_unpin(), "a receive fills no window while its slot is read-pinned");
         let asked = at_most.min(window.room());
         if asked == 0 || self.0.pieces.is_full() {
             return Err(window);
@@ -93,21 +93,21 @@ impl Scatter {
         Ok(())
     }
 
-    /// The receive shall end only when all that is asked for has come (or the stream ends, or it is cancelled), and the
-    /// kernel need not wake anybody for less than `step_bytes`: on a link slower than the core, waking for every few
-    /// segments costs as much as copying them. At least `step_bytes` must follow in the stream behind what is asked
-    /// for, or nobody is woken for the end of it. A ring may end it earlier.
+    /// Makes the receive end only when all requested bytes have arrived (or the stream ends, or it is cancelled), with a wake
+    /// only for `step_bytes` or more: on a link slower than the core, waking for every few segments costs as much as copying
+    /// them. At least `step_bytes` must follow in the stream after the requested bytes, or the end wakes no receiver. A ring
+    /// may end it earlier.
     pub fn be_patient(&mut self, step_bytes: usize) {
         self.0.step = step_bytes;
     }
 
-    /// Bytes worth waking for; zero: any.
+    /// The low-water mark in bytes; zero: any.
     #[must_use]
     pub fn patience_bytes(&self) -> usize {
         self.0.step
     }
 
-    /// Bytes asked for in all.
+    /// Bytes requested in all.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.0.asked
@@ -125,7 +125,7 @@ impl Scatter {
         &self.0.scratch
     }
 
-    /// The scratch memory, to work on what was received into it.
+    /// The scratch memory, to change what was received into it.
     pub fn scratch_mut(&mut self) -> &mut [u8] {
         &mut self.0.scratch
     }
@@ -141,9 +141,9 @@ impl Scatter {
         (self.0.kept, self.0.next_head) = (bytes, bytes);
     }
 
-    /// Empties the list for the next receive: the pieces come out in the order they were pushed.
+    /// Empties the list for the next receive: yields the pieces in the order they were pushed.
     pub fn landed(&mut self) -> impl Iterator<Item = Landed> + '_ {
-        let Places { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
+        let Inner { kept, next_head, asked, step, pieces, .. } = &mut *self.0;
         (*next_head, *asked, *step) = (*kept, 0, 0);
         pieces.drain(..)
     }
@@ -151,21 +151,21 @@ impl Scatter {
     /// Takes it apart: the scratch memory, and the pieces in the order they were pushed.
     #[must_use]
     pub fn finish(self) -> (Slot, ArrayVec<Landed, SCATTER_PIECES_MAX>) {
-        let Places { scratch, pieces, .. } = *self.0;
+        let Inner { scratch, pieces, .. } = *self.0;
         (scratch, pieces)
     }
 
     /// Where the kernel may write, piece by piece: address and length. The memory stays alive and unread as long as
     /// this scatter is kept untouched.
     pub(crate) fn targets(&mut self) -> impl Iterator<Item = (*mut u8, usize)> {
-        let Places { scratch, pieces, .. } = &mut *self.0;
+        let Inner { scratch, pieces, .. } = &mut *self.0;
         pieces.iter_mut().map(move |piece| match piece {
             Landed::Head { from, asked, .. } => (scratch.target(*from, *asked), *asked),
             Landed::Body { window, asked, .. } => (window.target(*asked), *asked),
         })
     }
 
-    /// The first of them, which there must be; no longer than a transfer can be.
+    /// The first target, cut to the longest transfer. The list must not be empty.
     pub(crate) fn first_target(&mut self) -> (*mut u8, usize) {
         let (target, len) = self.targets().next().expect("a receive asks for at least one byte");
         (target, len.min(TRANSFER_BYTES_MAX))
@@ -176,7 +176,7 @@ impl Scatter {
         matches!(self.0.pieces.as_slice(), [Landed::Body { .. }])
     }
 
-    /// Shares out `n` received bytes over the pieces, in order.
+    /// Distributes `n` received bytes over the pieces, in order.
     pub(crate) fn advance(&mut self, mut n: usize) {
         assert!(n <= self.0.asked, "received {n} bytes of {} asked for", self.0.asked);
         for piece in &mut self.0.pieces {
@@ -195,7 +195,7 @@ impl Scatter {
     /// Copies `bytes` to where the kernel would put them, in order, without accounting; returns how many fitted.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        let Places { scratch, pieces, .. } = &mut *self.0;
+        let Inner { scratch, pieces, .. } = &mut *self.0;
         for piece in pieces {
             let asked = match piece {
                 Landed::Head { asked, .. } | Landed::Body { asked, .. } => *asked,

@@ -3,17 +3,17 @@
 //! A [`Slot`] is one owned piece of the arena. To be filled by several receives at once it becomes a [`Filling`], from
 //! which [`Window`]s are carved: disjoint by construction, because a cursor only moves forward. A window may travel
 //! into an operation of the ring; the bytes can be read again when every window is back and the filling is sealed.
-//! A window's bytes can be lent ([`Lent`]); as long as they are, nobody can write to any byte of their slot.
+//! A window's bytes can be pinned for reading ([`ReadPin`]); while they are, no byte of their slot can be written.
 //!
-//! Never copies on its own, never allocates, never frees: a dropped part goes home through its region.
+//! Never copies on its own, never allocates, never frees: a dropped part returns to its region.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-use crate::home::{Hold, Loan};
+use crate::remote_free::{Hold, PinClaim};
 
-/// Unique owner of a piece of the arena. Dropped on any thread, it goes home to its region.
+/// Unique owner of a piece of the arena. Dropped on any thread, it returns to its region.
 pub struct Slot {
     hold: Hold,
     ptr: NonNull<u8>,
@@ -40,30 +40,30 @@ impl Slot {
         self.len = len;
     }
 
-    /// Whether bytes of it are lent: then it can be read, and not be written or filled anew.
+    /// Whether it has read pins: then it can be read, and not be written or filled anew.
     #[must_use]
-    pub fn is_lent(&self) -> bool {
-        self.hold.loans() > 0
+    pub fn is_read_pinned(&self) -> bool {
+        self.hold.read_pins() > 0
     }
 
     /// Starts filling from byte 0.
     ///
     /// # Panics
-    /// While bytes of it are lent.
+    /// While it is read-pinned.
     #[must_use]
     pub fn fill(self) -> Filling {
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         Filling { slot: self, at: 0 }
     }
 
-    fn assert_not_lent(&self) {
-        assert!(!self.is_lent(), "a slot is not written while bytes of it are lent");
+    fn assert_not_read_pinned(&self) {
+        assert!(!self.is_read_pinned(), "a slot is not written while it is read-pinned");
     }
 
     /// Where the kernel may write `len` bytes from `from` on, for operations of the ring only.
     pub(crate) fn target(&mut self, from: usize, len: usize) -> *mut u8 {
         assert!(from + len <= self.len, "a target lies inside its slot");
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         self.ptr.as_ptr().wrapping_add(from)
     }
 }
@@ -81,10 +81,10 @@ impl Deref for Slot {
 
 impl DerefMut for Slot {
     /// # Panics
-    /// While bytes of it are lent.
+    /// While it is read-pinned.
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.assert_not_lent();
-        // SAFETY: as for `deref`; `&mut self` makes this the only access, because there is no loan, and only windows, of
+        self.assert_not_read_pinned();
+        // SAFETY: as for `deref`; `&mut self` makes this the only access, because there is no read pin, and only windows, of
         // which there are none while the slot is a slot, could make one.
         unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
@@ -110,8 +110,8 @@ impl Filling {
     }
 
     /// Takes the next `padded` bytes as a window of `len`. What is behind `len` is padding for direct access to disks,
-    /// where transfers are multiples of a unit: a read from a file may fill it, [`lend_padded`](Window::lend_padded) takes
-    /// it along, and nothing else ever sees it. It is zeroes until a read fills it. `None` when fewer bytes are left.
+    /// where transfers are multiples of a unit: a read from a file may fill it, [`read_pin_padded`](Window::read_pin_padded) takes
+    /// it along, and nothing else reads it. It is zeroes until a read fills it. `None` when fewer bytes are left.
     ///
     /// # Panics
     /// When `padded` is less than `len`.
@@ -124,13 +124,20 @@ impl Filling {
         // the clone of the hold until the window is dropped.
         let ptr = unsafe { self.slot.ptr.add(self.at) };
         // SAFETY: `padded` bytes from there on lie inside the slot; the cursor never was beyond them, so nobody else can
-        // reach them, and no loan covers them: a slot is not filled while it has any.
+        // reach them, and no read pin covers them: a slot is not filled while it has any.
         unsafe { ptr.add(len).write_bytes(0, padded - len) };
         self.at += padded;
-        Some(Window { hold: self.slot.hold.clone(), ptr, len, filled: 0, padding: padded - len, was_lent: false })
+        Some(Window {
+            hold: self.slot.hold.clone(),
+            ptr,
+            len,
+            filled: 0,
+            padding: padded - len,
+            was_read_pinned: false,
+        })
     }
 
-    /// Leaves the next `len` bytes as they are (padding between samples).
+    /// Skips the next `len` bytes (padding between samples).
     ///
     /// # Panics
     /// When fewer are left.
@@ -139,8 +146,8 @@ impl Filling {
         self.at += len;
     }
 
-    /// Leaves bytes as they are until the next address that is a multiple of `unit`, as direct access to disks wants it.
-    /// False, and nothing moved, when fewer are left.
+    /// Skips to the next address that is a multiple of `unit`, as direct access to disks requires. False, and nothing is
+    /// skipped, when fewer bytes are left.
     pub fn align(&mut self, unit: usize) -> bool {
         let address = self.slot.ptr.addr().get() + self.at;
         let by = address.next_multiple_of(unit) - address;
@@ -157,13 +164,13 @@ impl Filling {
         self.at
     }
 
-    /// Windows not yet dropped; loans are none.
+    /// Windows not yet dropped; read pins do not count.
     #[must_use]
     pub fn windows_out(&self) -> usize {
         self.slot.hold.others()
     }
 
-    /// The slot again, with every byte its windows wrote visible to this thread. Loans may go on.
+    /// The slot again, with every byte its windows wrote visible to this thread. Read pins may go on.
     ///
     /// # Errors
     /// Gives the filling back while windows are out.
@@ -174,7 +181,7 @@ impl Filling {
 
 /// The unique right to one part of a filling, with a cursor of how much of it is filled. Dropped on any thread.
 ///
-/// While its bytes are lent ([`is_lent`](Window::is_lent)), every way to change one of them panics.
+/// While its slot is pinned ([`is_read_pinned`](Window::is_read_pinned)), every way to change one of them panics.
 pub struct Window {
     hold: Hold,
     ptr: NonNull<u8>,
@@ -182,8 +189,8 @@ pub struct Window {
     filled: usize,
     /// Bytes behind `len` that are its own, too: see [`Filling::carve_padded`].
     padding: usize,
-    /// Whether there may be loans of it. A window without does not look at the count, which is the whole slot's.
-    was_lent: bool,
+    /// Whether it may have read pins. A window without does not look at the count, which is the whole slot's.
+    was_read_pinned: bool,
 }
 
 // SAFETY: windows of one filling are disjoint, so a window is the only way to its bytes; its hold keeps the mapping
@@ -221,47 +228,47 @@ impl Window {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes lie in the mapping, kept alive by the hold; this window is the only writer
-        // of them and is borrowed shared. Loans only read.
+        // of them and is borrowed shared. Read pins only read.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.filled) }
     }
 
-    /// Whether its bytes, or others of its slot, are lent since it lent some: then nothing of it may be changed.
+    /// Whether its slot is read-pinned since it was pinned itself: then nothing of it may be changed.
     #[must_use]
-    pub fn is_lent(&self) -> bool {
-        self.was_lent && self.hold.loans() > 0
+    pub fn is_read_pinned(&self) -> bool {
+        self.was_read_pinned && self.hold.read_pins() > 0
     }
 
-    /// Ends its loans if their readers are done: true when it may be changed, whatever its neighbours lend from then on.
-    pub fn end_loans(&mut self) -> bool {
-        // Seen without any loan, the slot has none of this window, and only this window could make one.
-        self.was_lent = self.is_lent();
-        !self.was_lent
+    /// Ends its read pins if their readers are done: true when it may be changed, whatever pins its neighbours get from then on.
+    pub fn try_unpin(&mut self) -> bool {
+        // A slot without a read pin has none of this window, and only this window could make one.
+        self.was_read_pinned = self.is_read_pinned();
+        !self.was_read_pinned
     }
 
-    /// Lends the filled part to be read, whatever becomes of this window meanwhile.
+    /// Pins the filled part for reading, whatever becomes of this window meanwhile.
     #[must_use]
-    pub fn lend(&mut self) -> Lent {
-        self.was_lent = true;
-        Lent { _loan: self.hold.lend(), ptr: self.ptr, len: self.filled }
+    pub fn read_pin(&mut self) -> ReadPin {
+        self.was_read_pinned = true;
+        ReadPin { _claim: self.hold.read_pin(), ptr: self.ptr, len: self.filled }
     }
 
-    /// Lends the whole window, rounded up to `unit` bytes by its padding: a direct write takes nothing else. `None` when
+    /// Pins the whole window for reading, rounded up to `unit` bytes by its padding: a direct write takes nothing else. `None` when
     /// its padding is shorter than that: copy the bytes to a place that has some.
     ///
     /// # Panics
     /// When the window is not full: the padding would be apart from what is filled.
     #[must_use]
-    pub fn lend_padded(&mut self, unit: usize) -> Option<Lent> {
-        assert!(self.room() == 0, "a window is lent with its padding when it is full; {} bytes are not", self.room());
+    pub fn read_pin_padded(&mut self, unit: usize) -> Option<ReadPin> {
+        assert!(self.room() == 0, "a window is pinned with its padding when it is full; {} bytes are not", self.room());
         let len = self.len.checked_next_multiple_of(unit).filter(|len| *len <= self.len + self.padding)?;
-        self.was_lent = true;
+        self.was_read_pinned = true;
         // The padding lies inside the slot, behind this window, and is initialised.
-        Some(Lent { _loan: self.hold.lend(), ptr: self.ptr, len })
+        Some(ReadPin { _claim: self.hold.read_pin(), ptr: self.ptr, len })
     }
 
-    /// Copies from `bytes` with the CPU; returns how many fitted.
+    /// Copies from `bytes` with the CPU; returns how many fit.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         let n = bytes.len().min(self.room());
         // SAFETY: `n` bytes from the cursor on lie inside this window, whose memory the hold keeps alive and which
         // nobody else can reach; `bytes` cannot overlap it, because a borrow of these bytes would borrow the window.
@@ -270,11 +277,11 @@ impl Window {
         n
     }
 
-    /// The part still to fill, to be written to by other means than a copy. Its content is whatever was there. What is
-    /// written counts when [`fill`](Window::fill) says so.
+    /// The part still to fill, to be written by other means than a copy. Its content is undefined. Call
+    /// [`fill`](Window::fill) for the bytes written.
     #[must_use]
     pub fn unfilled_mut(&mut self) -> &mut [u8] {
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         // SAFETY: `filled <= len`: the bytes lie inside this window, whose memory the hold keeps alive and which nobody
         // else can reach; they are initialised, because anonymous mappings start as zeroes. The borrow ends before the
         // window can travel into an operation.
@@ -297,7 +304,7 @@ impl Window {
     /// When the cursor is not that far yet.
     pub fn rewind(&mut self, filled: usize) {
         assert!(filled <= self.filled, "cannot rewind from {} to {filled}", self.filled);
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         self.filled = filled;
     }
 
@@ -318,7 +325,7 @@ impl Window {
             len: self.len - at,
             filled: self.filled.saturating_sub(at),
             padding: self.padding,
-            was_lent: self.was_lent,
+            was_read_pinned: self.was_read_pinned,
         };
         (self.len, self.filled, self.padding) = (at, self.filled.min(at), 0);
         tail
@@ -330,7 +337,7 @@ impl Window {
     /// Gives both back unless `next` starts where this one ends, in the same slot, and this one is full (or nothing of
     /// `next` is filled: the cursor must stay one number).
     pub fn join(mut self, next: Window) -> Result<Window, (Window, Window)> {
-        // Nobody starts inside this one's padding.
+        // No window starts inside this one's padding.
         let adjacent = self.hold.same(&next.hold) && self.ptr.as_ptr().wrapping_add(self.len) == next.ptr.as_ptr();
         if !adjacent || (self.room() > 0 && next.filled > 0) {
             return Err((self, next));
@@ -338,32 +345,32 @@ impl Window {
         self.len += next.len;
         self.filled += next.filled;
         self.padding += next.padding;
-        self.was_lent |= next.was_lent;
+        self.was_read_pinned |= next.was_read_pinned;
         Ok(self)
     }
 
     /// Where the kernel may write the next `len` bytes, for operations of the ring only.
     pub(crate) fn target(&mut self, len: usize) -> *mut u8 {
         assert!(len <= self.reach(), "a target lies inside its window");
-        self.assert_not_lent();
+        self.assert_not_read_pinned();
         self.ptr.as_ptr().wrapping_add(self.filled)
     }
 
-    /// Bytes a read from a file may bring: what is to be filled, and the padding behind it.
+    /// Bytes a read from a file may fill: the room, and the padding behind it.
     pub(crate) fn reach(&self) -> usize {
         self.room() + self.padding
     }
 
-    /// Puts what a read brought where the kernel would, padding included, without moving the cursor.
+    /// Writes the bytes of a read where the kernel would, padding included, without moving the cursor.
     pub(crate) fn read_in(&mut self, bytes: &[u8]) {
         let target = self.target(bytes.len());
         // SAFETY: that many bytes from the cursor on lie inside this window and its padding, which nobody else can reach
-        // and of which there is no loan; `bytes` cannot overlap them, because a borrow of these would borrow the window.
+        // and of which there is no read pin; `bytes` cannot overlap them, because a borrow of these would borrow the window.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
-    fn assert_not_lent(&mut self) {
-        assert!(self.end_loans(), "a window is not written while bytes of its slot are lent");
+    fn assert_not_read_pinned(&mut self) {
+        assert!(self.try_unpin(), "a window is not written while its slot is read-pinned");
     }
 }
 
@@ -374,32 +381,32 @@ impl fmt::Debug for Window {
 }
 
 /// A read-only claim on bytes of a slot: what a write to a file takes along while their window travels on, is delivered or dropped.
-/// The slot does not go home, and nobody writes to it, before this is dropped, on whatever thread that happens.
-pub struct Lent {
+/// The slot is neither returned nor written before this is dropped, on whatever thread that happens.
+pub struct ReadPin {
     /// Keeps the memory.
-    _loan: Loan,
-    /// These bytes lie in the loan's slot and are initialised.
+    _claim: PinClaim,
+    /// These bytes lie in the claimed slot and are initialised.
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the loan keeps the mapping alive until it is dropped, on whatever thread that happens, and its count is atomic;
+// SAFETY: the claim keeps the mapping alive until it is dropped, on whatever thread that happens, and its count is atomic;
 // the bytes are only read.
-unsafe impl Send for Lent {}
+unsafe impl Send for ReadPin {}
 // SAFETY: as above.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for ReadPin {}
 
-impl Lent {
+impl ReadPin {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the bytes lie in the mapping, which the loan keeps alive; they are initialised, and nobody writes them
-        // while there is a loan of their slot: every way to do so asks first.
+        // SAFETY: the bytes lie in the mapping, which the claim keeps alive; they are initialised, and nobody writes them
+        // while their slot has a read pin: every way to do so checks first.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
-impl Deref for Lent {
+impl Deref for ReadPin {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -407,8 +414,8 @@ impl Deref for Lent {
     }
 }
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for ReadPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({} bytes)", self.len)
+        write!(f, "ReadPin({} bytes)", self.len)
     }
 }

@@ -44,7 +44,7 @@ pub fn pin_current_thread(core: usize) -> Result<()> {
 pub struct Core {
     /// The kernel's number.
     pub id: usize,
-    /// The NUMA node its memory is near to.
+    /// Its NUMA node.
     pub node: usize,
     /// The processor package.
     pub package: usize,
@@ -57,7 +57,7 @@ pub struct Core {
 pub struct CpuQuota {
     /// Cores' worth of time, 1.5 for one and a half.
     pub cores: f64,
-    /// The file that says so.
+    /// The file it is from.
     pub from: String,
 }
 
@@ -95,7 +95,7 @@ impl Topology {
                 id,
                 node: node_of(id),
                 package: number("physical_package_id").unwrap_or(0),
-                // A kernel that does not say is taken to have no siblings.
+                // Without this file the core counts as having no siblings.
                 physical: number("core_id").unwrap_or(id),
             }
         });

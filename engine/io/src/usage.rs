@@ -1,5 +1,5 @@
-//! What this process and its threads have cost: processor time, context switches, page faults and memory. Reading is a few system calls:
-//! done on request, never on the hot path.
+//! Resource usage of this process and its threads: processor time, context switches, page faults and memory. Reading takes a few
+//! system calls: on request, never on the hot path.
 
 use core::marker::PhantomData;
 use core::mem;
@@ -37,7 +37,7 @@ fn times(usage: &libc::rusage) -> (Duration, Duration) {
 pub struct MemoryUse {
     /// Now.
     pub rss_bytes: u64,
-    /// The most it ever was.
+    /// Its peak.
     pub peak_rss_bytes: u64,
 }
 
@@ -56,16 +56,16 @@ fn parse_status(status: &str) -> MemoryUse {
     MemoryUse { rss_bytes: bytes("VmRSS:"), peak_rss_bytes: bytes("VmHWM:") }
 }
 
-/// What one thread has cost since it started.
+/// Resource usage of one thread since it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ThreadUse {
     /// Processor time in user mode.
     pub user: Duration,
     /// Processor time in the kernel.
     pub system: Duration,
-    /// Times the thread gave its core up by itself: it slept.
+    /// Voluntary context switches: the thread slept.
     pub switches_voluntary: u64,
-    /// Times its core was taken from it.
+    /// Involuntary context switches: the thread was preempted.
     pub switches_involuntary: u64,
     /// Page faults served without a disk.
     pub faults_minor: u64,
@@ -73,7 +73,7 @@ pub struct ThreadUse {
     pub core: Option<usize>,
 }
 
-/// Reads what the thread that opened it has cost. Stays on that thread.
+/// Reads the usage of the thread that opened it. Stays on that thread.
 #[derive(Debug)]
 pub struct ThreadMeter(PhantomData<*const ()>);
 
@@ -84,7 +84,7 @@ impl ThreadMeter {
         ThreadMeter(PhantomData)
     }
 
-    /// What the thread has cost so far.
+    /// The thread's usage so far.
     #[must_use]
     pub fn read(&self) -> ThreadUse {
         let usage = used_by(libc::RUSAGE_THREAD);

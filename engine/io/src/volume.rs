@@ -10,14 +10,13 @@ use std::path::Path;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 
-/// Most alignment direct access may ask for and still be used: a page.
+/// Largest supported alignment of direct access: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Least unit direct access is used with: a sector.
 pub const DIRECT_UNIT_BYTES_MIN: u32 = 512;
 
-/// Tries to become the only owner of a file, which is open for writing: the whole of it is locked until the last copy of this
-/// descriptor is closed, which the end of the process does, too. Whether it worked; otherwise another open file has it, of
-/// this process or another.
+/// Tries to lock a file that is open for writing: the whole of it stays locked until the last copy of this descriptor is closed,
+/// which the end of the process does, too. False when another open file has the lock, of this process or another.
 ///
 /// # Errors
 /// `File` when the file system has no locks.
@@ -68,11 +67,11 @@ fn no_locks(path: &Path, errno: i32) -> Error {
         .with_hint("use a local file system: ext4, XFS, btrfs or tmpfs")
 }
 
-/// Makes a file at least `len` bytes long, with the room on the disk taken at once: a write into them cannot run out of it.
-/// `path` is only for the words of a refusal.
+/// Extends a file to at least `len` bytes, with the disk space allocated at once: a write into them cannot run out of it. `path` is
+/// only for error messages.
 ///
 /// # Errors
-/// `File` when there is no such room or the file system cannot set it aside, `Usage` for lengths beyond 2^63 - 1.
+/// `File` when the disk is too full or the file system cannot preallocate, `Usage` for lengths beyond 2^63 - 1.
 pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     let size = ByteSize(len);
     let doing = format!("taking {size} of disk for {}", path.display());
@@ -94,7 +93,7 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
 }
 
 /// Bytes that offsets, lengths and addresses of direct transfers (`O_DIRECT`) to this file are multiples of: 512 or 4096. `None`
-/// where direct access is not to be had. A kernel that does not say (before 6.1) is taken to mean 4096.
+/// where direct access is not possible. 4096 for kernels that do not report it (before 6.1).
 #[must_use]
 pub fn direct_unit(file: &File) -> Option<u32> {
     let facts = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);

@@ -25,11 +25,11 @@ const NOTIFIED: u8 = 2;
 /// A handle that wakes one owner. Clones wake the same owner.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    bell: Arc<Bell>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Bell {
+struct Shared {
     state: AtomicU8,
     means: Means,
 }
@@ -45,7 +45,7 @@ enum Means {
     Flag,
 }
 
-/// How a program is told that has a loop of its own.
+/// Wakes a program that has a loop of its own.
 #[derive(Debug, Default)]
 struct OwnLoop {
     /// The task to be polled again.
@@ -64,7 +64,7 @@ fn eventfd() -> Result<File> {
 
 impl Waker {
     fn new(means: Means) -> Waker {
-        Waker { bell: Arc::new(Bell { state: AtomicU8::new(IDLE), means }) }
+        Waker { shared: Arc::new(Shared { state: AtomicU8::new(IDLE), means }) }
     }
 
     /// A waker for whoever calls [`sleep`](Waker::sleep): the sleeping thread may be another one each time.
@@ -87,7 +87,7 @@ impl Waker {
     }
 
     fn own_loop(&self) -> std::sync::MutexGuard<'_, OwnLoop> {
-        let Means::Sleeper(.., own) = &self.bell.means else { panic!("only a sleeper has a loop of its own") };
+        let Means::Sleeper(.., own) = &self.shared.means else { panic!("only a sleeper has a loop of its own") };
         own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +133,7 @@ impl Waker {
 
     /// The eventfd behind this waker, for the ring that polls it.
     pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.bell.means {
+        match &self.shared.means {
             Means::Event(file) => Some(file.as_fd()),
             Means::Sleeper(..) | Means::Flag => None,
         }
@@ -143,7 +143,7 @@ impl Waker {
     /// the owner should look at its queues instead of sleeping. Calling it twice is harmless.
     pub fn arm(&self) -> bool {
         // Relaxed: `disarm` is what makes visible, and the state alone says who came first.
-        match self.bell.state.compare_exchange(IDLE, ARMED, Ordering::Relaxed, Ordering::Relaxed) {
+        match self.shared.state.compare_exchange(IDLE, ARMED, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(state) => state == ARMED,
         }
@@ -154,42 +154,42 @@ impl Waker {
     /// # Panics
     /// When this waker is not a [`sleeper`](Waker::sleeper).
     pub fn sleep(&self, limit: Duration) {
-        let Means::Sleeper(lock, bell, _) = &self.bell.means else { panic!("only a sleeper sleeps here") };
+        let Means::Sleeper(lock, condvar, _) = &self.shared.means else { panic!("only a sleeper sleeps here") };
         let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(sleep_while(bell, guard, limit, || self.bell.state.load(Ordering::Relaxed) == ARMED));
+        drop(sleep_while(condvar, guard, limit, || self.shared.state.load(Ordering::Relaxed) == ARMED));
     }
 
     /// Announces that the owner is awake, and forgets wakes so far: the owner must look at its queues *after* this.
     pub fn disarm(&self) {
         // AcqRel: what a waking thread published before its wake is visible after this.
-        self.bell.state.swap(IDLE, Ordering::AcqRel);
+        self.shared.state.swap(IDLE, Ordering::AcqRel);
     }
 
     /// Whether a wake is waiting to be noticed.
     #[must_use]
     pub fn is_notified(&self) -> bool {
-        self.bell.state.load(Ordering::Acquire) == NOTIFIED
+        self.shared.state.load(Ordering::Acquire) == NOTIFIED
     }
 
     /// Wakes the owner: one atomic exchange, and a system call only when it sleeps.
     pub fn wake(&self) {
-        if self.bell.state.swap(NOTIFIED, Ordering::AcqRel) == ARMED {
-            self.ring_bell();
+        if self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == ARMED {
+            self.signal();
         }
     }
 
     /// Wakes the owner whatever its state.
     #[cold]
-    pub(crate) fn ring_bell(&self) {
-        match &self.bell.means {
+    pub(crate) fn signal(&self) {
+        match &self.shared.means {
             Means::Event(file) => {
                 // Refused only when the counter (2^64 - 2 unread wakes) or the pipe is full: the owner is being woken.
                 let _ = (&*file).write(&1u64.to_ne_bytes());
             }
-            Means::Sleeper(lock, bell, own) => {
+            Means::Sleeper(lock, condvar, own) => {
                 // Taken so that the wake cannot fall between the sleeper's look at the state and its sleep.
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-                bell.notify_all();
+                condvar.notify_all();
                 let own = own.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(event) = &own.event {
                     // Refused only when it is readable many times over.
@@ -204,14 +204,14 @@ impl Waker {
     }
 }
 
-/// Whom something wakes, said once and perhaps after the first thing happened.
+/// The waker of an event source: set once, perhaps after the first event.
 #[derive(Debug, Default)]
 pub struct WakerCell {
     waker: OnceLock<Waker>,
 }
 
 impl WakerCell {
-    /// Sets who is woken from now on; the caller looks *after* this at what came before. False when it was set already.
+    /// Sets the waker; the caller checks *after* this for earlier events. False when it was set already.
     pub fn set(&self, waker: Waker) -> bool {
         let first = self.waker.set(waker).is_ok();
         // Pairs with the fence in `wake`: of this store and the waking thread's, at least one is seen by the other side.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use fuelrail_base::{Duration, Instant, Result};
-use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
+use fuelrail_io::conformance::{Harness, Script, ScriptedHost, suite};
 use fuelrail_io::{
     Arena, Done, FileId, FileOptions, Full, Op, OpId, OwnDirectory, Ring, RingFacts, SimFaults, SimRing, SimWorld,
     SockId, Waker,
@@ -156,7 +156,7 @@ struct PlantedVenue {
     files: u32,
 }
 
-impl Venue for PlantedVenue {
+impl Harness for PlantedVenue {
     type Ring = Planted;
 
     fn ring(&mut self, entries: u32, _arena: &Arena) -> Planted {
@@ -174,8 +174,8 @@ impl Venue for PlantedVenue {
         ScriptedHost::addr(script)
     }
 
-    fn nobody(&mut self) -> SocketAddr {
-        ScriptedHost::nobody()
+    fn closed_addr(&mut self) -> SocketAddr {
+        ScriptedHost::closed_addr()
     }
 
     fn file(&mut self) -> PathBuf {
@@ -202,8 +202,9 @@ fn caught(plant: Plant) -> Vec<&'static str> {
             continue;
         }
         let host = ScriptedHost::new(Duration::from_micros(150));
-        let mut venue = PlantedVenue { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant, files: 0 };
-        if catch_unwind(AssertUnwindSafe(|| check(&mut venue))).is_err() {
+        let mut harness =
+            PlantedVenue { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant, files: 0 };
+        if catch_unwind(AssertUnwindSafe(|| check(&mut harness))).is_err() {
             caught.push(name);
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::loopback::loopback_passes;
 use fuelrail_base::Duration;
-use fuelrail_io::conformance::{Script, ScriptedHost, Venue, suite};
+use fuelrail_io::conformance::{Harness, Script, ScriptedHost, suite};
 use fuelrail_io::{Arena, Kernel, PollRing, Ring, SimFaults, SimRing, SimWorld, UringConfig, UringRing};
 
 /// A simulated world.
@@ -22,7 +22,7 @@ impl Simulated {
     }
 }
 
-impl Venue for Simulated {
+impl Harness for Simulated {
     type Ring = SimRing;
 
     fn ring(&mut self, entries: u32, _arena: &Arena) -> SimRing {
@@ -33,8 +33,8 @@ impl Venue for Simulated {
         ScriptedHost::addr(script)
     }
 
-    fn nobody(&mut self) -> SocketAddr {
-        ScriptedHost::nobody()
+    fn closed_addr(&mut self) -> SocketAddr {
+        ScriptedHost::closed_addr()
     }
 
     fn file(&mut self) -> PathBuf {

@@ -111,7 +111,7 @@ fn the_ring_judges_a_disk_before_it_opens_an_empty_file() {
         };
         let mut from = window(&mut region, BLOCK);
         from.put(&[7; BLOCK]);
-        ring.push(Op::WriteAt { file, offset: 0, from: from.lend(), start: 0 }, 1).unwrap();
+        ring.push(Op::WriteAt { file, offset: 0, from: from.read_pin(), start: 0 }, 1).unwrap();
         assert_eq!(next(&mut ring).result, Ok(BLOCK));
         ring.push(Op::ReadAt { file, offset: 0, into: window(&mut region, BLOCK) }, 2).unwrap();
         let done = next(&mut ring);

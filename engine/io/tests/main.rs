@@ -6,9 +6,9 @@ mod fork;
 mod glommio;
 mod heap;
 mod ledger;
-mod lent;
 mod loopback;
 mod probe;
+mod read_pins;
 mod sim;
 mod sim_disk;
 #[path = "../../tests/common/skip.rs"]

@@ -6,7 +6,7 @@ use std::path::Path;
 use fuelrail_base::Duration;
 use fuelrail_io::conformance::ScriptedHost;
 use fuelrail_io::{
-    Arena, ArenaConfig, Done, FileId, FileOptions, HugePages, Lent, Op, Region, Ring, SimDisk, SimDiskFailure,
+    Arena, ArenaConfig, Done, FileId, FileOptions, HugePages, Op, ReadPin, Region, Ring, SimDisk, SimDiskFailure,
     SimFaults, SimRing, SimWorld,
 };
 
@@ -41,14 +41,14 @@ fn one(world: &SimWorld, ring: &mut SimRing, op: Op) -> Done {
     panic!("the disk did not answer");
 }
 
-fn lent(region: &mut Region, bytes: &[u8]) -> Lent {
+fn pinned(region: &mut Region, bytes: &[u8]) -> ReadPin {
     let mut window = region.alloc(bytes.len()).unwrap().fill().carve(bytes.len()).unwrap();
     window.put(bytes);
-    window.lend()
+    window.read_pin()
 }
 
 fn write(world: &SimWorld, ring: &mut SimRing, file: FileId, offset: u64, bytes: &[u8]) -> Result<usize, i32> {
-    let from = lent(&mut region(), bytes);
+    let from = pinned(&mut region(), bytes);
     one(world, ring, Op::WriteAt { file, offset, from, start: 0 }).result
 }
 
@@ -127,7 +127,7 @@ fn a_killed_process_may_have_written() {
         let world = world(seed, SimFaults::default());
         let mut ring = SimRing::new(&world);
         let file = ring.open("f".as_ref(), &FileOptions { len: Some(100), ..NEW }).unwrap();
-        let from = lent(&mut region(), &[7; 100]);
+        let from = pinned(&mut region(), &[7; 100]);
         ring.push(Op::WriteAt { file, offset: 0, from, start: 0 }, 1).unwrap();
         ring.wait(Some(ring.now())).unwrap();
         drop(ring);

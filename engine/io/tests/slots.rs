@@ -1,10 +1,12 @@
-//! Slots, fillings and windows against a plain model, and their way home from other threads.
+//! Slots, fillings and windows against a plain model, and their return from other threads.
 
 use std::sync::mpsc;
 
 use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
-use fuelrail_io::{Arena, ArenaConfig, Filling, Huge, HugePages, Landed, Lent, Region, Scatter, Slot, Waker, Window};
+use fuelrail_io::{
+    Arena, ArenaConfig, Filling, Huge, HugePages, Landed, ReadPin, Region, Scatter, Slot, Waker, Window,
+};
 use proptest::prelude::*;
 
 fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
@@ -248,14 +250,14 @@ struct Modelled {
     start: usize,
     len: usize,
     filled: usize,
-    was_lent: bool,
+    was_read_pinned: bool,
 }
 
 impl Modelled {
-    /// Whether it may be written to; its own loans have ended then.
-    fn ends_loans<L>(&mut self, loans: &[L]) -> bool {
-        self.was_lent &= !loans.is_empty();
-        self.window.end_loans()
+    /// Whether it may be written to; its own read pins have ended then.
+    fn unpins<P>(&mut self, read_pins: &[P]) -> bool {
+        self.was_read_pinned &= !read_pins.is_empty();
+        self.window.try_unpin()
     }
 }
 
@@ -271,13 +273,13 @@ proptest! {
         let mut filling: Filling = slot.fill();
         let mut at = 0;
         let mut live: Vec<Modelled> = Vec::new();
-        let mut loans: Vec<(Lent, Vec<u8>)> = Vec::new();
+        let mut read_pins: Vec<(ReadPin, Vec<u8>)> = Vec::new();
         for step in steps {
             match step {
                 Step::Carve(n) => match filling.carve(n) {
                     Some(window) => {
                         prop_assert!(at + n <= len && window.len() == n);
-                        live.push(Modelled { window, start: at, len: n, filled: 0, was_lent: false });
+                        live.push(Modelled { window, start: at, len: n, filled: 0, was_read_pinned: false });
                         at += n;
                     }
                     None => prop_assert!(at + n > len),
@@ -289,7 +291,7 @@ proptest! {
                 Step::Put(w, n, b) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
-                    if !m.ends_loans(&loans) {
+                    if !m.unpins(&read_pins) {
                         continue;
                     }
                     let fits = n.min(m.len - m.filled);
@@ -300,7 +302,7 @@ proptest! {
                 Step::Rewind(w, to) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
-                    if !m.ends_loans(&loans) {
+                    if !m.unpins(&read_pins) {
                         continue;
                     }
                     m.filled = to.index(m.filled + 1);
@@ -316,7 +318,7 @@ proptest! {
                         start: m.start + cut,
                         len: m.len - cut,
                         filled: m.filled.saturating_sub(cut),
-                        was_lent: m.was_lent,
+                        was_read_pinned: m.was_read_pinned,
                     };
                     (m.len, m.filled) = (cut, m.filled.min(cut));
                     live.push(tail);
@@ -331,8 +333,8 @@ proptest! {
                             prop_assert!(fits);
                             let (start, len) = (first.start, first.len + second.len);
                             let filled = first.filled + second.filled;
-                            let was_lent = first.was_lent || second.was_lent;
-                            live.push(Modelled { window, start, len, filled, was_lent });
+                            let was_read_pinned = first.was_read_pinned || second.was_read_pinned;
+                            live.push(Modelled { window, start, len, filled, was_read_pinned });
                         }
                         Err((one, two)) => {
                             prop_assert!(!fits);
@@ -345,36 +347,36 @@ proptest! {
                 Step::Lend(w) if !live.is_empty() => {
                     let w = w.index(live.len());
                     let m = &mut live[w];
-                    m.was_lent = true;
-                    loans.push((m.window.lend(), bytes[m.start..m.start + m.filled].to_vec()));
+                    m.was_read_pinned = true;
+                    read_pins.push((m.window.read_pin(), bytes[m.start..m.start + m.filled].to_vec()));
                 }
-                Step::Return(n) if !loans.is_empty() => drop(loans.swap_remove(n.index(loans.len()))),
+                Step::Return(n) if !read_pins.is_empty() => drop(read_pins.swap_remove(n.index(read_pins.len()))),
                 _ => {}
             }
             prop_assert_eq!(filling.windows_out(), live.len());
             for m in &live {
                 prop_assert_eq!((m.window.len(), m.window.filled()), (m.len, m.filled));
-                prop_assert_eq!(m.window.is_lent(), m.was_lent && !loans.is_empty());
+                prop_assert_eq!(m.window.is_read_pinned(), m.was_read_pinned && !read_pins.is_empty());
                 prop_assert_eq!(m.window.bytes(), &bytes[m.start..m.start + m.filled]);
             }
         }
         live.clear();
         let slot = filling.seal().map_err(|_| TestCaseError::fail("does not seal"))?;
         prop_assert_eq!(&slot[..], &bytes[..]);
-        prop_assert_eq!(slot.is_lent(), !loans.is_empty());
-        prop_assert!(loans.iter().all(|(lent, expected)| lent.bytes() == expected));
+        prop_assert_eq!(slot.is_read_pinned(), !read_pins.is_empty());
+        prop_assert!(read_pins.iter().all(|(pinned, expected)| pinned.bytes() == expected));
         drop(slot);
-        prop_assert_eq!(region.outstanding(), usize::from(!loans.is_empty()));
-        loans.clear();
+        prop_assert_eq!(region.outstanding(), usize::from(!read_pins.is_empty()));
+        read_pins.clear();
         region.collect();
         prop_assert_eq!((region.outstanding(), region.free_bytes()), (0, region.capacity()));
     }
 }
 
-/// Slots and windows are dropped on four threads at once while their region hands out more: everything comes home, no
+/// Slots and windows are dropped on four threads at once while their region hands out more: everything is returned, no
 /// byte is shared between two owners, and the region's owner is woken.
 #[test]
-fn slots_come_home_from_many_threads() {
+fn slots_return_from_many_threads() {
     const THREADS: usize = 4;
     const SLOTS: usize = 40_000;
     let (arena, mut region) = arena(1 << 20, 512);

@@ -1,4 +1,4 @@
-//! What only a real kernel can show: no allocation and one system call per turn, forks, and the locked-memory limit.
+//! What only a real kernel can show: no allocation and one system call per iteration, forks, and the locked-memory limit.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

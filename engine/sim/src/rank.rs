@@ -14,7 +14,7 @@ use fuelrail_flow::{
     BadSamples, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
     keep_for_others, spill_memory_bytes,
 };
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, lane};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, channel};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::pace::Ledger;
 use fuelrail_plan::planner::PlannerConfig;
@@ -103,7 +103,7 @@ impl Rank {
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
         let owners = keep_for_others(l.cache_bytes, manager.is_some(), bad_samples(l.bad_samples));
         for ((id, region), channels) in (0..l.shards).zip(regions).zip(channels(l.shards, owners)) {
-            let (deliver, lane) = lane(l.deliver_entries);
+            let (deliver, lane) = channel(l.deliver_entries);
             lanes.push(lane);
             let (consumer, status) = (Arc::clone(&consumer), Arc::clone(&statuses[usize::from(id)]));
             let ends = ShardEnds { channels, deliver, consumer, status, spill: setups.next() };

@@ -11,7 +11,7 @@ use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, RingShares, Scena
 fn checkers(mistake: Mistake) -> &'static [Checker] {
     match mistake {
         Mistake::OrderRepeats => &[Checker::ExactlyOnce],
-        Mistake::WindowLeaks | Mistake::MeshLoses => &[Checker::Liveness, Checker::Starvation],
+        Mistake::WindowLeaks | Mistake::ChannelLoses => &[Checker::Liveness, Checker::Starvation],
         Mistake::FetchTakesShort | Mistake::CacheConfuses | Mistake::SpillTrusts => &[Checker::Content],
         Mistake::AssembleMisplaces | Mistake::AssembleTrusts => &[Checker::Content],
         Mistake::TrimForgets | Mistake::JournalMisplaces => &[Checker::Disk],
@@ -33,7 +33,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
     (l.shards, l.cache_bytes, l.watermarks, l.hedge_percent) = (1, 0, None, 0);
     (l.room_bytes, l.ring_entries, l.ring_sockets, l.bad_samples) = (64 << 10, 512, 512, "raise");
     match mistake {
-        Mistake::MeshLoses => (s.loader.shards, s.loader.cache_bytes) = (3, 1 << 20),
+        Mistake::ChannelLoses => (s.loader.shards, s.loader.cache_bytes) = (3, 1 << 20),
         Mistake::CacheConfuses => (s.loader.cache_bytes, s.loader.policy) = (1 << 20, PolicyName::NextUse),
         Mistake::FetchTakesShort => {
             s.bucket.until_close = 1.0;

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::system::spawn;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary;
-use fuelrail_base::{Result, Turns};
+use fuelrail_base::{ReorderWindow, Result};
 use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
 use fuelrail_io::{Region, Slot, Waker};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub(crate) struct DecodeStage {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Finished before their turn.
-    early: Turns<Finished>,
+    early: ReorderWindow<Finished>,
     next: u64,
     end: u64,
 }
@@ -57,7 +57,7 @@ impl DecodeStage {
         let run = Arc::clone(outlet.consumer());
         let batch_bytes = decode.sample_bytes() as usize * batch_size as usize;
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
-        let early = Turns::with_capacity(depth);
+        let early = ReorderWindow::with_capacity(depth);
         // From here on a failure stops and joins what stands.
         let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end };
         for n in 0..threads {

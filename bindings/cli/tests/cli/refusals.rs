@@ -181,11 +181,11 @@ fn doctor_describes_the_machine_it_is_pointed_at() {
     for said in [
         "6.12.0-pod",
         "1.5 cores",
-        "stopped in 4 of 10 periods",
+        "throttled in 4 of 10 periods",
         "100 Gbit/s, MTU 9001",
         "1 NVIDIA card(s), no driver",
         "cure: install the NVIDIA driver",
-        "Amazon EC2; not asked",
+        "Amazon EC2; not queried",
     ] {
         assert!(ended.out.contains(said), "{said}: {}", ended.out);
     }

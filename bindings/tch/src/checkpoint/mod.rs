@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// The key of our JSON in the header.
 const ABOUT: &str = "fuelrail";
 
-/// What a checkpoint says of itself.
+/// The metadata of a checkpoint.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
@@ -33,17 +33,17 @@ pub struct About {
     pub step: u64,
     /// Samples trained on by all ranks.
     pub samples: u64,
-    /// Where the order stands.
+    /// The order's position.
     pub order: State,
-    /// Synchronous or asynchronous from here.
+    /// Synchronous or asynchronous from here on.
     pub mode: Mode,
     /// The optimiser and its constants.
     pub rule: Rule,
-    /// Steps its state has seen.
+    /// Steps of its state.
     pub rule_steps: u64,
     /// Scale of the loss under half precision.
     pub loss_scale: f64,
-    /// Ranks of the run that saved it. Any number may go on.
+    /// Ranks of the run that saved it. Any number can resume.
     pub world: usize,
     /// Seed of the run.
     pub seed: u64,
@@ -54,7 +54,7 @@ pub struct About {
 }
 
 impl About {
-    /// Of a run that stands at `order`; the counts are the caller's to fill in.
+    /// Metadata of a run at `order`; the caller fills in the counts.
     #[must_use]
     pub fn of(order: State, rule: Rule) -> About {
         About {
@@ -77,13 +77,13 @@ impl About {
 /// A checkpoint in memory.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// What it says of itself.
+    /// Its metadata.
     pub about: About,
     /// Its tensors by name, in the host's memory.
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// What state may consist of, as torch and as the format name it.
+/// Element types of state, as torch and as the format name them.
 const KINDS: [(Element, Dtype); 6] = [
     (Element::Float, Dtype::F32),
     (Element::Double, Dtype::F64),
@@ -103,12 +103,11 @@ fn packed(name: &str, tensor: &Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
 }
 
 fn broken(why: impl Into<String>) -> Error {
-    Error::new(Kind::File, why)
-        .with_hint("it was not written to its end or has been changed since: use an earlier checkpoint")
+    Error::new(Kind::File, why).with_hint("it is truncated or corrupted: use an earlier checkpoint")
 }
 
 impl Checkpoint {
-    /// Writes it.
+    /// Encodes it.
     ///
     /// # Errors
     /// `Usage` when a tensor is of a kind that has no name in the format.
@@ -128,10 +127,10 @@ impl Checkpoint {
             .map_err(|e| unwritable(e.to_string()))
     }
 
-    /// Reads it and checks every byte of its tensors.
+    /// Decodes it and checks every byte of its tensors.
     ///
     /// # Errors
-    /// `File` when it is torn, changed, or no checkpoint of ours; `Usage` when it is of another version.
+    /// `File` when it is truncated, changed, or not a fuelrail checkpoint; `Usage` for another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Checkpoint> {
         let (about, read) = Checkpoint::checked(bytes)?;
         let mut tensors = BTreeMap::new();
@@ -145,7 +144,7 @@ impl Checkpoint {
         Ok(Checkpoint { about, tensors })
     }
 
-    /// Checks every byte of its tensors, and makes none.
+    /// Checks every byte of its tensors without making tensors.
     ///
     /// # Errors
     /// As [`from_bytes`](Checkpoint::from_bytes).
@@ -166,15 +165,14 @@ impl Checkpoint {
         Ok((about, read))
     }
 
-    /// Reads what it says of itself, and checks nothing else.
+    /// Reads its metadata, and checks nothing else.
     ///
     /// # Errors
     /// As [`from_bytes`](Checkpoint::from_bytes).
     pub fn about(bytes: &[u8]) -> Result<About> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| broken(format!("not a checkpoint: {e}")))?;
         let text = header.metadata().as_ref().and_then(|entries| entries.get(ABOUT));
-        let text =
-            text.ok_or_else(|| broken("tensors, but not of a run of ours: the header says nothing of fuelrail"))?;
+        let text = text.ok_or_else(|| broken("not a fuelrail checkpoint: its header has no 'fuelrail' entry"))?;
         let about: About = serde_json::from_str(text).map_err(|e| broken(format!("the checkpoint's header: {e}")))?;
         if about.version != VERSION {
             return Err(Error::new(Kind::Usage, format!("a checkpoint of version {}", about.version))
@@ -262,7 +260,7 @@ pub(crate) mod tests {
     fn others_files_are_told_apart() {
         let foreign = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
         let foreign = safetensors::serialize([("x", foreign)], None).unwrap();
-        assert!(Checkpoint::from_bytes(&foreign).unwrap_err().to_string().contains("not of a run of ours"));
+        assert!(Checkpoint::from_bytes(&foreign).unwrap_err().to_string().contains("not a fuelrail checkpoint"));
         let mut newer = sample(1);
         newer.about.version = 9;
         assert_eq!(Checkpoint::from_bytes(&newer.to_bytes().unwrap()).unwrap_err().kind(), Kind::Usage);

@@ -1,7 +1,7 @@
-//! Where checkpoints lie: a folder, a bucket, or both. A checkpoint is there whole or not at all.
+//! The places of checkpoints: a folder, a bucket, or both. A checkpoint is there whole or not at all.
 //!
 //! In a folder it is written beside its name, synced, renamed, and the folder synced: a power cut leaves the last one as it was. In a bucket an
-//! upload is whole or nothing by itself. Only files of our naming are ever touched.
+//! upload is whole or nothing by itself. Only files with names of checkpoints are ever touched.
 
 use super::Checkpoint;
 use fuelrail::Access;
@@ -18,17 +18,17 @@ pub struct Vault {
     folder: Option<PathBuf>,
     /// `s3://BUCKET/PREFIX/`, `http://HOST:PORT/BUCKET/PREFIX/` ….
     bucket: Option<String>,
-    /// How the bucket is reached.
+    /// Access to the bucket.
     access: Access,
     keep: usize,
 }
 
-/// A checkpoint found, and what was passed over to find it.
+/// A checkpoint found, and the newer ones that were skipped.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Its bytes, checked.
     pub bytes: Option<Vec<u8>>,
-    /// What is wrong with newer ones.
+    /// Errors of newer ones.
     pub notices: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ fn name_of(step: u64) -> String {
     format!("step-{step:012}{ENDING}")
 }
 
-/// The step a file of ours is named for.
+/// The step in the name of a checkpoint file.
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?.strip_suffix(ENDING)?;
     (digits.len() == 12).then(|| digits.parse().ok())?
@@ -62,23 +62,23 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Reaches the bucket as a loader reaches its own: by the same endpoint, authorities and credentials.
+    /// Sets the access to the bucket: endpoint, certificate authorities and credentials, as for a loader.
     #[must_use]
     pub fn reached(mut self, access: Access) -> Vault {
         self.access = access;
         self
     }
 
-    /// Whether there is any place.
+    /// Whether it has any place.
     #[must_use]
     pub fn is_somewhere(&self) -> bool {
         self.folder.is_some() || self.bucket.is_some()
     }
 
-    /// Writes a checkpoint everywhere it belongs. Returns where.
+    /// Writes a checkpoint to all places. Returns them.
     ///
     /// # Errors
-    /// `File` when the disk is full or refuses, `Network`, `Denied` … for the bucket. What was there before stays.
+    /// `File` when the disk is full or refuses, `Network`, `Denied` … for the bucket. Earlier checkpoints stay.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<Vec<String>> {
         let (bytes, name) = (checkpoint.to_bytes()?, name_of(checkpoint.about.step));
         let mut places = Vec::new();
@@ -96,7 +96,7 @@ impl Vault {
         Ok(places)
     }
 
-    /// Removes older ones of ours. What cannot be removed stays: it is not worth a run.
+    /// Removes older checkpoints. One that cannot be removed stays: that does not fail the run.
     fn forget_old(&self, folder: &Path, newest: u64) {
         let mut steps: Vec<u64> = self.steps_in(folder).into_iter().filter(|&step| step <= newest).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
@@ -110,10 +110,10 @@ impl Vault {
         entries.flatten().filter_map(|entry| step_of(entry.file_name().to_str()?)).collect()
     }
 
-    /// The newest checkpoint that is whole. Broken ones are passed over, and named.
+    /// The newest checkpoint that is whole. Broken ones are skipped, with a notice.
     ///
     /// # Errors
-    /// `Network`, `Denied` … when the bucket cannot be asked.
+    /// `Network`, `Denied` … when the bucket cannot be listed or read.
     pub fn newest(&self) -> Result<Found> {
         let mut steps: Vec<(u64, bool)> = Vec::new();
         if let Some(folder) = &self.folder {
@@ -160,7 +160,7 @@ fn failed(path: &Path, doing: &str, error: &std::io::Error) -> Error {
         .with_hint("make room, or name a folder that can be written (--checkpoint)")
 }
 
-/// The file under its name has all bytes or does not exist, whenever the power fails.
+/// Writes a file atomically: after a power cut it has all bytes or does not exist.
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = path.with_extension("safetensors.part");
     let write = || -> std::io::Result<()> {

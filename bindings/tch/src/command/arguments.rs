@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line.
 
 use clap::Parser;
 use fuelrail::{Config, Overrides, Result};

@@ -1,4 +1,4 @@
-//! From the name of a model to something that can be trained.
+//! Builds a task from the name of a model.
 
 use super::Arguments;
 use clap::ValueEnum;
@@ -8,7 +8,7 @@ use fuelrail_tch::{Classifier, LanguageModel, Task};
 use tch::Device;
 use tch::nn::VarStore;
 
-/// Means and deviations of ImageNet's pictures, which everybody uses.
+/// The usual means and deviations of ImageNet's pictures.
 const PHOTO_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 const PHOTO_SPREAD: [f64; 3] = [0.229, 0.224, 0.225];
 

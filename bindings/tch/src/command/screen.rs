@@ -1,4 +1,4 @@
-//! What a person sees of a run, and the log a program reads. Rank 0 talks; every rank logs.
+//! The output of a run: lines for people from rank 0, and a log for programs from every rank.
 
 use fuelrail::{Error, Kind, Result};
 use fuelrail_tch::{Event, Meter, Reason, StepReport};
@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 
-/// A line at least this often while training goes on, unless told otherwise.
+/// A line at least this often while training goes on, unless `print_every` says otherwise.
 const SPEAK_EVERY: Duration = Duration::from_secs(2);
 
-/// Says what happens.
+/// Prints and logs the events of a run.
 pub(crate) struct Screen {
     speaks: bool,
     every: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// For this rank; `total` samples are the whole work.
+    /// For this rank; `total` is the number of samples of the whole run.
     pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, total: u64) -> Result<Screen> {
         let log = log.map(|path| path.replace("{rank}", &rank.to_string()));
         let log = log.map(|path| {
@@ -36,7 +36,7 @@ impl Screen {
         Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, total })
     }
 
-    /// One line, from rank 0.
+    /// Prints one line, on rank 0 only.
     pub(crate) fn say(&self, line: &str) {
         if self.speaks {
             let mut out = std::io::stdout().lock();
@@ -45,7 +45,7 @@ impl Screen {
         }
     }
 
-    /// Takes what the trainer tells.
+    /// Handles an event of the trainer.
     pub(crate) fn hear(&mut self, event: &Event<'_>) {
         match event {
             Event::Step(report) => self.step(report),

@@ -1,4 +1,4 @@
-//! One run: meet the others, build the model, feed it, tell how it ended.
+//! One run: join the other ranks, build the model, feed it, report the outcome.
 
 use super::Arguments;
 use super::model::task;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tch::Device;
 use tch::nn::VarStore;
 
-/// The model behind an epoch, and what this rank's loader had done for it.
+/// The score after an epoch, and the counters of this rank's loader.
 #[derive(Serialize)]
 struct EpochReport {
     samples: u64,
@@ -30,7 +30,7 @@ struct EpochReport {
 /// Trains as the arguments say.
 pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     let begun = Instant::now();
-    // First of all: torch asks once whether there is CUDA, and remembers.
+    // First: torch probes for CUDA once and caches the result.
     let cuda = arguments.device != "cpu" && load_cuda();
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let device = device(arguments, cuda, ranks.local_rank)?;
@@ -101,7 +101,7 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     Ok(outcome.end)
 }
 
-/// Trains to the end, and judges the model behind every epoch where that was asked for.
+/// Trains to the end, and evaluates the model after every epoch where that was requested.
 fn run_and_judge(
     arguments: &Arguments,
     ranks: &Ranks,
@@ -155,7 +155,7 @@ fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device
     }
 }
 
-/// Torch's threads: said, or as the launcher says, or the cores shared out over this machine's ranks.
+/// Torch's threads: by option, by the launcher, or the cores divided by this machine's ranks.
 fn threads(arguments: &Arguments) -> i32 {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -172,7 +172,7 @@ fn epoch_samples(config: &Config, samples: u64) -> u64 {
     if config.order.drop_last { samples / step * step } else { samples }
 }
 
-/// How many classes the data set has, whatever this rank sees of it.
+/// Number of classes of the whole data set.
 fn classes(config: &Config, listing: &[fuelrail::Listed]) -> Result<usize> {
     fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str())).map(|classes| classes.len())
 }

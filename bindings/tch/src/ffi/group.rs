@@ -1,6 +1,6 @@
-//! A process group of libtorch's c10d: how ranks meet, what they do together.
+//! A process group of libtorch's c10d: rendezvous of the ranks, and their collectives.
 
-use super::told;
+use super::check;
 use crate::ranks::Ranks;
 use clap::ValueEnum;
 use fuelrail_base::{Error, Kind, Result};
@@ -33,7 +33,7 @@ unsafe extern "C" {
     fn fr_receive(group: *mut c_void, tensor: *mut c_void, from: c_int, tag: c_int) -> *mut c_char;
 }
 
-/// Who carries the collectives.
+/// The backend of the collectives.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// Over TCP, between tensors in the host's memory.
@@ -59,7 +59,7 @@ pub struct Group {
     handle: *mut c_void,
     rank: usize,
     world: usize,
-    /// Where NCCL's tensors must be.
+    /// The device of NCCL's tensors.
     device: Option<Device>,
 }
 
@@ -69,7 +69,7 @@ unsafe impl Send for Group {}
 // is the caller's and no matter of memory.
 unsafe impl Sync for Group {}
 
-/// What to do when a collective fails.
+/// The hint when a collective fails.
 pub(super) const LOST: &str = "another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint";
 
 fn text(what: &str, value: &str) -> Result<CString> {
@@ -81,7 +81,7 @@ fn number(rank: usize) -> c_int {
 }
 
 impl Group {
-    /// Meets the other ranks; returns when all are there, at once with `None` when there are none. NCCL works on `device`; `timeout` is the
+    /// Joins the other ranks; returns when all are there, at once with `None` when there are none. NCCL works on `device`; `timeout` is the
     /// longest wait for the others, here and in every collective.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Group {
                 &raw mut handle,
             )
         };
-        told(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
+        check(&format!("rank {rank} of {world} cannot join the others at {host}:{port}"), failed).map_err(|error| {
             error.with_hint("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
         let device = (backend == Backend::Nccl).then_some(device);
@@ -140,8 +140,8 @@ impl Group {
     }
 
     fn lost(&self, doing: &str, failed: *mut c_char) -> Result<()> {
-        let told = told(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
-        told.map_err(|error| error.with_hint(LOST))
+        let checked = check(&format!("rank {} of {}, {doing}", self.rank, self.world), failed);
+        checked.map_err(|error| error.with_hint(LOST))
     }
 
     /// Sums `tensor` over all ranks, in place.
@@ -152,7 +152,7 @@ impl Group {
         })
     }
 
-    /// Does `act` with the tensor where the backend can reach it, and brings the result back.
+    /// Runs `act` on the tensor, copied to the backend's device and back where needed.
     fn there(&self, tensor: &mut Tensor, act: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
         match self.device {
             Some(device) if tensor.device() != device => {
@@ -207,7 +207,7 @@ impl Group {
         self.lost(&format!("sending to rank {to}"), failed)
     }
 
-    /// Receives what rank `from` sends under this tag, in place.
+    /// Receives a tensor of rank `from` with this tag, in place.
     pub(crate) fn receive(&self, tensor: &mut Tensor, from: usize, tag: u16) -> Result<()> {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has come.
         let failed = unsafe { fr_receive(self.handle, tensor.as_mut_ptr().cast(), number(from), c_int::from(tag)) };

@@ -1,4 +1,4 @@
-//! The border to C++: the only place of this crate where `unsafe` is written. Everything that leaves here is safe to call.
+//! The boundary to C++: the only place of this crate with `unsafe`. Everything it exports is safe to call.
 //!
 //! Owns the declarations of the shim (`shim/*.cpp`) and the handles it gives out. Never decides anything.
 
@@ -21,8 +21,8 @@ unsafe extern "C" {
     fn fr_text_free(text: *mut c_char);
 }
 
-/// What the shim's call said: nothing, or why it failed.
-fn told(doing: &str, text: *mut c_char) -> Result<()> {
+/// The result of a call of the shim: `text` is null, or says why it failed.
+fn check(doing: &str, text: *mut c_char) -> Result<()> {
     match text_of(text) {
         None => Ok(()),
         Some(why) => Err(Error::new(Kind::Environment, format!("{doing}: {}", first_lines(&why)))),
@@ -60,10 +60,10 @@ fn code_of(kind: tch::Kind) -> c_int {
     }
 }
 
-/// What torch has to say before its own stack trace.
+/// Torch's message, without its stack trace.
 fn first_lines(why: &str) -> String {
-    let told: Vec<&str> = why.lines().take_while(|line| !line.starts_with("Exception raised from")).take(4).collect();
-    told.join(" ").trim().to_owned()
+    let text: Vec<&str> = why.lines().take_while(|line| !line.starts_with("Exception raised from")).take(4).collect();
+    text.join(" ").trim().to_owned()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The reducer: gradients summed over the ranks while the backward pass runs. What it does is told in `shim/reducer.cpp`.
+//! The reducer: gradients summed over the ranks while the backward pass runs. The algorithm is described in `shim/reducer.cpp`.
 
 use super::group::LOST;
-use super::{Group, told};
+use super::{Group, check};
 use fuelrail_base::Result;
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -57,7 +57,7 @@ impl Reducer {
         let failed = unsafe {
             fr_reducer_new(of, pointers.as_ptr(), pointers.len(), bucket_bytes, tail_length, &raw mut handle)
         };
-        told("preparing the parameters for training", failed)?;
+        check("preparing the parameters for training", failed)?;
         Ok(Reducer { handle, tail_length, _group: group })
     }
 
@@ -72,7 +72,7 @@ impl Reducer {
         let mut made = ptr::null_mut();
         // SAFETY: writes one pointer to an owned tensor, which tch frees; its storage is counted by torch.
         unsafe {
-            told("taking the flat tensors", fr_reducer_flat(self.handle, gradients, &raw mut made))?;
+            check("taking the flat tensors", fr_reducer_flat(self.handle, gradients, &raw mut made))?;
             Ok(Tensor::from_ptr(made.cast()))
         }
     }
@@ -99,10 +99,10 @@ impl Reducer {
     /// `Environment` for what torch says.
     pub fn begin(&mut self) -> Result<()> {
         // SAFETY: a live handle, borrowed alone.
-        told("clearing the gradients", unsafe { fr_reducer_begin(self.handle) })
+        check("clearing the gradients", unsafe { fr_reducer_begin(self.handle) })
     }
 
-    /// Says that the next backward pass is the step's last: complete buckets go out while it runs.
+    /// Announces the step's last backward pass: complete buckets are sent while it runs.
     pub fn arm(&mut self) {
         // SAFETY: a live handle, borrowed alone.
         unsafe { fr_reducer_arm(self.handle) }
@@ -115,13 +115,13 @@ impl Reducer {
     /// `Environment` when another rank died or did not come in time.
     ///
     /// # Panics
-    /// When `tail` is not as long as was said.
+    /// When `tail` has not the length given at the start.
     pub fn finish(&mut self, tail: &mut [f64]) -> Result<Duration> {
         assert_eq!(tail.len(), self.tail_length, "a step's tail has the length the reducer was made with");
         let mut waited = 0;
         // SAFETY: a live handle, borrowed alone; `tail` is read and written until the call returns.
         let failed = unsafe { fr_reducer_finish(self.handle, tail.as_mut_ptr(), tail.len(), &raw mut waited) };
-        told("summing gradients over the ranks", failed).map_err(|error| error.with_hint(LOST))?;
+        check("summing gradients over the ranks", failed).map_err(|error| error.with_hint(LOST))?;
         Ok(Duration::from_micros(waited))
     }
 }

@@ -1,6 +1,6 @@
 //! Torch's global state: random state, threads, autocast, its CUDA part.
 
-use super::{code_of, text_of, told};
+use super::{check, code_of, text_of};
 use fuelrail_base::Result;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -22,7 +22,7 @@ pub fn torch_version() -> String {
     text_of(unsafe { fr_torch_version() }).unwrap_or_default()
 }
 
-/// Loads torch's CUDA part if this installation has one; whether it has. Call it before anything asks torch for CUDA.
+/// Loads torch's CUDA part if this installation has one; whether it has. Call it before any other use of CUDA in torch.
 #[must_use]
 pub fn load_cuda() -> bool {
     // SAFETY: loads a library by name; torch's initialisers run and nothing of ours is touched.
@@ -38,18 +38,18 @@ pub(crate) fn random_state(cuda: Option<usize>) -> Result<Tensor> {
     let mut made = ptr::null_mut();
     // SAFETY: writes one pointer to an owned tensor, which tch frees.
     unsafe {
-        told("reading the random state", fr_random_state(device(cuda), &raw mut made))?;
+        check("reading the random state", fr_random_state(device(cuda), &raw mut made))?;
         Ok(Tensor::from_ptr(made.cast()))
     }
 }
 
-/// Sets what [`random_state`] gave.
+/// Restores a state of [`random_state`].
 pub(crate) fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
     // SAFETY: the tensor is read during the call only.
-    told("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
+    check("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
 }
 
-/// Operations run in a narrower kind where torch thinks it safe, as long as this lives. Belongs to the thread that made it.
+/// Operations run in a narrower kind where torch considers it safe, as long as this lives. Belongs to the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Autocast {
     cuda: c_int,
@@ -61,7 +61,7 @@ impl Autocast {
     pub(crate) fn new(cuda: bool, kind: Element) -> Result<Autocast> {
         let cuda = c_int::from(cuda);
         // SAFETY: plain numbers; turned off again by the drop.
-        told("turning autocast on", unsafe { fr_autocast_on(cuda, code_of(kind)) })?;
+        check("turning autocast on", unsafe { fr_autocast_on(cuda, code_of(kind)) })?;
         Ok(Autocast { cuda, on_one_thread: std::marker::PhantomData })
     }
 }

@@ -1,6 +1,6 @@
-//! Tensors over memory that is not torch's, and the CUDA stream torch works on.
+//! Tensors over memory that is not torch's, and torch's current CUDA stream.
 
-use super::{code_of, told};
+use super::{check, code_of};
 use fuelrail::Batch;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_cuda::{DeviceBatch, RawStream};
@@ -68,7 +68,7 @@ pub(crate) unsafe fn tensor_over<K: Send + 'static>(
             &raw mut made,
         )
     };
-    if let Err(error) = told("making a tensor over a batch", failed) {
+    if let Err(error) = check("making a tensor over a batch", failed) {
         release::<K>(context.cast());
         return Err(error);
     }
@@ -81,7 +81,7 @@ pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
     let memory = batch.bytes_mut();
     let (at, len) = (memory.as_mut_ptr(), memory.len());
     // SAFETY: the bytes lie in the loader's arena, which the batch keeps mapped; they do not move with it, and only the tensor knows the batch
-    // until it is dropped, which is when the memory goes home.
+    // until it is dropped, which is when the memory returns to the loader.
     unsafe { tensor_over(at, len, sizes, Element::Uint8, None, batch) }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
     unsafe { tensor_over(at, bytes, &sizes, Element::Uint8, Some(device), batch) }
 }
 
-/// The stream torch works on now, as a feed wants it.
+/// Torch's current stream, for a feed.
 pub(crate) fn feed_stream(cuda: usize) -> Result<RawStream> {
     let stream = current_stream(cuda)?;
     // SAFETY: torch's streams live as long as the process; ones of the caller's, under a guard, as long as the guard's contract says.
@@ -125,12 +125,12 @@ pub fn tensor_of_bytes(bytes: Vec<u8>, sizes: &[i64], kind: Element) -> Result<T
     unsafe { tensor_over(at, len, sizes, kind, None, bytes) }
 }
 
-/// The stream torch works on now on this CUDA device, as the driver names it. Null is the default stream.
+/// Torch's current stream on this CUDA device, as the driver's handle. Null is the default stream.
 pub(crate) fn current_stream(cuda: usize) -> Result<*mut c_void> {
     let mut stream = ptr::null_mut();
     let device = c_int::try_from(cuda).unwrap_or(-1);
     // SAFETY: writes one pointer, which is read after the call.
-    told("asking torch for its stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
+    check("getting torch's stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
     Ok(stream)
 }
 

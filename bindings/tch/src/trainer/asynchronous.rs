@@ -1,8 +1,8 @@
-//! Asynchronous steps: rank 0 keeps the parameters; every rank brings its gradients when it has them and takes the parameters as they are then.
+//! Asynchronous steps: rank 0 is the parameter server; every rank pushes gradients when it has them and pulls the present parameters.
 //!
-//! A gradient's age is the number of updates since its parameters were taken; one older than `staleness_max` is thrown away and counted, so
-//! that a straggler can lag as far as it likes and its word loses its weight. Rank 0 has one thread per other rank, which waits for that rank's
-//! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the keeper.
+//! A gradient's age is the number of updates since its parameters were taken; one older than `staleness_max` is discarded and counted, so
+//! that a straggler can lag without limit and its gradients do no harm. Rank 0 has one thread per other rank, which waits for that rank's
+//! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the server.
 
 use super::{End, Progress, Trainer};
 use crate::exchange::floats_of;
@@ -19,65 +19,65 @@ use std::time::{Duration, Instant};
 use tch::{Device, Tensor, no_grad};
 
 const GRADIENTS: u16 = 1;
-const WORD: u16 = 2;
+const PUSH: u16 = 2;
 const PARAMETERS: u16 = 3;
-const ANSWER: u16 = 4;
+const REPLY: u16 = 4;
 
-/// How often a rank that has no samples left asks how far the others are.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// How often a rank that has no samples left asks for the others' progress.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a rank says with its gradients.
+/// What a rank sends with its gradients.
 #[derive(Clone, Copy, Debug, Default)]
-struct Word {
+struct Push {
     samples: f64,
     /// Updates that its parameters had seen.
     updates: f64,
-    /// It was told to stop.
+    /// It has a notice to stop.
     stop: f64,
-    /// Its feed has ended: it brings nothing any more, and comes to hear how the others get on.
+    /// Its feed has ended: it pushes no gradients any more, only asks for the others' progress.
     last: f64,
-    /// Its gradients are numbers, not an overflow of half precision.
+    /// Its gradients are finite: half precision has not overflowed.
     finite: f64,
 }
 
-impl Word {
+impl Push {
     fn to_tensor(self) -> Tensor {
         Tensor::from_slice(&[self.samples, self.updates, self.stop, self.last, self.finite])
     }
 
-    fn of(tensor: &Tensor) -> Word {
+    fn of(tensor: &Tensor) -> Push {
         let [samples, updates, stop, last, finite] = floats_of(tensor);
-        Word { samples, updates, stop, last, finite }
+        Push { samples, updates, stop, last, finite }
     }
 }
 
-/// What rank 0 says with its parameters.
+/// What rank 0 sends with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Answer {
+struct Reply {
     /// Updates they have seen.
     updates: f64,
     /// Samples of all ranks so far.
     samples: f64,
-    /// Do not come again.
+    /// The work is done: push no more.
     over: f64,
-    /// Gradients thrown away so far.
+    /// Gradients discarded so far.
     stale: f64,
     rate: f64,
 }
 
-impl Answer {
+impl Reply {
     fn to_tensor(self) -> Tensor {
         Tensor::from_slice(&[self.updates, self.samples, self.over, self.stale, self.rate])
     }
 
-    fn of(tensor: &Tensor) -> Answer {
+    fn of(tensor: &Tensor) -> Reply {
         let [updates, samples, over, stale, rate] = floats_of(tensor);
-        Answer { updates, samples, over, stale, rate }
+        Reply { updates, samples, over, stale, rate }
     }
 }
 
-/// The parameters that count, and how far training is.
-struct Kept {
+/// State of the parameter server: the authoritative parameters, and the progress of training.
+struct ServerState {
     parameters: Tensor,
     optimiser: Optimiser,
     updates: u64,
@@ -89,28 +89,28 @@ struct Kept {
     ended: Vec<bool>,
     rate: Rate,
     staleness_max: u64,
-    /// Why a rank's thread gave up.
+    /// Why a rank's thread failed.
     failed: Option<Error>,
 }
 
-impl Kept {
-    /// Takes one rank's gradients in; the parameters and the answer are what it goes on with.
-    fn take(&mut self, rank: usize, gradients: &mut Tensor, word: Word) -> Answer {
-        self.stop |= word.stop > 0.0;
-        self.ended[rank] = word.last > 0.0;
+impl ServerState {
+    /// Applies one rank's gradients; it continues with the parameters and the reply.
+    fn take(&mut self, rank: usize, gradients: &mut Tensor, push: Push) -> Reply {
+        self.stop |= push.stop > 0.0;
+        self.ended[rank] = push.last > 0.0;
         // The batch of one rank stands alone now, so the rate of the batch of all is shared out. Momentum stays.
         let rate = self.rate.at(self.samples as f64 / self.total.max(1) as f64) / self.ended.len() as f64;
-        if word.samples > 0.0 && !self.over() {
-            if self.updates.saturating_sub(word.updates as u64) > self.staleness_max {
+        if push.samples > 0.0 && !self.over() {
+            if self.updates.saturating_sub(push.updates as u64) > self.staleness_max {
                 self.stale += 1;
-            } else if word.finite > 0.0 {
-                self.optimiser.step(&mut self.parameters, gradients, word.samples, rate);
+            } else if push.finite > 0.0 {
+                self.optimiser.step(&mut self.parameters, gradients, push.samples, rate);
                 self.updates += 1;
             }
-            // Thrown away or not, the samples have been used up.
-            self.samples += word.samples as u64;
+            // Discarded or not, the samples have been used up.
+            self.samples += push.samples as u64;
         }
-        Answer {
+        Reply {
             updates: self.updates as f64,
             samples: self.samples as f64,
             over: f64::from(u8::from(self.over())),
@@ -130,41 +130,42 @@ impl Kept {
     }
 }
 
-type Keeper = Mutex<Kept>;
+type Server = Mutex<ServerState>;
 
-fn lock(keeper: &Keeper) -> MutexGuard<'_, Kept> {
-    keeper.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(server: &Server) -> MutexGuard<'_, ServerState> {
+    server.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one other rank until it is told not to come again.
-fn serve(keeper: &Keeper, group: &Group, rank: usize, elements: i64) -> Result<()> {
+/// Serves one other rank until the work is done.
+fn serve(server: &Server, group: &Group, rank: usize, elements: i64) -> Result<()> {
     let host = (tch::Kind::Float, Device::Cpu);
-    let (mut gradients, mut word) = (Tensor::zeros(&[elements], host), Tensor::from_slice(&[0.0; 5]));
+    let (mut gradients, mut push) = (Tensor::zeros(&[elements], host), Tensor::from_slice(&[0.0; 5]));
     loop {
         group.receive(&mut gradients, rank, GRADIENTS)?;
-        group.receive(&mut word, rank, WORD)?;
-        let (mut parameters, answer) = {
-            let mut kept = lock(keeper);
-            let answer = kept.take(rank, &mut gradients, Word::of(&word));
-            (kept.parameters.copy(), answer)
+        group.receive(&mut push, rank, PUSH)?;
+        let (mut parameters, reply) = {
+            let mut state = lock(server);
+            let reply = state.take(rank, &mut gradients, Push::of(&push));
+            (state.parameters.copy(), reply)
         };
         group.send(&mut parameters, rank, PARAMETERS)?;
-        group.send(&mut answer.to_tensor(), rank, ANSWER)?;
-        if answer.over > 0.0 {
+        group.send(&mut reply.to_tensor(), rank, REPLY)?;
+        if reply.over > 0.0 {
             return Ok(());
         }
     }
 }
 
 impl Trainer<'_> {
-    /// Trains asynchronously until the work is done or somebody was told to stop. Afterwards all ranks have the same parameters again.
+    /// Trains asynchronously until the work is done or a rank has a notice to stop. Afterwards all ranks have the same parameters again.
     pub(super) fn run_asynchronously(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
         let Some(group) = self.group.clone() else {
             return Err(Error::new(Kind::Usage, "asynchronous training needs other ranks"));
         };
         group.must_send_from_threads()?;
         let order = feed.order();
-        let stopped = if group.rank() == 0 { self.keep(feed, &group, &order)? } else { self.bring(feed, &group)? };
+        let stopped =
+            if group.rank() == 0 { self.serve_and_train(feed, &group, &order)? } else { self.push_pull(feed, &group)? };
         self.share_parameters()?;
         let stopped = self.agree(&group, stopped)?;
         if !stopped {
@@ -177,7 +178,7 @@ impl Trainer<'_> {
         Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))))
     }
 
-    /// All ranks take rank 0's word for how far they are and how it ended: what follows must be the same on every rank.
+    /// All ranks take progress and outcome from rank 0: what follows must be the same on every rank.
     fn agree(&mut self, group: &Group, stopped: bool) -> Result<bool> {
         let Progress { step, saved_step, samples, stale, .. } = self.progress;
         let counts = [u64::from(stopped), step, saved_step, samples, stale].map(|count| count as f64);
@@ -188,49 +189,49 @@ impl Trainer<'_> {
         Ok(stopped > 0)
     }
 
-    /// Where the order stands when so many samples are used up. Ranks are at places of their own: what is saved is how far they are together.
+    /// The order's position by the samples of all ranks together: each rank is at a position of its own, which is not saved.
     fn order_after(&self, order: &State) -> State {
         let per_epoch = order.samples.max(1);
         State { epoch: self.progress.samples / per_epoch, position: self.progress.samples % per_epoch, ..order.clone() }
     }
 
-    /// Rank 0: keeps the parameters, serves the others, and trains.
-    fn keep(&mut self, feed: &mut dyn Feed, group: &Group, order: &State) -> Result<bool> {
-        let keeper = &Mutex::new(self.kept(group.world())?);
-        let elements = lock(keeper).parameters.numel() as i64;
+    /// Rank 0: holds the parameters, serves the others, and trains.
+    fn serve_and_train(&mut self, feed: &mut dyn Feed, group: &Group, order: &State) -> Result<bool> {
+        let server = &Mutex::new(self.server_state(group.world())?);
+        let elements = lock(server).parameters.numel() as i64;
         let trained = std::thread::scope(|scope| {
             for rank in 1..group.world() {
                 let thread = std::thread::Builder::new().name(format!("fuelrail-keep-{rank}"));
                 let spawned = thread.spawn_scoped(scope, move || {
-                    if let Err(error) = serve(keeper, group, rank, elements) {
-                        lock(keeper).fail(error);
+                    if let Err(error) = serve(server, group, rank, elements) {
+                        lock(server).fail(error);
                     }
                 });
                 if let Err(error) = spawned {
-                    lock(keeper).fail(Error::from_io(Kind::Environment, "starting a thread", error));
+                    lock(server).fail(Error::from_io(Kind::Environment, "starting a thread", error));
                 }
             }
-            let exchange = |gradients: &mut Tensor, word| {
-                let mut kept = lock(keeper);
-                let answer = kept.take(0, gradients, word);
-                Ok((kept.parameters.copy(), answer))
+            let exchange = |gradients: &mut Tensor, push| {
+                let mut state = lock(server);
+                let reply = state.take(0, gradients, push);
+                Ok((state.parameters.copy(), reply))
             };
-            self.train_beside(feed, order, exchange, Some(keeper)).inspect_err(|_| lock(keeper).stop = true)
+            self.train_beside(feed, order, exchange, Some(server)).inspect_err(|_| lock(server).stop = true)
         });
-        let mut kept = lock(keeper);
-        let failed = kept.failed.take();
-        (self.progress.samples, self.progress.stale) = (kept.samples, kept.stale);
-        self.optimiser = kept.optimiser.copied_to(self.device);
+        let mut state = lock(server);
+        let failed = state.failed.take();
+        (self.progress.samples, self.progress.stale) = (state.samples, state.stale);
+        self.optimiser = state.optimiser.copied_to(self.device);
         let mut own = self.reducer.flat_parameters()?;
-        no_grad(|| own.copy_(&kept.parameters));
+        no_grad(|| own.copy_(&state.parameters));
         trained?;
-        failed.map_or(Ok(kept.stop), Err)
+        failed.map_or(Ok(state.stop), Err)
     }
 
-    /// What rank 0 keeps from here on: the parameters as they are, and the optimiser with its state.
-    fn kept(&self, world: usize) -> Result<Kept> {
+    /// The server's first state: the parameters as they are, and the optimiser with its state.
+    fn server_state(&self, world: usize) -> Result<ServerState> {
         let parameters = self.reducer.flat_parameters()?.to_device(Device::Cpu).copy();
-        Ok(Kept {
+        Ok(ServerState {
             parameters,
             optimiser: self.optimiser.copied_to(Device::Cpu),
             updates: 0,
@@ -245,73 +246,73 @@ impl Trainer<'_> {
         })
     }
 
-    /// Another rank: brings gradients, takes parameters. Whether all was stopped is rank 0's to say.
-    fn bring(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<bool> {
+    /// Another rank: pushes gradients, pulls parameters. Rank 0 decides whether the run was stopped.
+    fn push_pull(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<bool> {
         let elements = self.reducer.flat_parameters()?.numel() as i64;
         let mut parameters = Tensor::zeros(&[elements], (tch::Kind::Float, Device::Cpu));
-        let mut answer = Tensor::from_slice(&[0.0; 5]);
+        let mut reply = Tensor::from_slice(&[0.0; 5]);
         let order = feed.order();
         self.train_beside(
             feed,
             &order,
-            |gradients, word| {
+            |gradients, push| {
                 group.send(gradients, 0, GRADIENTS)?;
-                group.send(&mut word.to_tensor(), 0, WORD)?;
+                group.send(&mut push.to_tensor(), 0, PUSH)?;
                 group.receive(&mut parameters, 0, PARAMETERS)?;
-                group.receive(&mut answer, 0, ANSWER)?;
-                Ok((parameters.shallow_clone(), Answer::of(&answer)))
+                group.receive(&mut reply, 0, REPLY)?;
+                Ok((parameters.shallow_clone(), Reply::of(&reply)))
             },
             None,
         )?;
         Ok(false)
     }
 
-    /// Trains on this rank's batches; `exchange` brings gradients and gives parameters.
+    /// Trains on this rank's batches; `exchange` pushes gradients and returns parameters.
     fn train_beside(
         &mut self,
         feed: &mut dyn Feed,
         order: &State,
-        mut exchange: impl FnMut(&mut Tensor, Word) -> Result<(Tensor, Answer)>,
-        keeper: Option<&Keeper>,
+        mut exchange: impl FnMut(&mut Tensor, Push) -> Result<(Tensor, Reply)>,
+        server: Option<&Server>,
     ) -> Result<()> {
         let mut updates = 0.0;
         loop {
             let begun = Instant::now();
             self.reducer.begin()?;
             let mut passes = self.passes(feed, false)?;
-            self.dawdle(begun, &passes);
+            self.inject_delay(begun, &passes);
             if passes.batches == 0 {
-                std::thread::sleep(ASK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
             }
             let stop = self.notice.as_ref().is_some_and(|notice| notice.given().is_some());
             let exchanged = Instant::now();
             let (mut gradients, finite) = self.own_gradients()?;
-            let word = Word {
+            let push = Push {
                 samples: passes.samples,
                 updates,
                 stop: f64::from(u8::from(stop)),
                 last: f64::from(u8::from(passes.batches == 0)),
                 finite: f64::from(u8::from(finite)),
             };
-            let (parameters, answer) = exchange(&mut gradients, word)?;
+            let (parameters, reply) = exchange(&mut gradients, push)?;
             let mut own = self.reducer.flat_parameters()?;
             no_grad(|| own.copy_(&parameters));
             passes.time.all_reduce = exchanged.elapsed();
-            updates = answer.updates;
-            (self.progress.samples, self.progress.stale) = (answer.samples as u64, answer.stale as u64);
+            updates = reply.updates;
+            (self.progress.samples, self.progress.stale) = (reply.samples as u64, reply.stale as u64);
             if passes.samples > 0.0 {
                 self.progress.loss = passes.loss / passes.samples;
             }
             if passes.batches > 0 {
                 self.progress.step += 1;
                 passes.time.wall = begun.elapsed();
-                self.tell(&passes, passes.right / passes.asked.max(1.0), answer.rate, Mode::Asynchronous);
+                self.tell(&passes, passes.right / passes.asked.max(1.0), reply.rate, Mode::Asynchronous);
             }
-            if answer.over > 0.0 {
+            if reply.over > 0.0 {
                 return Ok(());
             }
-            if let Some(keeper) = keeper.filter(|_| self.time_to_save()) {
-                self.save_kept(keeper, order)?;
+            if let Some(server) = server.filter(|_| self.time_to_save()) {
+                self.save_server_state(server, order)?;
             }
         }
     }
@@ -329,14 +330,14 @@ impl Trainer<'_> {
         Ok((gradients, finite))
     }
 
-    /// Saves what is kept while the others go on. The keeper waits for the copy, not for the disk.
-    fn save_kept(&mut self, keeper: &Keeper, order: &State) -> Result<()> {
+    /// Saves the server's state while the others go on. The server waits for the copy, not for the disk.
+    fn save_server_state(&mut self, server: &Server, order: &State) -> Result<()> {
         {
-            let kept = lock(keeper);
+            let state = lock(server);
             let mut own = self.reducer.flat_parameters()?;
-            no_grad(|| own.copy_(&kept.parameters));
-            self.progress.samples = kept.samples;
-            self.optimiser = kept.optimiser.copied_to(Device::Cpu);
+            no_grad(|| own.copy_(&state.parameters));
+            self.progress.samples = state.samples;
+            self.optimiser = state.optimiser.copied_to(Device::Cpu);
         }
         self.save_alone(self.order_after(order))
     }

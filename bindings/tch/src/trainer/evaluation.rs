@@ -1,4 +1,4 @@
-//! How good the model is on samples it was not trained with, all ranks together.
+//! Evaluation of the model on samples it was not trained with, by all ranks together.
 
 use super::Trainer;
 use crate::exchange::floats_of;
@@ -7,10 +7,10 @@ use fuelrail_base::Result;
 use serde::Serialize;
 use tch::{Kind as Element, Tensor, no_grad};
 
-/// What an evaluation found.
+/// The result of an evaluation.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Score {
-    /// Samples looked at, all ranks together.
+    /// Samples evaluated, all ranks together.
     pub samples: u64,
     /// Mean loss.
     pub loss: f64,
@@ -19,7 +19,7 @@ pub struct Score {
 }
 
 impl Trainer<'_> {
-    /// Judges everything the feed has, without learning from it. Every rank gives its share.
+    /// Evaluates all samples of the feed without training. Every rank evaluates its share.
     ///
     /// # Errors
     /// What the feed, the model or the other ranks report.

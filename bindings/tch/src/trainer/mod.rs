@@ -121,7 +121,7 @@ impl TrainConfig {
     }
 }
 
-/// What one step did, told to whoever listens.
+/// What one step did, reported to the listener.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
     /// Optimiser steps done, this one included; asynchronously this rank's own.
@@ -145,7 +145,7 @@ pub struct StepReport {
     pub time: StepTime,
 }
 
-/// What the trainer tells while it runs.
+/// What the trainer reports while it runs.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A step is done.
@@ -154,7 +154,7 @@ pub enum Event<'a> {
     Saved(&'a [String], Duration),
     /// Training goes on asynchronously; the change took this long.
     Switched(Reason, Duration),
-    /// Something not as it should be that training survives.
+    /// A problem that training survives.
     Notice(&'a str),
 }
 
@@ -164,7 +164,7 @@ pub enum Event<'a> {
 pub enum End {
     /// All epochs are done.
     Done,
-    /// It was told to stop, has saved a checkpoint, and can be resumed.
+    /// A notice stopped it; it has saved a checkpoint, and can be resumed.
     Stopped(String),
 }
 
@@ -185,7 +185,7 @@ pub struct Outcome {
     pub switch_s: Option<f64>,
     /// Why it was switched.
     pub switch_reason: Option<Reason>,
-    /// Gradients thrown away because they were too stale.
+    /// Gradients discarded because they were too stale.
     pub stale: u64,
 }
 
@@ -211,14 +211,14 @@ pub struct Trainer<'l> {
     meter: Meter,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 struct Progress {
     step: u64,
     samples: u64,
     loss: f64,
     mode: Mode,
-    /// Where the order stands, once a checkpoint was read.
+    /// The order's position, once a checkpoint was read.
     order: Option<State>,
     /// … and the scores that belong to it, where it is drawn by importance.
     scores: Option<Vec<u8>>,
@@ -294,7 +294,7 @@ impl<'l> Trainer<'l> {
         self
     }
 
-    /// Tells everything that happens.
+    /// Reports every event to `listener`.
     #[must_use]
     pub fn listener(mut self, listener: impl FnMut(Event<'_>) + 'l) -> Trainer<'l> {
         self.listener = Box::new(listener);
@@ -307,7 +307,7 @@ impl<'l> Trainer<'l> {
         self.switch.may_switch()
     }
 
-    /// Where the order must go on, if a checkpoint was resumed.
+    /// The order to continue from, if a checkpoint was resumed.
     #[must_use]
     pub fn order(&self) -> Option<&State> {
         self.progress.order.as_ref()
@@ -376,14 +376,14 @@ impl<'l> Trainer<'l> {
         self.run_with(feed, &mut |_, _| Ok(()))
     }
 
-    /// The same, and does something else behind every epoch: it gets this trainer and the feed.
+    /// The same, and calls `after_epoch` with this trainer and the feed after every epoch.
     ///
     /// # Errors
-    /// As [`run`](Trainer::run), and what that reports.
+    /// As [`run`](Trainer::run), and what `after_epoch` reports.
     pub fn run_with(
         &mut self,
         feed: &mut dyn Feed,
-        behind_epoch: &mut dyn FnMut(&mut Trainer<'l>, &dyn Feed) -> Result<()>,
+        after_epoch: &mut dyn FnMut(&mut Trainer<'l>, &dyn Feed) -> Result<()>,
     ) -> Result<Outcome> {
         // Dropout differs from rank to rank, and goes on where it was after a resumption.
         if self.progress.order.is_none() {
@@ -404,7 +404,7 @@ impl<'l> Trainer<'l> {
             let done = self.progress.samples / self.config.epoch_samples;
             if done > epochs {
                 epochs = done;
-                behind_epoch(self, feed)?;
+                after_epoch(self, feed)?;
             }
         };
         if self.vault.is_somewhere() && self.progress.saved_step < self.progress.step {

@@ -1,4 +1,4 @@
-//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, where the order stands.
+//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint};
@@ -118,7 +118,7 @@ impl Trainer<'_> {
         Ok(all)
     }
 
-    /// Goes on from the newest checkpoint of the vault, if there is one: rank 0 reads it, all ranks get it. Returns whether there was one.
+    /// Resumes from the newest checkpoint of the vault, if there is one: rank 0 reads it, all ranks get it. Returns whether there was one.
     ///
     /// # Errors
     /// `Usage` when it belongs to another model, optimiser or seed; what the vault and the other ranks report.
@@ -173,7 +173,7 @@ impl Trainer<'_> {
         self.restore_random_state(checkpoint)
     }
 
-    /// A rank that had a state goes on with it; one that was not there begins its own.
+    /// Restores this rank's random state; a rank without one in the checkpoint starts its own.
     fn restore_random_state(&self, checkpoint: &Checkpoint) -> Result<()> {
         let rank = self.rank();
         tch::manual_seed(seed_of(self.config.seed, self.progress.step, rank));

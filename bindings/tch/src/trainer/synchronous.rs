@@ -9,7 +9,7 @@ use fuelrail_base::{Error, Kind, Result, SampleId};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor};
 
-/// What one rank's passes of a step brought.
+/// The results of one rank's passes of a step.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
     pub ids: Vec<SampleId>,
@@ -36,7 +36,7 @@ impl Trainer<'_> {
             // Every rank has the same number of batches: all end here.
             return Ok(Some(End::Done));
         }
-        self.dawdle(begun, &passes);
+        self.inject_delay(begun, &passes);
         let given = self.notice.as_ref().and_then(crate::notice::Notice::given);
         let own = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
         let mut tail = Tail {
@@ -101,8 +101,8 @@ impl Trainer<'_> {
         Ok(passes)
     }
 
-    /// For trials: makes this rank as slow as it was asked to be.
-    pub(super) fn dawdle(&self, begun: Instant, passes: &Passes) {
+    /// Injects the delay of the option `slow`, for trials.
+    pub(super) fn inject_delay(&self, begun: Instant, passes: &Passes) {
         if let Some((_, factor)) = self.config.slow.filter(|(rank, _)| *rank == self.rank()) {
             let own = begun.elapsed().saturating_sub(passes.time.data_wait);
             std::thread::sleep(own.mul_f64(factor - 1.0));
@@ -146,7 +146,7 @@ impl Trainer<'_> {
         (self.listener)(Event::Step(&report));
     }
 
-    /// What follows from what all ranks said: a stop, a checkpoint, the switch. All see the same numbers.
+    /// Acts on the sums of all ranks: a stop, a checkpoint, the switch. All see the same numbers.
     fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             if self.vault.is_somewhere() {

@@ -1,4 +1,4 @@
-//! The numbers that travel with every step's gradients: sums over the ranks of what each has to say.
+//! The numbers that travel with every step's gradients: sums over the ranks of each rank's numbers.
 
 /// One step's numbers, of this rank before the sum, of all after it.
 #[derive(Debug)]
@@ -11,9 +11,9 @@ pub(super) struct Tail {
     pub right: f64,
     /// Answers asked for.
     pub asked: f64,
-    /// Ranks that want to stop.
+    /// Ranks with a notice to stop.
     pub stop: f64,
-    /// Ranks that want a checkpoint.
+    /// Ranks that request a checkpoint.
     pub save: f64,
     /// For each rank, seconds of its own work.
     pub own_s: Vec<f64>,

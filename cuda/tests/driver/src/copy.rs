@@ -1,6 +1,6 @@
 //! Copies: how they are asked for.
 //!
-//! Owns the meaning of pinned and pageable memory in a copy, and the booking of the link's bandwidth.
+//! Owns the meaning of pinned and pageable memory in a copy, and the reservation of the link's bandwidth.
 
 use crate::code::{Code, Outcome};
 use crate::driver::{Held, State};

@@ -1,6 +1,6 @@
-//! The same names over loom, and stand-ins for the queues of other crates, with those crates' orderings.
+//! The same names over loom, and models of the queues of other crates, with those crates' orderings.
 //!
-//! Every ordering that our code asks for passes through [`trial`], which can take one away.
+//! Every ordering that our code uses passes through [`trial`], which can take one away.
 
 pub use loom::sync::{Condvar, Mutex, MutexGuard};
 
@@ -10,7 +10,7 @@ pub mod atomic {
     use core::panic::Location;
     pub use std::sync::atomic::Ordering;
 
-    /// As `std::sync::atomic::fence`. Without its ordering it is none.
+    /// As `std::sync::atomic::fence`; no fence when its ordering is taken away.
     #[track_caller]
     pub fn fence(ordering: Ordering) {
         if order(ordering, Location::caller()) != Ordering::Relaxed {

@@ -2,7 +2,7 @@
 
 use crate::conn::Proof;
 use fuelrail_base::{BlockId, Duration, Instant, SampleId};
-use fuelrail_io::{Lent, Window};
+use fuelrail_io::{ReadPin, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
 
@@ -46,7 +46,7 @@ pub(super) struct Read {
 /// A long block being written.
 pub(super) struct Write {
     pub(super) block: Block,
-    pub(super) lent: Lent,
+    pub(super) lent: ReadPin,
     /// Bytes of it that are written.
     pub(super) start: usize,
 }

@@ -6,13 +6,13 @@
 use super::flight::Block;
 use fuelrail_base::Instant;
 use fuelrail_base::limits::GATHER_BYTES;
-use fuelrail_io::{Lent, Window};
+use fuelrail_io::{ReadPin, Window};
 use std::collections::VecDeque;
 
 /// A short block that waits to be copied.
 pub(super) struct Short {
     pub(super) block: Block,
-    pub(super) lent: Lent,
+    pub(super) lent: ReadPin,
 }
 
 /// The buffer and the blocks before it.
@@ -93,7 +93,7 @@ impl Gather {
 
     /// What to write now, if the buffer is full or has waited since `before`: the segment, where in it, the bytes and how
     /// many of them to leave out.
-    pub(super) fn due(&mut self, before: Instant) -> Option<(usize, u64, Lent, usize)> {
+    pub(super) fn due(&mut self, before: Instant) -> Option<(usize, u64, ReadPin, usize)> {
         let is_due = self.full || self.buffer.room() == 0 || self.since.is_some_and(|since| since <= before);
         if self.busy || self.inside.is_empty() || !is_due {
             return None;
@@ -101,7 +101,7 @@ impl Gather {
         let (segment, stretch) = self.at?;
         let filled = self.buffer.filled();
         self.zeroes(filled.next_multiple_of(self.unit));
-        let lent = self.buffer.lend();
+        let lent = self.buffer.read_pin();
         (self.busy, self.full, self.since) = (true, false, None);
         let start = self.written;
         self.written = filled / self.unit * self.unit;

@@ -205,10 +205,10 @@ impl SpillStage {
         let block = Block { id, segment: key, place, len, crc32c, promised };
         self.segments.get(key).busy += 1;
         if u64::from(len) < DIRECT_BYTES_MIN {
-            self.stats.copied_bytes += self.gather.push(now, Short { block, lent: window.lend() });
+            self.stats.copied_bytes += self.gather.push(now, Short { block, lent: window.read_pin() });
             return;
         }
-        let lent = window.lend_padded(self.unit as usize).expect("long blocks are padded in their batch");
+        let lent = window.read_pin_padded(self.unit as usize).expect("long blocks are padded in their batch");
         self.writes.push_back(Write { block, lent, start: 0 });
     }
 

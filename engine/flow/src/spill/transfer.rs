@@ -6,7 +6,7 @@ use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::DIRECT_BYTES_MIN;
 use fuelrail_base::{Error, Instant, Kind};
-use fuelrail_io::{DIRECT_UNIT_BYTES_MIN, Done, Full, Lent, Op, Ring, Window};
+use fuelrail_io::{DIRECT_UNIT_BYTES_MIN, Done, Full, Op, ReadPin, Ring, Window};
 use fuelrail_wire::block::Record;
 
 impl SpillStage {
@@ -119,7 +119,14 @@ impl SpillStage {
         true
     }
 
-    fn begin_gather<R: Ring>(&mut self, ring: &mut R, segment: usize, stretch: u64, lent: Lent, start: usize) -> bool {
+    fn begin_gather<R: Ring>(
+        &mut self,
+        ring: &mut R,
+        segment: usize,
+        stretch: u64,
+        lent: ReadPin,
+        start: usize,
+    ) -> bool {
         let pushed = match self.segments.open(ring, segment) {
             Ok(file) => {
                 let token = self.flights.insert(Flight::Gather(segment)) as u64;
@@ -160,7 +167,7 @@ impl SpillStage {
             };
             window.rewind(0);
             window.put(bytes);
-            let lent = window.lend();
+            let lent = window.read_pin();
             let Ok(file) = self.segments.open(ring, segment) else {
                 drop(lent);
                 self.page_ended(segment, number, window);

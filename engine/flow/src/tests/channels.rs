@@ -4,7 +4,7 @@ use super::memory::region;
 use crate::channels::{ChannelEnds, channels};
 use crate::conn::Proof;
 use crate::messages::{BlockReply, BlockRequest, SpanId};
-use fuelrail_base::limits::LANE_ENTRIES;
+use fuelrail_base::limits::CHANNEL_ENTRIES;
 use fuelrail_base::{BlockId, SampleId, ShardId};
 use fuelrail_io::{Filling, Waker};
 use fuelrail_plan::planner::Source;
@@ -29,12 +29,12 @@ fn open_and_queued(open: usize, queued: usize) -> String {
 fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
     let mut ends = channels(3, true);
     let mut filling = region(1 << 20).alloc(1 << 16).unwrap().fill();
-    let all = LANE_ENTRIES + 500;
+    let all = CHANNEL_ENTRIES + 500;
     for key in 0..all as u32 {
         ends[0].request(1, request(&mut filling, 0, key));
     }
     ends[0].flush();
-    assert_eq!(ends[0].describe(), open_and_queued(LANE_ENTRIES, 500));
+    assert_eq!(ends[0].describe(), open_and_queued(CHANNEL_ENTRIES, 500));
     let mut answered = Vec::new();
     while answered.len() < all {
         let before = answered.len();

@@ -4,7 +4,7 @@ use crate::assemble::Finished;
 use crate::deliver::{Consumer, DeliverStage, Outlet};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{BatchSeq, Error, Instant, Kind};
-use fuelrail_io::{Waker, lane};
+use fuelrail_io::{Waker, channel};
 use fuelrail_plan::importance::{Horizons, ImportanceConfig};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn rig(shards: u16, entries: usize, end: u64) -> Rig {
     let consumer = Arc::new(Consumer::default());
     let (mut stages, mut lanes) = (Vec::new(), Vec::new());
     for shard in 0..shards {
-        let (out, into) = lane(entries);
+        let (out, into) = channel(entries);
         stages.push(DeliverStage::new(out, shard, shards, entries));
         lanes.push(into);
     }

@@ -194,7 +194,7 @@ fn no_mixture_of_two_contents_lands() {
         let file = writer.open(&path(0), &options).unwrap();
         let (mut slot, begins) = (window(&mut rig.region, 200_000), prng.below(4));
         slot.put(&vec![0xFF; 200_000]);
-        let mut lent = Some(slot.lend());
+        let mut lent = Some(slot.read_pin());
         rig.ask(0, 0, 200_000, None);
         let mut iterations = 0;
         rig.run(1, |_| {

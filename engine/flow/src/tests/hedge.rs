@@ -10,7 +10,7 @@ use crate::shard::Shard;
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, SimFaults, SimRing, SimWorld, channel};
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
     let mut trainer = SimRing::with_capacity(&world, 4, 1);
     let run = run(shape.sizes.len() as u64, shape.batch_size, shape.epochs);
     let consumer = Arc::new(Consumer::default());
-    let (deliver, lane) = lane(16);
+    let (deliver, lane) = channel(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let ends = ShardEnds {
         channels: channels(1, true).remove(0),

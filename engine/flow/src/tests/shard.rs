@@ -11,12 +11,12 @@ use crate::shard::Shard;
 use crate::status::ShardStatus;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Duration, Error, Instant, Kind};
-use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, lane};
+use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, channel};
 use fuelrail_plan::window::WindowConfig;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc;
 
 fn config(cache_bytes: u64) -> ShardConfig {
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
@@ -43,7 +43,7 @@ fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<
 fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<ShardStatus>) {
     let run = run(objects.catalog().samples(), 4, 2);
     let consumer = Arc::new(Consumer::default());
-    let (deliver, lane) = lane(16);
+    let (deliver, lane) = channel(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let status = Arc::new(ShardStatus::default());
     let ends = ShardEnds {
@@ -268,7 +268,7 @@ fn a_shard_whose_consumer_is_gone_ends() {
 fn a_shard_that_is_told_to_stop_closes_its_connections_and_leaves_nothing_with_the_ring() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let objects = packed_at("http://bucket.test/b/k", &[&server.local_addr().unwrap().to_string()], &[100; 4]);
-    let (ready, started) = channel();
+    let (ready, started) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let ring = PollRing::new(&UringConfig::default()).unwrap();
         let waker = ring.waker();

@@ -12,7 +12,7 @@ use crate::spill::{
 };
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId};
-use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, lane};
+use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, channel};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, Record, Scanned, records};
@@ -160,7 +160,7 @@ fn drive(
     let ring = SimRing::with_capacity(world, case.entries, 16);
     let run = run(case.sizes.len() as u64, 4, case.epochs);
     let consumer = Arc::new(Consumer::default());
-    let (deliver, lane) = lane(16);
+    let (deliver, lane) = channel(16);
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let status = Arc::new(ShardStatus::default());
     let found = manager.recover(case.sizes, case.block_bytes);

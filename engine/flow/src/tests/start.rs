@@ -8,7 +8,7 @@ use crate::setup::ShardEnds;
 use crate::shard::Shard;
 use crate::status::ShardStatus;
 use fuelrail_base::{Duration, Instant};
-use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, lane};
+use fuelrail_io::{Ring, SimFaults, SimRing, SimWorld, channel};
 use fuelrail_plan::window::WindowConfig;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
     let ring = SimRing::with_capacity(&world, 1024, 256);
     let run = run(objects_len, BATCH, epochs);
     let consumer = Arc::new(Consumer::default());
-    let (deliver, lane) = lane(64);
+    let (deliver, lane) = channel(64);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let window = WindowConfig {
         connections_max: CONNECTIONS_MAX,

@@ -7,12 +7,12 @@ use fuelrail_base::ByteSize;
 
 use crate::cgroup;
 
-/// A number of bytes and where it came from.
+/// A number of bytes and its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// The bytes.
     pub bytes: u64,
-    /// Where the number came from, to be printed at start.
+    /// The source of the number, to be printed at start.
     pub from: String,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn budget_under(root: &Path) -> Budget {
     }
 }
 
-/// The smallest limit set on this process's cgroups, and the file that says so, on the machine below `root`. `None` when
+/// The smallest limit set on this process's cgroups, and the file it is from, on the machine below `root`. `None` when
 /// there is none.
 pub(crate) fn cgroup_limit(root: &Path) -> Option<Budget> {
     let mut limits = Vec::new();

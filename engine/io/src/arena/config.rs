@@ -1,6 +1,6 @@
-//! What an arena is asked to be, and what it says it became.
+//! Configuration of an arena and the report of its making.
 //!
-//! Owns the checks of the asking. Maps nothing and asks the kernel nothing.
+//! Owns the checks. Maps nothing and makes no system call.
 
 use core::ops::Range;
 
@@ -11,7 +11,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(super) const PAGE_BYTES: u64 = 4 << 10;
 
-/// Whether to ask for huge pages.
+/// Whether to use huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
     /// Reserved huge pages when enough are free, else transparent ones, else ordinary pages; the report says which.
@@ -26,15 +26,15 @@ pub enum HugePages {
 pub struct ArenaConfig {
     /// The budget, in bytes. Rounded down to whole pages, never up.
     pub bytes: u64,
-    /// Regions to share it out to, all of the same size: one per shard.
+    /// Regions to divide it into, all of the same size: one per shard.
     pub regions: u16,
     /// Bytes of one more region, behind those and inside the budget; 0 for none. Rounded down to whole pages.
     pub aside_bytes: u64,
-    /// Whether to ask for huge pages.
+    /// Whether to use huge pages.
     pub huge_pages: HugePages,
-    /// Slots one region can have out at a time.
+    /// Slots one region can have in use at a time.
     pub slots_per_region: usize,
-    /// The NUMA node each shard's region should come from, in their order; nothing is asked for where there is no entry.
+    /// The NUMA node of each shard's region, in their order; no node is requested where there is no entry.
     pub nodes: Vec<Option<usize>>,
 }
 
@@ -53,7 +53,7 @@ impl Default for ArenaConfig {
 }
 
 impl ArenaConfig {
-    /// Checks that an arena of this shape can exist.
+    /// Checks counts and sizes.
     ///
     /// # Errors
     /// `Usage` for counts of zero or beyond the limits, `Budget` when a region would be smaller than a page.
@@ -68,14 +68,14 @@ impl ArenaConfig {
         let least = u64::from(self.regions) * PAGE_BYTES;
         let shared = self.bytes.saturating_sub(self.aside_bytes);
         if shared < least {
-            let cause = format!("{} cannot be shared out to {} regions", ByteSize(shared), self.regions);
+            let cause = format!("{} cannot be divided into {} regions", ByteSize(shared), self.regions);
             let least = least.saturating_add(self.aside_bytes);
             return Err(Error::new(Kind::Budget, cause).with_hint(format!("give at least {}", ByteSize(least))));
         }
         Ok(())
     }
 
-    /// Where the regions of the shards lie in a mapping of so many bytes, and the one behind them, if any.
+    /// Ranges of the shards' regions in a mapping of `bytes` bytes, then that of the extra one, if any.
     pub(super) fn ranges(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
         let aside = self.aside_bytes / PAGE_BYTES * PAGE_BYTES;
         let (regions, shared) = (u64::from(self.regions), bytes - aside);
@@ -90,7 +90,7 @@ impl ArenaConfig {
 pub enum Huge {
     /// Reserved huge pages (`MAP_HUGETLB`).
     Explicit,
-    /// Transparent huge pages, as the kernel finds them.
+    /// Transparent huge pages, as available.
     Transparent,
     /// Ordinary pages; the text says why and what to do.
     None(String),
@@ -99,16 +99,16 @@ pub enum Huge {
 /// What was mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArenaReport {
-    /// Bytes mapped; never more than asked for.
+    /// Bytes mapped; never more than requested.
     pub bytes: u64,
     /// Bytes in each region.
     pub region_bytes: u64,
-    /// Bytes in the one behind them.
+    /// Bytes in the extra one.
     pub aside_bytes: u64,
-    /// Size of the pages asked for.
+    /// Size of the requested pages.
     pub page_bytes: u64,
     /// Which pages, or why not huge ones.
     pub huge: Huge,
-    /// What the kernel refused besides, and what is used instead.
+    /// Other refusals of the kernel, and what is used instead.
     pub notices: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Mapping the arena, on the largest pages there are.
+//! Mapping the arena on the largest pages available.
 
 use core::ptr::NonNull;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, ArenaReport)> {
 /// The same, where `reserve` maps so many bytes of reserved huge pages.
 fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) -> Result<(Mapping, ArenaReport)> {
     let regions = u64::from(config.regions);
-    // Every region a whole number of pages, and never above the budget.
+    // Every region has a whole number of pages, and the sum is never above the budget.
     let shared = config.bytes - config.aside_bytes;
     let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
     let bytes = whole(PAGE_BYTES);
@@ -38,8 +38,8 @@ fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) ->
     Ok((mapping, ArenaReport { bytes, region_bytes, aside_bytes, page_bytes, huge, notices }))
 }
 
-/// The mapping with all its pages, or `None` and a notice. The kernel promises a process reserved pages without asking its hugetlb
-/// cgroup, which may refuse them at the first touch: that would be a SIGBUS.
+/// Populates the mapping; `None` and a notice when it cannot. The kernel maps reserved pages without checking the hugetlb cgroup,
+/// which may refuse them at the first touch: that would be a SIGBUS.
 fn populated(mapping: Mapping, config: &ArenaConfig, notices: &mut Vec<String>) -> Option<Mapping> {
     let refused = place(&mapping, config);
     let outcome = std::thread::scope(|scope| {
@@ -65,13 +65,13 @@ fn populated(mapping: Mapping, config: &ArenaConfig, notices: &mut Vec<String>) 
     }
 }
 
-/// Asks for every region's pages from its node. Returns what was refused.
+/// Requests every region's pages from its node. Returns the refusals.
 fn place(mapping: &Mapping, config: &ArenaConfig) -> Option<String> {
     let mut wanted = config.ranges(mapping.len as u64).zip(&config.nodes);
     wanted.find_map(|(range, node)| mapping.prefer_node(&range, (*node)?).err()).map(|error| error.to_string())
 }
 
-/// The mapping on pages that are not reserved, the page size asked for, and how huge pages went.
+/// The mapping on pages that are not reserved, the requested page size, and the state of huge pages.
 fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)> {
     if config.huge_pages == HugePages::Off {
         return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
@@ -151,7 +151,7 @@ pub(crate) enum ThpMode {
     Absent,
 }
 
-/// As the machine below `root` has it.
+/// The mode of the machine below `root`.
 pub(crate) fn thp_mode(root: &Path) -> ThpMode {
     let path = root.join(THP_ENABLED.trim_start_matches('/'));
     parse_thp(&std::fs::read_to_string(path).unwrap_or_default())
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Pages are promised as without a limit, and are not there when touched: what a hugetlb cgroup makes of it.
+    /// A hugetlb cgroup lets pages be mapped and refuses them when they are touched.
     #[test]
     fn reserved_pages_that_cannot_be_provided_are_not_used_and_a_notice_says_why() {
         let promise = |bytes| anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE);

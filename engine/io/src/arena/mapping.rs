@@ -1,4 +1,4 @@
-//! A range of mapped memory and its end. Hands out addresses; never reads or writes what is there.
+//! A range of mapped memory, unmapped when dropped. Hands out addresses; never reads or writes the bytes.
 
 use core::fmt;
 use core::ops::Range;
@@ -35,7 +35,7 @@ impl Mapping {
         Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is nowhere near zero"), len })
     }
 
-    /// No memory: for those who only count.
+    /// An empty mapping, for tests that only count.
     #[cfg(all(test, loom))]
     pub(crate) fn none() -> std::sync::Arc<Mapping> {
         std::sync::Arc::new(Mapping { base: NonNull::dangling(), len: 0 })
@@ -50,12 +50,12 @@ impl Mapping {
     pub(crate) fn at(&self, offset: u64, len: usize) -> NonNull<u8> {
         let fits = usize::try_from(offset).ok().and_then(|o| o.checked_add(len)).is_some_and(|end| end <= self.len);
         assert!(fits, "{offset}+{len} lies outside the mapping");
-        // SAFETY: checked to lie inside the mapping; whoever uses the address holds the mapping through its home.
+        // SAFETY: checked to lie inside the mapping; every user of the address holds the mapping through its remote free list.
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// Asks the kernel to take the pages of a range from a NUMA node, as long as it has any: before they are touched. A node that is
-    /// full is helped out by others, so nothing fails for want of memory.
+    /// Requests the pages of a range from a NUMA node, while it has any: before they are touched. Other nodes serve the rest when it is
+    /// full, so nothing fails for lack of memory on one node.
     ///
     /// # Errors
     /// `Environment` when the kernel refuses: no such node, or a seccomp profile without `mbind`.
@@ -78,13 +78,13 @@ impl Mapping {
         // SAFETY: sets a policy on a range inside this mapping; it changes which pages will back it, never what they hold. The kernel
         // reads `mask`, as long as it says, during the call only.
         let rc = unsafe {
-            // The kernel takes one bit less than it is told.
+            // The kernel uses one bit less than the given length.
             libc::syscall(libc::SYS_mbind, base.as_ptr(), len, PREFERRED, mask.as_ptr(), NODES_MAX + 1, 0)
         };
         if rc == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))) }
     }
 
-    /// Has the kernel back a range with pages now: afterwards no access of it can fail.
+    /// Populates a range with pages: afterwards no access to it can fail.
     ///
     /// # Errors
     /// The kernel's, where an access would have been a SIGBUS, and `EINVAL` of kernels before 5.14, which cannot tell.
@@ -103,7 +103,7 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: the range was mapped and belongs to this value. Every slot, window and operation holds
-        // this mapping through its home, and every ring that registered it holds it too, so nobody can reach it now.
+        // this mapping through its remote free list, and every ring that registered it holds it too, so nobody can reach it now.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");
     }

@@ -1,5 +1,5 @@
-//! The arena: one mapping with a hard byte budget, shared out to regions: one per shard, and one besides for whoever works
-//! behind them.
+//! The arena: one mapping with a hard byte budget, divided into regions: one per shard, and optionally one for the stages
+//! after them.
 //!
 //! Owns the only large memory of the engine. It is unmapped when the last of the arena, its regions and their slots
 //! is gone, so never while a slot, a window or an operation still names it. Pages are populated as they are touched.
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fuelrail_base::Result;
 
-use crate::home::Home;
 use crate::region::Region;
+use crate::remote_free::RemoteFreeList;
 
 mod budget;
 mod config;
@@ -26,12 +26,12 @@ pub(crate) use mapping::Mapping;
 #[derive(Clone, Debug)]
 pub struct Arena {
     mapping: Arc<Mapping>,
-    homes: Arc<[Arc<Home>]>,
+    remotes: Arc<[Arc<RemoteFreeList>]>,
     report: Arc<ArenaReport>,
 }
 
 impl Arena {
-    /// Maps the budget and shares it out. The region beside the shards', where one was asked for, comes last.
+    /// Maps the budget and divides it. The extra region, if one was requested, comes last.
     ///
     /// # Errors
     /// As [`ArenaConfig::validate`]; `Budget` when the kernel refuses the mapping.
@@ -42,8 +42,8 @@ impl Arena {
         let ranges = config.ranges(mapping.len as u64);
         let regions: Vec<Region> =
             ranges.map(|range| Region::new(mapping.clone(), range.start, range.end - range.start, slots)).collect();
-        let homes = regions.iter().map(Region::home).collect();
-        Ok((Arena { mapping, homes, report: Arc::new(report) }, regions))
+        let remotes = regions.iter().map(Region::remote).collect();
+        Ok((Arena { mapping, remotes, report: Arc::new(report) }, regions))
     }
 
     /// What was mapped.
@@ -52,10 +52,10 @@ impl Arena {
         &self.report
     }
 
-    /// Slots of all regions that are still held by someone.
+    /// Slots of all regions that are still held.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.homes.iter().map(|home| home.outstanding()).sum()
+        self.remotes.iter().map(|remote| remote.outstanding()).sum()
     }
 
     /// Where the mapping begins, and how many bytes it has: for registering it with a device, which must end before this
@@ -67,13 +67,13 @@ impl Arena {
 
     /// The same, region by region.
     pub fn region_spans(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
-        let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.homes.len() - 1);
+        let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.remotes.len() - 1);
         let aside = self.report.aside_bytes as usize;
         let bytes = move |n| if n == last && aside > 0 { aside } else { region };
-        (0..self.homes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
+        (0..self.remotes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
     }
 
-    /// The mapping, for a ring that registers it: it must keep this until the kernel has let go.
+    /// The mapping, for a ring that registers it: it must keep this until the kernel has unregistered it.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.mapping.clone()
     }

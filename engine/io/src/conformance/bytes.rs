@@ -3,48 +3,48 @@
 use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
-use super::stage::{Stage, received};
-use super::venue::{Script, Venue, recital};
+use super::fixture::{Fixture, received};
+use super::harness::{Harness, Script, pattern};
 use crate::ring::{Op, Ring, SockId};
 use crate::scatter::{Landed, Scatter};
 use crate::slot::Window;
 
-pub(super) fn connects_and_is_refused<V: Venue>(stage: &mut Stage<'_, V>) {
-    let good = stage.connect(Script::Echo);
-    let addr = stage.venue.nobody();
-    let sock = stage.ring.socket(&addr).unwrap();
-    let done = stage.run(Op::Connect { sock, addr });
-    assert!(done.result == Err(libc::ECONNREFUSED), "connecting to nobody: {:?}", done.result);
+pub(super) fn connects_and_is_refused<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let good = fixture.connect(Script::Echo);
+    let addr = fixture.harness.closed_addr();
+    let sock = fixture.ring.socket(&addr).unwrap();
+    let done = fixture.run(Op::Connect { sock, addr });
+    assert!(done.result == Err(libc::ECONNREFUSED), "connecting without a listener: {:?}", done.result);
     let times = done.times;
     assert!(times.pushed <= times.submitted && times.submitted <= times.reaped, "times run backwards: {times:?}");
-    stage.send_all(good, b"still works".to_vec());
-    stage.ring.close(sock);
-    stage.ring.close(good);
+    fixture.send_all(good, b"still works".to_vec());
+    fixture.ring.close(sock);
+    fixture.ring.close(good);
 }
 
 /// Sends and receives at the same time, more than any socket buffer holds.
-pub(super) fn echo_of_a_large_message<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn echo_of_a_large_message<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const LEN: usize = 3 << 20;
-    let sock = stage.connect(Script::Echo);
-    let message: Vec<u8> = (0..LEN).map(|i| recital(7, i)).collect();
+    let sock = fixture.connect(Script::Echo);
+    let message: Vec<u8> = (0..LEN).map(|i| pattern(7, i)).collect();
     let (mut sent, mut echoed) = (0, Vec::with_capacity(LEN));
-    let mut window = stage.slot(LEN).fill().carve(LEN);
-    let mut scratch = Some(stage.slot(64));
-    stage.push(Op::Send { sock, bytes: message.clone(), from: 0 });
+    let mut window = fixture.slot(LEN).fill().carve(LEN);
+    let mut scratch = Some(fixture.slot(64));
+    fixture.push(Op::Send { sock, bytes: message.clone(), from: 0 });
     loop {
         if let (Some(window), Some(scratch)) = (window.take(), scratch.take()) {
             let mut into = Scatter::new(scratch);
             into.push_body(window, 1 << 20).expect("the window has room");
-            stage.push(Op::Recv { sock, into });
+            fixture.push(Op::Recv { sock, into });
         }
-        let done = stage.next();
+        let done = fixture.next();
         let n = done.result.unwrap_or_else(|errno| panic!("error {errno} after {} bytes", echoed.len()));
         match done.op {
             Op::Send { bytes, from, .. } => {
                 assert!(from == sent && n > 0 && from + n <= LEN, "send at {from} took {n}");
                 sent += n;
                 if sent < LEN {
-                    stage.push(Op::Send { sock, bytes, from: sent });
+                    fixture.push(Op::Send { sock, bytes, from: sent });
                 }
             }
             Op::Recv { into, .. } => {
@@ -59,19 +59,19 @@ pub(super) fn echo_of_a_large_message<V: Venue>(stage: &mut Stage<'_, V>) {
                 }
                 (window, scratch) = (Some(piece), Some(back));
             }
-            other => panic!("nobody asked for {other:?}"),
+            other => panic!("an unexpected operation: {other:?}"),
         }
     }
     assert!(echoed == message, "the echo differs");
-    let counts = stage.ring.facts().counts;
+    let counts = fixture.ring.facts().counts;
     assert!(counts.sent_bytes == LEN as u64 && counts.received_bytes == LEN as u64, "counters: {counts:?}");
-    stage.ring.close(sock);
+    fixture.ring.close(sock);
 }
 
 /// What lies around the pieces, and must stay as it was.
 const FENCE: u8 = 0xEE;
 
-/// Where a sequence of bytes has landed so far: `lens` pieces, head and body by turns.
+/// Where a sequence of bytes was received so far: `lens` pieces, head and body alternately.
 struct Target {
     windows: Vec<Window>,
     lens: Vec<usize>,
@@ -80,9 +80,9 @@ struct Target {
 
 impl Target {
     /// Receives until `total` bytes are in their places. Every receive offers all unfilled pieces.
-    fn fill<V: Venue>(mut self, stage: &mut Stage<'_, V>, sock: SockId, total: usize) -> Target {
+    fn fill<V: Harness>(mut self, fixture: &mut Fixture<'_, V>, sock: SockId, total: usize) -> Target {
         let mut filled = vec![0usize; self.lens.len()];
-        let mut scratch = stage.slot(256);
+        let mut scratch = fixture.slot(256);
         while filled.iter().sum::<usize>() < total {
             scratch[..].fill(FENCE);
             let mut into = Scatter::new(scratch);
@@ -105,7 +105,7 @@ impl Target {
                     }
                 }
             }
-            let done = stage.run(Op::Recv { sock, into });
+            let done = fixture.run(Op::Recv { sock, into });
             let n = done.result.unwrap();
             assert!(n > 0, "the peer finished early");
             let Op::Recv { into, .. } = done.op else { panic!("not a receive") };
@@ -136,23 +136,23 @@ impl Target {
     }
 }
 
-/// Head and body by turns, with every length of the first head: each byte lands in its place and nowhere else.
-pub(super) fn scatter_at_every_split<V: Venue>(stage: &mut Stage<'_, V>) {
+/// Head and body alternately, with every length of the first head: each byte goes to its place and nowhere else.
+pub(super) fn scatter_at_every_split<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const TOTAL: usize = 97;
-    let sock = stage.connect(Script::Echo);
+    let sock = fixture.connect(Script::Echo);
     for head in 1..64 {
         let lens = vec![head, 17, 3, TOTAL - head - 20];
-        let message: Vec<u8> = (0..TOTAL).map(|i| recital(head as u64, i)).collect();
-        let mut slot = stage.slot(256);
+        let message: Vec<u8> = (0..TOTAL).map(|i| pattern(head as u64, i)).collect();
+        let mut slot = fixture.slot(256);
         slot[..].fill(FENCE);
         let mut filling = slot.fill();
         filling.skip(3);
         let first = filling.carve(lens[1]).expect("room for the first window");
         filling.skip(7);
         let second = filling.carve(lens[3]).expect("room for the second window");
-        stage.send_all(sock, message.clone());
+        fixture.send_all(sock, message.clone());
         let target = Target { windows: vec![first, second], lens: lens.clone(), heads: Vec::new() };
-        let target = target.fill(stage, sock, TOTAL);
+        let target = target.fill(fixture, sock, TOTAL);
         let (a, b, c) = (head, head + 17, head + 20);
         let heads = [&message[..a], &message[b..c]].concat();
         assert!(target.heads == heads, "heads differ at split {head}");
@@ -164,73 +164,73 @@ pub(super) fn scatter_at_every_split<V: Venue>(stage: &mut Stage<'_, V>) {
         expected[27..27 + lens[3]].copy_from_slice(&message[c..]);
         assert!(slot[..] == expected[..], "the slot differs at split {head}");
     }
-    stage.ring.close(sock);
+    fixture.ring.close(sock);
 }
 
 /// A window filled by receives of random sizes is the message.
-pub(super) fn pieces_resume_where_they_stopped<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn pieces_resume_where_they_stopped<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const LEN: usize = 100_000;
-    let script = Script::Recite { seed: 3, len: LEN, chunk: 1_777, pause: Duration::ZERO };
-    let sock = stage.connect(script);
-    stage.send_all(sock, b"go".to_vec());
+    let script = Script::Pattern { seed: 3, len: LEN, chunk: 1_777, pause: Duration::ZERO };
+    let sock = fixture.connect(script);
+    fixture.send_all(sock, b"go".to_vec());
     let mut prng = Prng::new(11);
-    let mut window = stage.room(LEN).0;
+    let mut window = fixture.room(LEN).0;
     while window.room() > 0 {
-        let mut into = Scatter::new(stage.slot(64));
+        let mut into = Scatter::new(fixture.slot(64));
         let at_most = 1 + prng.below(5_000) as usize;
         into.push_body(window, at_most).expect("room");
-        let done = stage.run(Op::Recv { sock, into });
+        let done = fixture.run(Op::Recv { sock, into });
         assert!(matches!(done.result, Ok(n) if n > 0 && n <= at_most), "{:?} of {at_most}", done.result);
         let Op::Recv { into, .. } = done.op else { panic!("not a receive") };
         let Some(Landed::Body { window: back, .. }) = into.finish().1.pop() else { panic!("no body") };
         window = back;
     }
-    assert!((0..LEN).all(|i| window.bytes()[i] == recital(3, i)), "the recital differs");
-    assert!(stage.receive(sock, 10) == Ok(Vec::new()), "no end of stream after the last byte");
+    assert!((0..LEN).all(|i| window.bytes()[i] == pattern(3, i)), "the pattern differs");
+    assert!(fixture.receive(sock, 10) == Ok(Vec::new()), "no end of stream after the last byte");
     drop(window);
-    stage.ring.close(sock);
+    fixture.ring.close(sock);
 }
 
-pub(super) fn end_of_stream_and_reset<V: Venue>(stage: &mut Stage<'_, V>) {
-    let ending = stage.connect(Script::Recite { seed: 1, len: 0, chunk: 1, pause: Duration::ZERO });
-    stage.send_all(ending, b"go".to_vec());
+pub(super) fn end_of_stream_and_reset<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let ending = fixture.connect(Script::Pattern { seed: 1, len: 0, chunk: 1, pause: Duration::ZERO });
+    fixture.send_all(ending, b"go".to_vec());
     for _ in 0..2 {
-        let end = stage.receive(ending, 100);
+        let end = fixture.receive(ending, 100);
         assert!(end == Ok(Vec::new()), "end of stream: {end:?}");
     }
-    let resetting = stage.connect(Script::Reset);
-    let into = stage.one_window(100).0;
-    stage.push(Op::Recv { sock: resetting, into });
-    stage.push(Op::Send { sock: resetting, bytes: b"x".to_vec(), from: 0 });
+    let resetting = fixture.connect(Script::Reset);
+    let into = fixture.one_window(100).0;
+    fixture.push(Op::Recv { sock: resetting, into });
+    fixture.push(Op::Send { sock: resetting, bytes: b"x".to_vec(), from: 0 });
     for _ in 0..2 {
-        let done = stage.next();
+        let done = fixture.next();
         if let Op::Recv { .. } = done.op {
             let outcome = received(done);
             assert!(outcome == Err(libc::ECONNRESET), "receive on a reset connection: {outcome:?}");
         }
     }
-    stage.ring.close(ending);
-    stage.ring.close(resetting);
+    fixture.ring.close(ending);
+    fixture.ring.close(resetting);
 }
 
-/// Sixteen recitals at once, each whole and in order.
-pub(super) fn many_connections_at_once<V: Venue>(stage: &mut Stage<'_, V>) {
+/// Sixteen patterns at once, each whole and in order.
+pub(super) fn many_connections_at_once<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const CONNS: usize = 16;
     const LEN: usize = 50_000;
     let mut got: Vec<(SockId, Vec<u8>)> = Vec::new();
     for seed in 0..CONNS {
-        let script = Script::Recite { seed: seed as u64, len: LEN, chunk: 9_000 + seed, pause: Duration::ZERO };
-        let sock = stage.connect(script);
-        stage.send_all(sock, b"go".to_vec());
+        let script = Script::Pattern { seed: seed as u64, len: LEN, chunk: 9_000 + seed, pause: Duration::ZERO };
+        let sock = fixture.connect(script);
+        fixture.send_all(sock, b"go".to_vec());
         got.push((sock, Vec::new()));
     }
     for (sock, _) in &got {
-        let into = stage.one_window(LEN).0;
-        stage.push(Op::Recv { sock: *sock, into });
+        let into = fixture.one_window(LEN).0;
+        fixture.push(Op::Recv { sock: *sock, into });
     }
     let mut open = CONNS;
     while open > 0 {
-        let done = stage.next();
+        let done = fixture.next();
         let sock = done.op.sock().expect("an operation without a socket");
         let bytes = received(done).unwrap();
         if bytes.is_empty() {
@@ -239,12 +239,12 @@ pub(super) fn many_connections_at_once<V: Venue>(stage: &mut Stage<'_, V>) {
         }
         let (_, so_far) = got.iter_mut().find(|(id, _)| *id == sock).expect("an unknown socket");
         so_far.extend(bytes);
-        let into = stage.one_window(LEN).0;
-        stage.push(Op::Recv { sock, into });
+        let into = fixture.one_window(LEN).0;
+        fixture.push(Op::Recv { sock, into });
     }
     for (seed, (sock, bytes)) in got.into_iter().enumerate() {
-        assert!(bytes.len() == LEN, "recital {seed} has {} bytes", bytes.len());
-        assert!(bytes.iter().enumerate().all(|(i, b)| *b == recital(seed as u64, i)), "recital {seed} differs");
-        stage.ring.close(sock);
+        assert!(bytes.len() == LEN, "pattern {seed} has {} bytes", bytes.len());
+        assert!(bytes.iter().enumerate().all(|(i, b)| *b == pattern(seed as u64, i)), "pattern {seed} differs");
+        fixture.ring.close(sock);
     }
 }

@@ -7,19 +7,19 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
 
-use super::stage::{Stage, all_home, received};
-use super::venue::{Script, Venue, recital};
+use super::fixture::{Fixture, all_returned, received};
+use super::harness::{Harness, Script, pattern};
 use crate::ring::file::FileOptions;
 use crate::ring::{Done, FileId, Op, Ring};
-use crate::slot::{Filling, Lent, Window};
+use crate::slot::{Filling, ReadPin, Window};
 
 /// To be made and written.
 pub(super) const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
 
-impl<V: Venue> Stage<'_, V> {
+impl<V: Harness> Fixture<'_, V> {
     /// A new empty file.
     pub(super) fn new_file(&mut self) -> FileId {
-        let path = self.venue.file();
+        let path = self.harness.file();
         self.ring.open(&path, &NEW).unwrap()
     }
 
@@ -28,11 +28,11 @@ impl<V: Venue> Stage<'_, V> {
         self.ring.open(path, &options).expect_err("it cannot be opened so")
     }
 
-    /// These bytes, lent, and the filling they lie in.
-    pub(super) fn holding(&mut self, bytes: &[u8]) -> (Lent, Filling) {
+    /// A read pin on these bytes, and the filling they lie in.
+    pub(super) fn holding(&mut self, bytes: &[u8]) -> (ReadPin, Filling) {
         let (mut window, filling) = self.room(bytes.len());
         window.put(bytes);
-        (window.lend(), filling)
+        (window.read_pin(), filling)
     }
 
     /// An empty window of `len` bytes, padded to so many, at an address that suits every disk.
@@ -97,22 +97,22 @@ pub(super) fn read(done: Done, before: usize) -> Result<Vec<u8>, i32> {
 }
 
 pub(super) fn content(seed: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|i| recital(seed, i)).collect()
+    (0..len).map(|i| pattern(seed, i)).collect()
 }
 
-pub(super) fn what_is_written_is_read<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn what_is_written_is_read<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const LEN: usize = 300_007;
-    let file = stage.new_file();
+    let file = fixture.new_file();
     let bytes = content(4, LEN);
-    stage.write_all(file, 0, &bytes);
-    assert!(stage.read_all(file, 0, LEN) == bytes, "read bytes differ from those written");
+    fixture.write_all(file, 0, &bytes);
+    assert!(fixture.read_all(file, 0, LEN) == bytes, "read bytes differ from those written");
     // Over the middle, at odd places; and behind the end, which leaves a hole of zeroes.
-    stage.write_all(file, 77_777, &content(5, 1_001));
-    stage.write_all(file, LEN as u64 + 500, b"far");
+    fixture.write_all(file, 77_777, &content(5, 1_001));
+    fixture.write_all(file, LEN as u64 + 500, b"far");
     let mut expected = bytes;
     expected[77_777..78_778].copy_from_slice(&content(5, 1_001));
     expected.extend([[0; 500].as_slice(), b"far"].concat());
-    let done = stage.run(Op::SyncData { file });
+    let done = fixture.run(Op::SyncData { file });
     assert!(done.result == Ok(0) && matches!(done.op, Op::SyncData { .. }), "sync: {:?}", done.result);
     let times = done.times;
     assert!(times.pushed <= times.submitted && times.submitted <= times.reaped, "times run backwards: {times:?}");
@@ -120,47 +120,47 @@ pub(super) fn what_is_written_is_read<V: Venue>(stage: &mut Stage<'_, V>) {
     for _ in 0..20 {
         let from = prng.below(expected.len() as u64) as usize;
         let len = (1 + prng.below(50_000) as usize).min(expected.len() - from);
-        assert!(stage.read_all(file, from as u64, len) == expected[from..from + len], "{len} bytes at {from} differ");
+        assert!(fixture.read_all(file, from as u64, len) == expected[from..from + len], "{len} bytes at {from} differ");
     }
     // Only the part behind `start` is written, and a read goes on behind what its window holds.
-    let from = stage.holding(b"not this|but this").0;
-    let done = stage.run(Op::WriteAt { file, offset: 10, from, start: 16 });
+    let from = fixture.holding(b"not this|but this").0;
+    let done = fixture.run(Op::WriteAt { file, offset: 10, from, start: 16 });
     assert!(done.result == Ok(1), "one byte was there to write");
     drop(done);
-    let mut into = stage.room(8).0;
+    let mut into = fixture.room(8).0;
     into.put(b"before-");
-    let done = stage.run(Op::ReadAt { file, offset: 10, into });
+    let done = fixture.run(Op::ReadAt { file, offset: 10, into });
     assert!(read(done, 7) == Ok(b"s".to_vec()), "the read did not go on at the cursor");
-    let counts = stage.ring.facts().counts;
+    let counts = fixture.ring.facts().counts;
     assert!(counts.written_bytes == (LEN + 1_001 + 3 + 1) as u64, "counters: {counts:?}");
     assert!(counts.read_bytes > LEN as u64 && counts.received_bytes == 0, "counters: {counts:?}");
-    stage.ring.close_file(file);
+    fixture.ring.close_file(file);
 }
 
-pub(super) fn a_file_ends_where_it_ends<V: Venue>(stage: &mut Stage<'_, V>) {
-    let path = stage.venue.file();
-    let file = stage.ring.open(&path, &NEW).unwrap();
-    assert!(stage.read_once(file, 0, 100) == Ok(Vec::new()), "an empty file has bytes");
-    stage.write_all(file, 0, &content(1, 1_000));
-    assert!(stage.read_all(file, 900, 5_000) == content(1, 1_000)[900..], "the last bytes differ");
+pub(super) fn a_file_ends_where_it_ends<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let path = fixture.harness.file();
+    let file = fixture.ring.open(&path, &NEW).unwrap();
+    assert!(fixture.read_once(file, 0, 100) == Ok(Vec::new()), "an empty file has bytes");
+    fixture.write_all(file, 0, &content(1, 1_000));
+    assert!(fixture.read_all(file, 900, 5_000) == content(1, 1_000)[900..], "the last bytes differ");
     for offset in [1_000, 1_001, 1 << 40] {
-        let end = stage.read_once(file, offset, 100);
+        let end = fixture.read_once(file, offset, 100);
         assert!(end == Ok(Vec::new()), "behind the end, at {offset}: {end:?}");
     }
     // Opened again, longer: the old bytes, then zeroes. Asked for less than it has, it keeps what it has.
-    stage.ring.close_file(file);
+    fixture.ring.close_file(file);
     for (len, expected) in [(3_000, 3_000), (10, 3_000)] {
         let options = FileOptions { len: Some(len), ..NEW };
-        let file = stage.ring.open(&path, &options).unwrap();
-        let bytes = stage.read_all(file, 0, 9_000);
+        let file = fixture.ring.open(&path, &options).unwrap();
+        let bytes = fixture.read_all(file, 0, 9_000);
         assert!(bytes.len() == expected, "{} bytes after opening with a length of {len}", bytes.len());
         assert!(bytes[..1_000] == content(1, 1_000) && bytes[1_000..].iter().all(|b| *b == 0), "the bytes differ");
-        stage.ring.close_file(file);
+        fixture.ring.close_file(file);
     }
 }
 
-pub(super) fn files_open_as_they_are_asked_to<V: Venue>(stage: &mut Stage<'_, V>) {
-    let path = stage.venue.file();
+pub(super) fn files_open_as_they_are_asked_to<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let path = fixture.harness.file();
     let reading = FileOptions::default();
     for (kind, options) in [
         (Kind::NotFound, reading),
@@ -169,74 +169,74 @@ pub(super) fn files_open_as_they_are_asked_to<V: Venue>(stage: &mut Stage<'_, V>
         (Kind::Usage, FileOptions { len: Some(1), ..reading }),
         (Kind::File, FileOptions { len: Some(1 << 61), ..NEW }),
     ] {
-        let error = stage.refused(&path, options);
+        let error = fixture.refused(&path, options);
         assert!(error.kind() == kind, "{options:?}: {error}");
     }
-    let file = stage.ring.open(&path, &NEW).unwrap();
-    stage.write_all(file, 0, b"kept");
-    let reader = stage.ring.open(&path, &reading).unwrap();
+    let file = fixture.ring.open(&path, &NEW).unwrap();
+    fixture.write_all(file, 0, b"kept");
+    let reader = fixture.ring.open(&path, &reading).unwrap();
     assert!(reader != file, "two open files have one name");
-    let from = stage.holding(b"lost").0;
-    let done = stage.run(Op::WriteAt { file: reader, offset: 0, from, start: 0 });
+    let from = fixture.holding(b"lost").0;
+    let done = fixture.run(Op::WriteAt { file: reader, offset: 0, from, start: 0 });
     assert!(done.result == Err(libc::EBADF), "writing to a file opened for reading: {:?}", done.result);
     drop(done);
-    assert!(stage.read_once(reader, 0, 4).is_ok_and(|bytes| b"kept".starts_with(&bytes)), "the file was changed");
+    assert!(fixture.read_once(reader, 0, 4).is_ok_and(|bytes| b"kept".starts_with(&bytes)), "the file was changed");
     // Closed, its name is stale, and the next file does not answer to it.
-    stage.ring.close_file(file);
-    stage.ring.close_file(file);
-    let next = stage.new_file();
-    let done = stage.run(Op::SyncData { file });
+    fixture.ring.close_file(file);
+    fixture.ring.close_file(file);
+    let next = fixture.new_file();
+    let done = fixture.run(Op::SyncData { file });
     assert!(done.result == Err(libc::EBADF) && next != file, "a closed file: {:?}", done.result);
-    stage.ring.close_file(next);
-    stage.ring.close_file(reader);
+    fixture.ring.close_file(next);
+    fixture.ring.close_file(reader);
 }
 
 /// Neither files nor sockets take the other's places.
-pub(super) fn files_run_out_and_come_back<V: Venue>(stage: &mut Stage<'_, V>) {
-    let path = stage.venue.file();
+pub(super) fn files_run_out_and_come_back<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let path = fixture.harness.file();
     for _ in 0..2 {
-        let files = [(); RING_FILES_MAX as usize].map(|()| stage.ring.open(&path, &NEW).unwrap());
-        let error = stage.refused(&path, NEW);
+        let files = [(); RING_FILES_MAX as usize].map(|()| fixture.ring.open(&path, &NEW).unwrap());
+        let error = fixture.refused(&path, NEW);
         assert!(error.kind() == Kind::Budget, "one file too many: {error}");
-        let sock = stage.connect(Script::Echo);
-        stage.ring.close(sock);
-        files.into_iter().for_each(|file| stage.ring.close_file(file));
+        let sock = fixture.connect(Script::Echo);
+        fixture.ring.close(sock);
+        files.into_iter().for_each(|file| fixture.ring.close_file(file));
     }
 }
 
 /// Reads and writes of a whole file, all in flight together, each in its own place.
-pub(super) fn many_file_operations_at_once<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn many_file_operations_at_once<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const PIECES: usize = 48;
     const LEN: usize = 8_000;
-    let file = stage.new_file();
+    let file = fixture.new_file();
     let bytes = content(6, PIECES * LEN);
     for piece in 0..PIECES {
-        let from = stage.holding(&bytes[piece * LEN..][..LEN]).0;
-        stage.push(Op::WriteAt { file, offset: (piece * LEN) as u64, from, start: 0 });
+        let from = fixture.holding(&bytes[piece * LEN..][..LEN]).0;
+        fixture.push(Op::WriteAt { file, offset: (piece * LEN) as u64, from, start: 0 });
     }
     for _ in 0..PIECES {
-        stage.written();
+        fixture.written();
     }
     let mut expected = BTreeMap::new();
     for piece in (0..PIECES).rev() {
-        let into = stage.room(LEN).0;
+        let into = fixture.room(LEN).0;
         let offset = (piece * LEN) as u64;
-        expected.insert(stage.push(Op::ReadAt { file, offset, into }).0, piece * LEN);
+        expected.insert(fixture.push(Op::ReadAt { file, offset, into }).0, piece * LEN);
     }
     while !expected.is_empty() {
-        let done = stage.next();
+        let done = fixture.next();
         let from = expected.remove(&done.token).expect("a read came back twice");
         let got = read(done, 0).expect("read");
         assert!(!got.is_empty() && got == bytes[from..from + got.len()], "{} bytes at {from} differ", got.len());
     }
-    stage.ring.close_file(file);
+    fixture.ring.close_file(file);
 }
 
 /// On a disk that demands alignment, what is not aligned is an error; what is aligned works everywhere.
-pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn direct_access_is_aligned_or_refused<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const BLOCK: usize = 4096;
-    let path = stage.venue.file();
-    let file = match stage.ring.open(&path, &FileOptions { direct: true, ..NEW }) {
+    let path = fixture.harness.file();
+    let file = match fixture.ring.open(&path, &FileOptions { direct: true, ..NEW }) {
         Ok(file) => file,
         // A file system without direct access: said with its cure, and nothing else is to be checked there.
         Err(error) => {
@@ -246,28 +246,28 @@ pub(super) fn direct_access_is_aligned_or_refused<V: Venue>(stage: &mut Stage<'_
         }
     };
     let bytes = content(9, 2 * BLOCK);
-    let mut window = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
+    let mut window = fixture.aligned(2 * BLOCK, 2 * BLOCK).0;
     window.put(&bytes);
-    stage.push(Op::WriteAt { file, offset: 0, from: window.lend(), start: 0 });
-    stage.written();
+    fixture.push(Op::WriteAt { file, offset: 0, from: window.read_pin(), start: 0 });
+    fixture.written();
     drop(window);
-    let into = stage.aligned(2 * BLOCK, 2 * BLOCK).0;
-    stage.push(Op::ReadAt { file, offset: 0, into });
-    let got = read(stage.next(), 0).expect("an aligned read");
+    let into = fixture.aligned(2 * BLOCK, 2 * BLOCK).0;
+    fixture.push(Op::ReadAt { file, offset: 0, into });
+    let got = read(fixture.next(), 0).expect("an aligned read");
     assert!(!got.is_empty() && got == bytes[..got.len()], "an aligned read brought {} other bytes", got.len());
-    match stage.read_once(file, 1, 100) {
+    match fixture.read_once(file, 1, 100) {
         Err(errno) => assert!(errno == libc::EINVAL, "an unaligned read: error {errno}"),
         Ok(got) => assert!(got == bytes[1..=got.len()], "an unaligned read brought other bytes"),
     }
-    stage.ring.close_file(file);
+    fixture.ring.close_file(file);
 }
 
 /// Asked back at random moments, each comes back once: done, or cancelled with nothing moved.
-pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn file_operations_are_cancelled_or_done<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const ROUNDS: u64 = 60;
     const LEN: usize = 4_096;
-    let file = stage.new_file();
-    stage.write_all(file, 0, &content(2, LEN));
+    let file = fixture.new_file();
+    fixture.write_all(file, 0, &content(2, LEN));
     let mut prng = Prng::new(3);
     for round in 0..ROUNDS {
         let mut pending = BTreeMap::new();
@@ -275,24 +275,24 @@ pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(stage: &mut Stage<
         for nth in 0..6 {
             let op = if nth % 3 == 2 {
                 // The same bytes in the same place: the file stays what it is, whoever wins.
-                let (from, filling) = stage.holding(&content(2, LEN));
+                let (from, filling) = fixture.holding(&content(2, LEN));
                 fillings.push(filling);
                 Op::WriteAt { file, offset: 0, from, start: 0 }
             } else {
-                let (into, filling) = stage.room(LEN);
+                let (into, filling) = fixture.room(LEN);
                 fillings.push(filling);
                 Op::ReadAt { file, offset: 0, into }
             };
-            let (token, id) = stage.push(op);
+            let (token, id) = fixture.push(op);
             pending.insert(token, id);
         }
         if prng.chance(0.7) {
-            stage.look();
+            fixture.look();
         }
         let ids: Vec<_> = pending.values().copied().collect();
-        ids.into_iter().filter(|_| prng.chance(0.5)).for_each(|id| stage.ring.cancel(id));
+        ids.into_iter().filter(|_| prng.chance(0.5)).for_each(|id| fixture.ring.cancel(id));
         while !pending.is_empty() {
-            let done = stage.next();
+            let done = fixture.next();
             assert!(pending.remove(&done.token).is_some(), "token {} came back twice in round {round}", done.token);
             match (&done.op, done.result) {
                 (_, Err(libc::ECANCELED)) => {}
@@ -304,32 +304,32 @@ pub(super) fn file_operations_are_cancelled_or_done<V: Venue>(stage: &mut Stage<
                 (op, result) => panic!("{op:?}: {result:?}"),
             }
         }
-        let back = |filling: Filling| filling.seal().is_ok_and(|slot| !slot.is_lent());
-        assert!(fillings.into_iter().all(back), "windows or loans did not come back");
+        let back = |filling: Filling| filling.seal().is_ok_and(|slot| !slot.is_read_pinned());
+        assert!(fillings.into_iter().all(back), "windows or read pins did not come back");
     }
-    stage.ring.close_file(file);
+    fixture.ring.close_file(file);
 }
 
-pub(super) fn a_file_closed_at_work_gives_all_back<V: Venue>(stage: &mut Stage<'_, V>) {
-    for turns in 0..3 {
-        let file = stage.new_file();
-        stage.write_all(file, 0, &content(3, 50_000));
+pub(super) fn a_file_closed_at_work_gives_all_back<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    for iterations in 0..3 {
+        let file = fixture.new_file();
+        fixture.write_all(file, 0, &content(3, 50_000));
         let mut pending = BTreeSet::new();
         let mut fillings = Vec::new();
         for nth in 0..8 {
-            let (into, filling) = stage.room(40_000);
+            let (into, filling) = fixture.room(40_000);
             fillings.push(filling);
-            pending.insert(stage.push(Op::ReadAt { file, offset: nth, into }).0);
+            pending.insert(fixture.push(Op::ReadAt { file, offset: nth, into }).0);
         }
-        for _ in 0..turns {
-            stage.turn();
+        for _ in 0..iterations {
+            fixture.step();
         }
-        stage.ring.close_file(file);
-        let into = stage.room(10).0;
-        let (refused, _) = stage.push(Op::ReadAt { file, offset: 0, into });
+        fixture.ring.close_file(file);
+        let into = fixture.room(10).0;
+        let (refused, _) = fixture.push(Op::ReadAt { file, offset: 0, into });
         pending.insert(refused);
         while !pending.is_empty() {
-            let done = stage.next();
+            let done = fixture.next();
             assert!(pending.remove(&done.token), "token {} came back twice", done.token);
             let expected = match done.result {
                 Err(libc::EBADF) => done.token == refused,
@@ -343,21 +343,21 @@ pub(super) fn a_file_closed_at_work_gives_all_back<V: Venue>(stage: &mut Stage<'
 }
 
 /// Echo and files in flight together: what comes from the one goes to the other.
-pub(super) fn sockets_and_files_together<V: Venue>(stage: &mut Stage<'_, V>) {
+pub(super) fn sockets_and_files_together<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const ROUNDS: u64 = 40;
     const LEN: usize = 3_000;
-    let sock = stage.connect(Script::Echo);
-    let file = stage.new_file();
+    let sock = fixture.connect(Script::Echo);
+    let file = fixture.new_file();
     for round in 0..ROUNDS {
-        let from = stage.holding(&content(round, LEN)).0;
-        stage.push(Op::WriteAt { file, offset: round * LEN as u64, from, start: 0 });
-        stage.push(Op::Send { sock, bytes: content(round, 500), from: 0 });
-        let into = stage.one_window(500).0;
-        stage.push(Op::Recv { sock, into });
-        stage.push(Op::SyncData { file });
+        let from = fixture.holding(&content(round, LEN)).0;
+        fixture.push(Op::WriteAt { file, offset: round * LEN as u64, from, start: 0 });
+        fixture.push(Op::Send { sock, bytes: content(round, 500), from: 0 });
+        let into = fixture.one_window(500).0;
+        fixture.push(Op::Recv { sock, into });
+        fixture.push(Op::SyncData { file });
         let (mut sent, mut echo, mut took) = (0, Vec::new(), 0);
         for _ in 0..4 {
-            let done = stage.next();
+            let done = fixture.next();
             let n = done.result.unwrap_or_else(|errno| panic!("{:?}: error {errno}", done.op));
             match &done.op {
                 Op::Send { .. } => sent = n,
@@ -367,49 +367,49 @@ pub(super) fn sockets_and_files_together<V: Venue>(stage: &mut Stage<'_, V>) {
             }
         }
         while echo.len() < sent {
-            let more = stage.receive(sock, 500).unwrap();
+            let more = fixture.receive(sock, 500).unwrap();
             assert!(!more.is_empty(), "the echo ended early");
             echo.extend(more);
         }
         assert!(echo == content(round, 500)[..sent], "round {round}: the echo differs");
-        let back = stage.read_all(file, round * LEN as u64, took);
+        let back = fixture.read_all(file, round * LEN as u64, took);
         assert!(took > 0 && back == content(round, LEN)[..took], "round {round}: the file differs");
     }
-    stage.ring.close(sock);
-    stage.ring.close_file(file);
+    fixture.ring.close(sock);
+    fixture.ring.close_file(file);
 }
 
 /// The ring is dropped with reads and writes queued, at work and done; all memory is back, and stays as it is.
-pub(super) fn dropped_over_files_memory_is_left_alone<V: Venue>(venue: &mut V) {
+pub(super) fn dropped_over_files_memory_is_left_alone<V: Harness>(harness: &mut V) {
     const LEN: usize = 100_000;
-    let mut stage = Stage::new(venue, 64);
-    let file = stage.new_file();
-    stage.write_all(file, 0, &content(5, LEN));
+    let mut fixture = Fixture::new(harness, 64);
+    let file = fixture.new_file();
+    fixture.write_all(file, 0, &content(5, LEN));
     let mut fillings = Vec::new();
     for nth in 0..24 {
         let (op, filling) = if nth % 2 == 0 {
-            let (into, filling) = stage.room(LEN);
+            let (into, filling) = fixture.room(LEN);
             (Op::ReadAt { file, offset: 0, into }, filling)
         } else {
-            let (from, filling) = stage.holding(&content(5, LEN));
+            let (from, filling) = fixture.holding(&content(5, LEN));
             (Op::WriteAt { file, offset: 0, from, start: 0 }, filling)
         };
         fillings.push(filling);
-        stage.push(op);
+        fixture.push(op);
         if nth == 12 {
-            stage.look();
+            fixture.look();
         }
     }
-    drop(stage.ring);
+    drop(fixture.ring);
     let mut slots = Vec::new();
     for filling in fillings {
         let mut slot = filling.seal().expect("the dropped ring kept a window");
-        assert!(!slot.is_lent(), "the dropped ring kept a loan");
+        assert!(!slot.is_read_pinned(), "the dropped ring kept a read pin");
         slot[..].fill(0xEE);
         slots.push(slot);
     }
-    stage.venue.rest(fuelrail_base::Duration::from_millis(50));
+    fixture.harness.rest(fuelrail_base::Duration::from_millis(50));
     assert!(slots.iter().all(|slot| slot.iter().all(|b| *b == 0xEE)), "memory was written after the ring was gone");
     drop(slots);
-    all_home(&mut stage.region);
+    all_returned(&mut fixture.region);
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fuelrail_base::{Duration, Instant};
 
-use super::venue::{Script, recital};
+use super::harness::{Script, pattern};
 use crate::ring::sim::{Host, Replies};
 
 /// Real peers on the loopback interface, each a listener with a thread per connection. Threads of connections end when these do, those of
@@ -27,17 +27,17 @@ impl TcpPeers {
         let addr = listener.local_addr().expect("a bound listener has an address");
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                // The peer's trouble is the client's business; a script just ends.
+                // An I/O error ends the script; the client sees its effect.
                 std::thread::spawn(move || drop(play(script, stream)));
             }
         });
         addr
     }
 
-    /// An address where nobody listens.
+    /// An address without a listener.
     #[must_use]
-    pub fn nobody() -> SocketAddr {
-        // The first port is nobody's, and unlike one that was free a moment ago it is never given to anybody.
+    pub fn closed_addr() -> SocketAddr {
+        // Port 1 has no listener, and unlike a port that was free a moment ago it is never assigned.
         SocketAddr::from(([127, 0, 0, 1], 1))
     }
 }
@@ -53,10 +53,10 @@ fn play(script: Script, mut stream: TcpStream) -> std::io::Result<()> {
             }
             stream.write_all(&buffer[..n])?;
         },
-        Script::Recite { seed, len, chunk, pause } => {
+        Script::Pattern { seed, len, chunk, pause } => {
             stream.read_exact(&mut buffer[..1])?;
             std::thread::sleep(pause);
-            let bytes: Vec<u8> = (0..len).map(|i| recital(seed, i)).collect();
+            let bytes: Vec<u8> = (0..len).map(|i| pattern(seed, i)).collect();
             for part in bytes.chunks(chunk) {
                 stream.write_all(part)?;
             }
@@ -105,16 +105,16 @@ impl ScriptedHost {
         SocketAddr::from(([127, 0, 0, 2], port))
     }
 
-    /// An address where nobody listens.
+    /// An address without a listener.
     #[must_use]
-    pub fn nobody() -> SocketAddr {
+    pub fn closed_addr() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 9))
     }
 }
 
 impl Host for ScriptedHost {
     fn connect(&mut self, conn: u64, addr: SocketAddr, _now: Instant) -> (Duration, Result<(), i32>) {
-        if addr == ScriptedHost::nobody() {
+        if addr == ScriptedHost::closed_addr() {
             return (self.latency, Err(libc::ECONNREFUSED));
         }
         let script = SCRIPTS.with_borrow(|scripts| scripts[usize::from(addr.port())]);
@@ -127,15 +127,15 @@ impl Host for ScriptedHost {
         let first = !core::mem::replace(begun, true);
         match *script {
             Script::Echo => out.send(self.latency, bytes.to_vec()),
-            Script::Recite { seed, len, chunk, pause } if first => {
-                let recited: Vec<u8> = (0..len).map(|i| recital(seed, i)).collect();
-                for part in recited.chunks(chunk) {
+            Script::Pattern { seed, len, chunk, pause } if first => {
+                let bytes: Vec<u8> = (0..len).map(|i| pattern(seed, i)).collect();
+                for part in bytes.chunks(chunk) {
                     out.send(self.latency + pause, part.to_vec());
                 }
                 out.finish(self.latency + pause);
             }
             Script::Reset if first => out.reset(self.latency),
-            Script::Recite { .. } | Script::Silent | Script::Reset => {}
+            Script::Pattern { .. } | Script::Silent | Script::Reset => {}
         }
     }
 

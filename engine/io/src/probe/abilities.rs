@@ -1,11 +1,11 @@
-//! What this kernel's io_uring can do, found out by opening small rings and asking.
+//! Abilities of this kernel's io_uring, found by opening small rings.
 
 use fuelrail_base::Result;
 
 use super::finding::Finding;
 use crate::ring::uring::{Mode, refusal};
 
-/// Asks the kernel, on small rings that are closed again: a line for each ability.
+/// Probes the kernel with small rings that are closed again: a line for each ability.
 ///
 /// # Errors
 /// `Environment` with cause and cure when there is no io_uring for this process.

@@ -1,6 +1,6 @@
-//! The disk under a folder: what it is, and whether it can be read past the page cache.
+//! The disk under a folder: its kind, and whether it supports direct access.
 //!
-//! Leaves nothing behind: the file it tries has no name.
+//! Leaves no file: the one it tries has no name.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::finding::Finding;
 
-/// Looks at the disk under `folder`, described below `root`.
+/// Probes the disk under `folder`, described below `root`.
 pub(super) fn disk(root: &Path, folder: &Path) -> Finding {
     let Ok(facts) = fs::metadata(folder) else {
         let cure = "name the folder that will hold the spill cache";
@@ -18,22 +18,22 @@ pub(super) fn disk(root: &Path, folder: &Path) -> Finding {
     described(root, folder, &format!("{major}:{minor}"), try_direct(folder))
 }
 
-/// The block device of this number; `direct`: whether files can be opened past the page cache, the error number when not, `None` when
-/// it could not be tried.
+/// The block device of this number; `direct`: whether files can be opened with `O_DIRECT`, the error number when not, `None` when it
+/// could not be tried.
 fn described(root: &Path, folder: &Path, number: &str, direct: Option<Result<(), i32>>) -> Finding {
     let (name, place) = ("disk", folder.display());
     let block = fs::canonicalize(root.join("sys/dev/block").join(number)).unwrap_or_default();
     let Some(device) = block.file_name().and_then(|device| device.to_str()) else {
         return Finding::degraded(
             name,
-            format!("{place} is on no disk of this machine (memory, network or stacked file system)"),
+            format!("{place} is not on a local disk (memory, network or stacked file system)"),
             "put the spill cache on a local NVMe disk",
         );
     };
     // A partition has no queue of its own: its disk is the folder above.
     let queue = block.join(if block.join("queue").is_dir() { "queue" } else { "../queue" });
     let read = |file: &str| fs::read_to_string(queue.join(file)).map_or(String::new(), |text| text.trim().to_owned());
-    // Disks of virtual machines say they rotate, whatever is behind them.
+    // Disks of virtual machines always report that they rotate.
     let rotates = read("rotational") == "1" && !device.starts_with("vd") && !device.starts_with("xvd");
     let kind = if rotates { "rotational" } else { "not rotational" };
     let poll = if read("io_poll") == "1" { "poll queues" } else { "no poll queues" };
@@ -45,7 +45,7 @@ fn described(root: &Path, folder: &Path, number: &str, direct: Option<Result<(),
             let cure = "spilling through the page cache costs a copy and its memory: use ext4 or xfs";
             Finding::degraded(name, value(&format!("O_DIRECT refused ({error})")), cure)
         }
-        _ if rotates => Finding::degraded(name, value("O_DIRECT"), "random reads of blocks want an NVMe disk"),
+        _ if rotates => Finding::degraded(name, value("O_DIRECT"), "random reads are slow on it: use an NVMe disk"),
         Some(Ok(())) => Finding::good(name, value("O_DIRECT")),
         None => Finding::degraded(name, value("O_DIRECT not tried"), "name a folder that can be written to"),
     }

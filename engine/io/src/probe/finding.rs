@@ -1,8 +1,8 @@
-//! One line of what `fuelrail doctor` prints: what was looked at, what was found, how good that is, and the cure.
+//! One line of `fuelrail doctor`: what was probed, the value, its grade, and the cure.
 
 use core::fmt;
 
-/// How good a finding is.
+/// The grade of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Grade {
     /// As good as it gets.
@@ -16,11 +16,11 @@ pub enum Grade {
 /// One line of the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was probed.
     pub name: String,
     /// What was found.
     pub value: String,
-    /// How good that is.
+    /// Its grade.
     pub grade: Grade,
     /// What to do, unless it is good.
     pub cure: Option<String>,

@@ -1,4 +1,4 @@
-//! The rest of the machine: GPUs and their driver, the clock, what confines this process, and whose cloud it is in.
+//! The rest of the machine: GPUs and their driver, the clock, limits of this process, and the cloud.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::finding::Finding;
 use crate::cgroup;
 use crate::topology::Topology;
 
-/// NVIDIA GPUs, and what is there to use them.
+/// NVIDIA GPUs, their driver and its library.
 pub(super) fn gpu(root: &Path) -> Finding {
     let pci = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
     let is_card = |folder: &Path| {
@@ -24,7 +24,7 @@ pub(super) fn gpu(root: &Path) -> Finding {
     let driver = version.as_deref().and_then(|text| text.lines().next());
     let driver = driver.map(|line| line.trim_start_matches("NVRM version:").trim());
     let cards = pci.filter(|entry| is_card(&entry.path())).count();
-    // What another machine's linker would say is not known.
+    // The linker of another machine cannot be tried.
     let loads = (root == Path::new("/")).then(loads_cuda);
     gpu_line(cards, devices.count(), driver, loads)
 }
@@ -52,7 +52,7 @@ fn gpu_line(cards: usize, devices: usize, driver: Option<&str>, loads: Option<bo
     }
 }
 
-/// Whether the dynamic linker finds the driver's library: what the CUDA side of the engine will ask it for.
+/// Whether the dynamic linker finds the driver's library, as the crate `cuda` will load it.
 fn loads_cuda() -> bool {
     // SAFETY: the name is a constant C string. Loading runs the initialisers of the driver's own library, which touch no
     // memory of ours; it is not called, and stays loaded when it was loaded before.
@@ -62,13 +62,13 @@ fn loads_cuda() -> bool {
     }
 }
 
-/// Who confines this process, the clock the kernel reads time from, and whether firmware or hypervisor say that this is EC2.
+/// The seccomp filter, the clock source, the processor quota, and whether firmware or hypervisor report EC2.
 pub(super) fn confinement(root: &Path, topology: &Topology) -> Vec<Finding> {
     let line = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
     let status = line("proc/self/status").unwrap_or_default();
     let filtered = status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
     let clock = line("sys/devices/system/clocksource/clocksource0/current_clocksource");
-    let clock = clock.as_deref().unwrap_or("not told");
+    let clock = clock.as_deref().unwrap_or("unknown");
     let cure = "reading the clock costs a system call or more: boot with clocksource=tsc (xen: kvm-clock or tsc)";
     let mut findings = vec![
         Finding::good("seccomp filter", if filtered { "on" } else { "none" }),
@@ -83,7 +83,8 @@ pub(super) fn confinement(root: &Path, topology: &Topology) -> Vec<Finding> {
     let dmi = ["sys_vendor", "board_vendor", "product_uuid"].map(|file| line(&format!("sys/class/dmi/id/{file}")));
     let is_ec2 = |text: &String| text == "Amazon EC2" || text.to_ascii_lowercase().starts_with("ec2");
     if dmi.into_iter().chain([line("sys/hypervisor/uuid")]).flatten().any(|text| is_ec2(&text)) {
-        findings.push(Finding::good("instance metadata", "Amazon EC2; not asked (fuelrail doctor --imds asks it)"));
+        findings
+            .push(Finding::good("instance metadata", "Amazon EC2; not queried (fuelrail doctor --imds queries it)"));
     }
     findings
 }
@@ -95,14 +96,14 @@ fn quota(root: &Path, topology: &Topology) -> Finding {
     match throttled(root) {
         Some((stopped, periods)) if stopped > 0 => Finding::degraded(
             name,
-            format!("{value}; stopped in {stopped} of {periods} periods"),
-            "a stopped shard holds its batches up: raise the limit (cpu.max, resources.limits.cpu), or run fewer shards",
+            format!("{value}; throttled in {stopped} of {periods} periods"),
+            "a throttled shard delays its batches: raise the limit (cpu.max, resources.limits.cpu), or run fewer shards",
         ),
         _ => Finding::good(name, value),
     }
 }
 
-/// Times the cgroup's quota has stopped this process or its siblings, of so many periods: from the innermost that counts.
+/// Periods in which the cgroup's quota throttled this process or its siblings, and all periods: from the innermost cgroup that counts them.
 fn throttled(root: &Path) -> Option<(u64, u64)> {
     let stats = cgroup::folders(root, "cpu").into_iter().map(|folder| fs::read_to_string(folder.join("cpu.stat")));
     stats.flatten().find_map(|text| {
@@ -149,7 +150,7 @@ mod tests {
         let named = |name: &str| lines.iter().find(|line| line.name == name).unwrap();
         assert_eq!(named("seccomp filter").value, "on");
         assert!(named("clock source").value == "hpet" && named("clock source").cure.is_some());
-        assert!(named("cgroup processor quota").value.contains("stopped in 7 of 40"), "{lines:?}");
+        assert!(named("cgroup processor quota").value.contains("throttled in 7 of 40"), "{lines:?}");
         assert!(named("instance metadata").value.contains("--imds"));
         let silent = Tree::new("silent-host", &[]);
         let lines = confinement(silent.root(), &Topology::under(silent.root(), &[0]));

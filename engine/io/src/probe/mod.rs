@@ -1,7 +1,7 @@
-//! What this machine can do for the engine, with cause and cure for all it cannot. Everything `fuelrail doctor` prints.
+//! Probes of this machine, with cause and cure for everything it lacks. Everything `fuelrail doctor` prints.
 //!
-//! Files are read below a root folder, so that tests can build a machine of their own; what only a system call tells is
-//! asked of this one. Changes nothing and talks to nobody.
+//! Files are read below a root folder, so that tests can build a machine of their own; what only a system call reports is
+//! read from this one. Changes nothing and sends nothing over the network.
 
 mod abilities;
 mod disk;
@@ -37,14 +37,14 @@ impl Default for ProbeConfig {
     }
 }
 
-/// What was found: what programs decide by, and the lines for people.
+/// The results: values for programs, and lines for people.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
     /// Whether there is io_uring, or why not and what to do (`Environment`).
     pub io_uring: Result<()>,
     /// Limit on locked memory, bytes; `None` when there is none.
     pub memlock_bytes: Option<u64>,
-    /// What a loader takes when it is not told.
+    /// The budget of a loader without a setting for it.
     pub default_budget: Budget,
     /// Cores, NUMA nodes and the cgroup's processor quota.
     pub topology: Topology,
@@ -53,13 +53,13 @@ pub struct Probe {
     findings: Vec<Finding>,
 }
 
-/// Looks at this machine. Opens and closes small rings; changes nothing.
+/// Probes this machine. Opens and closes small rings; changes nothing.
 #[must_use]
 pub fn probe() -> Probe {
     probe_under(&ProbeConfig::default())
 }
 
-/// Looks where it is told to.
+/// Probes the machine that `config` describes.
 #[must_use]
 pub fn probe_under(config: &ProbeConfig) -> Probe {
     let root = config.root.as_path();

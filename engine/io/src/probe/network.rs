@@ -1,7 +1,6 @@
-//! The network cards: speed, MTU, driver, queues, receive ring, and whether one could receive without a copy.
+//! The network cards: speed, MTU, driver, queues and receive ring.
 //!
-//! Reads `/sys/class/net` below a root folder; what only the kernel knows (ring sizes, steering) is asked when that root is
-//! this machine's. Changes nothing.
+//! Reads `/sys/class/net` below a root folder; ring sizes come from the kernel when that root is this machine's. Changes nothing.
 
 use std::fs;
 use std::mem;
@@ -17,7 +16,7 @@ pub struct Nic {
     pub name: String,
     /// Its driver.
     pub driver: Option<String>,
-    /// Its speed as the driver tells it, Mbit/s; virtual cards often do not.
+    /// Its speed as the driver reports it, Mbit/s; virtual cards often report none.
     pub speed_mbit_per_s: Option<u64>,
     /// Largest packet, bytes.
     pub mtu: u64,
@@ -59,7 +58,7 @@ fn nic(root: &Path, folder: &Path) -> Option<Nic> {
     })
 }
 
-/// Asks the card's driver for its receive ring. `None` when it does not answer.
+/// Reads the card's receive ring from its driver. `None` when it reports none.
 fn receive_ring(interface: &str) -> Option<(u32, u32)> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     const GET_RING: u32 = 0x10;
@@ -74,7 +73,7 @@ fn receive_ring(interface: &str) -> Option<(u32, u32)> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the kernel reads the name and writes the answer, of the size its question implies, to `words`; both live until
+    // SAFETY: the kernel reads the name and writes the result, of the size of `ethtool_ringparam`, to `words`; both live until
     // after the call.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
     (rc == 0).then_some((words[5], words[1]))
@@ -97,9 +96,9 @@ fn card(nic: &Nic) -> Finding {
     let speed = match nic.speed_mbit_per_s {
         Some(mbit) if mbit >= 1000 => format!("{} Gbit/s", mbit as f64 / 1000.0),
         Some(mbit) => format!("{mbit} Mbit/s"),
-        None => "speed not told".to_owned(),
+        None => "speed unknown".to_owned(),
     };
-    let driver = nic.driver.as_deref().unwrap_or("driver not told");
+    let driver = nic.driver.as_deref().unwrap_or("driver unknown");
     let ring = nic.receive_ring.map_or(String::new(), |(now, most)| format!(", receive ring {now} of {most}"));
     let value = format!("{driver}, {speed}, MTU {}, {} receive queue(s){ring}", nic.mtu, nic.receive_queues);
     match nic.receive_ring {

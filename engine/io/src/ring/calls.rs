@@ -1,25 +1,25 @@
-//! Operations as system calls that do not wait. Owns nothing.
+//! Operations as system calls that do not block. Owns nothing.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::Op;
+use super::msghdr::MsghdrTable;
 use super::opening::last_errno;
-use super::wires::Wires;
 use crate::scatter::TRANSFER_BYTES_MAX;
 
-/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `wires`, of which
+/// Tries a socket operation once: a count, or a negative error number; `-EAGAIN` when the socket is not ready. `msghdrs`, of which
 /// no entry is in use, describes it to the kernel during the call.
-pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
+pub(super) fn on_socket(op: &mut Op, fd: RawFd, msghdrs: &mut MsghdrTable) -> i32 {
     let n = match op {
         Op::Connect { addr, .. } => {
-            let (addr, len) = wires.address(0, addr);
-            // SAFETY: the kernel reads the address, which `wires` keeps until the next description.
+            let (addr, len) = msghdrs.address(0, addr);
+            // SAFETY: the kernel reads the address, which `msghdrs` keeps until the next description.
             let rc = unsafe { libc::connect(fd, addr, len) };
             return match rc {
                 0 => 0,
                 _ => match last_errno() {
-                    // Asked again when the socket became ready: this is how it says that it has succeeded.
+                    // The result of a second call after a successful connect.
                     libc::EISCONN => 0,
                     libc::EINPROGRESS | libc::EALREADY | libc::EINTR => -libc::EAGAIN,
                     errno => -errno,
@@ -33,9 +33,9 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
             unsafe { libc::send(fd, rest.as_ptr().cast(), len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
         }
         Op::Recv { into, .. } if into.pieces() > 1 => {
-            let header = wires.receive(0, into.targets());
+            let header = msghdrs.receive(0, into.targets());
             // SAFETY: the kernel writes into the pieces, which the borrowed operation owns, and into the header, which
-            // `wires` keeps until the next description.
+            // `msghdrs` keeps until the next description.
             unsafe { libc::recvmsg(fd, header, libc::MSG_DONTWAIT) }
         }
         Op::Recv { into, .. } => {
@@ -48,7 +48,7 @@ pub(super) fn on_socket(op: &mut Op, fd: RawFd, wires: &mut Wires) -> i32 {
     outcome(n)
 }
 
-/// Does a file operation, however long it takes: a count, or a negative error number.
+/// Does a file operation, which may block: a count, or a negative error number.
 pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
     let fd = file.map_or(-1, AsRawFd::as_raw_fd);
     loop {
@@ -61,7 +61,7 @@ pub(super) fn on_file(op: &mut Op, file: Option<&File>) -> i32 {
             Op::WriteAt { offset, from, start, .. } => {
                 let rest = &from.bytes()[*start..];
                 let len = rest.len().min(TRANSFER_BYTES_MAX);
-                // SAFETY: the kernel reads `rest`, which is lent to the borrowed operation.
+                // SAFETY: the kernel reads `rest`, which the borrowed operation has a read pin on.
                 unsafe { libc::pwrite(fd, rest.as_ptr().cast(), len, *offset as libc::off_t) }
             }
             Op::SyncData { .. } => {

@@ -1,4 +1,4 @@
-//! Which back-end: what the user asks for, what this build has, and what this machine allows. Decided once at start.
+//! The choice of the back-end: by the user's setting, this build and this machine. Made once at start.
 
 use core::fmt;
 use core::str::FromStr;
@@ -54,10 +54,10 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What a user asks for.
+/// The back-end a user requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum RingChoice {
-    /// `uring` where the machine allows it, else `poll`, and a line that says why.
+    /// `uring` where the machine allows it, else `poll`, with a notice that says why.
     #[default]
     Auto,
     /// This one, or an error.
@@ -99,10 +99,10 @@ impl FromStr for RingChoice {
 }
 
 impl RingChoice {
-    /// The back-end to use here, and what the user must be told of it.
+    /// The back-end to use here, and a notice for the user.
     ///
     /// # Errors
-    /// `Environment`, with cause and cure, when `uring` itself was asked for and is refused.
+    /// `Environment`, with cause and cure, when `uring` itself was requested and is refused.
     pub fn settle(self) -> Result<(Backend, Option<String>)> {
         match self {
             RingChoice::Only(Backend::Uring) => try_uring().map(|()| (Backend::Uring, None)),
@@ -118,7 +118,7 @@ impl RingChoice {
     }
 }
 
-/// Opens a small ring and enters it once: a filter may allow the one and refuse the other.
+/// Opens a small ring and enters it once: a seccomp filter may allow the one and refuse the other.
 fn try_uring() -> Result<()> {
     let mut ring = UringRing::new(&UringConfig { entries: 4, sockets: 1, ..UringConfig::default() })?;
     let now = ring.now();

@@ -18,12 +18,12 @@ use crate::volume::preallocate;
 pub struct FileOptions {
     /// For writing, too.
     pub write: bool,
-    /// Made, readable by its owner alone, when there is none.
+    /// Created, readable by its owner alone, when there is none.
     pub create: bool,
-    /// Around the page cache (`O_DIRECT`): offsets, lengths and addresses are multiples of the device's block (512 or
+    /// Bypassing the page cache (`O_DIRECT`): offsets, lengths and addresses are multiples of the device's block (512 or
     /// 4096 bytes), or the operation fails with `EINVAL`.
     pub direct: bool,
-    /// Made at least so many bytes long, with the room on the disk taken at once: a write into them cannot run out of it.
+    /// Extended to at least so many bytes, with the disk space allocated at once: a write into them cannot run out of it.
     pub len: Option<u64>,
 }
 
@@ -31,29 +31,32 @@ impl FileOptions {
     /// Checks that the options go together.
     ///
     /// # Errors
-    /// `Usage` for a file that is to be made or preallocated, yet not written.
+    /// `Usage` for a file that is to be created or preallocated, but not written.
     pub fn validate(&self) -> Result<()> {
         if (self.create || self.len.is_some()) && !self.write {
-            return Err(Error::new(Kind::Usage, "a file is made or preallocated only when it is opened for writing"));
+            return Err(Error::new(
+                Kind::Usage,
+                "a file is created or preallocated only when it is opened for writing",
+            ));
         }
         Ok(())
     }
 }
 
-/// What tells one content of a file from another: the file it is, its length, and when it was last written to.
+/// Identifies one content of a file: its inode, its length, and when it was last written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileMark {
-    /// Its number on its file system.
+    /// Its inode number.
     pub inode: u64,
     /// Its length, bytes.
     pub len: u64,
-    /// When it was last written to, ns since 1970. As fine as the kernel's clock of files, which is a few milliseconds: what is written
-    /// twice within one tick, with the same length, is not told apart.
+    /// When it was last written, ns since 1970. The kernel's clock of files ticks every few milliseconds: two writes within one
+    /// tick that leave the same length have the same mark.
     pub modified_ns: u64,
 }
 
 impl FileMark {
-    /// Of what a path leads to.
+    /// Of a file by its metadata.
     #[must_use]
     pub fn of(facts: &Metadata) -> FileMark {
         let modified_ns = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
@@ -61,8 +64,8 @@ impl FileMark {
     }
 }
 
-/// As an entity tag: 32 hexadecimal digits in quotes, like an MD5. When it was written to, then which file it is, then its length, the
-/// latter two by their lower halves.
+/// As an entity tag: 32 hexadecimal digits in quotes, like an MD5: the time of the last write, then the lower halves of inode and
+/// length.
 impl fmt::Display for FileMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{:016x}{:08x}{:08x}\"", self.modified_ns, self.inode as u32, self.len as u32)
@@ -102,19 +105,19 @@ pub(super) fn open_file(directory: Option<&OwnDirectory>, path: &Path, options: 
     Ok(file.into())
 }
 
-/// What an operation that opens or examines a file says to whoever asked for it.
+/// The error of an operation that opens or examines a file.
 #[must_use]
 pub fn open_refusal(path: &Path, errno: i32) -> Error {
     refusal(path, &FileOptions::default(), errno)
 }
 
-/// What is said of a folder, a pipe, a socket or a device in a file's place.
+/// The error for a folder, a pipe, a socket or a device in a file's place.
 #[must_use]
 pub fn not_regular(path: &Path) -> Error {
     Error::new(Kind::File, format!("{} is not a regular file", path.display())).with_hint("move it away")
 }
 
-/// Opens a regular file for reading, done before it returns; a pipe in its place is not waited for.
+/// Opens a regular file for reading, synchronously; does not wait for a pipe in its place.
 ///
 /// # Errors
 /// As [`open_refusal`] and [`not_regular`].
@@ -130,17 +133,17 @@ fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
             Kind::File,
             "its file system offers no direct access (O_DIRECT): use ext4, XFS or btrfs, or open it without",
         ),
-        libc::ENOENT if options.create => (Kind::File, "make its directory first"),
+        libc::ENOENT if options.create => (Kind::File, "create its directory first"),
         libc::ENOENT => (Kind::NotFound, "check the path"),
-        libc::EACCES | libc::EPERM if !options.write => (Kind::Denied, "give this user the right to it"),
-        libc::EACCES | libc::EPERM | libc::EROFS => (Kind::File, "choose a place this user may use"),
+        libc::EACCES | libc::EPERM if !options.write => (Kind::Denied, "give this user permission to read it"),
+        libc::EACCES | libc::EPERM | libc::EROFS => (Kind::File, "use a path this user may write to"),
         libc::ENOSPC | libc::EDQUOT => (Kind::File, "free some space, or use another disk"),
         _ => (Kind::File, "use another file"),
     };
     Error::from_errno(kind, &doing, errno).with_hint(cure)
 }
 
-/// What a ring says when its table of files is full.
+/// The error when the ring's table of files is full.
 pub(super) fn files_open() -> Error {
     Error::new(Kind::Budget, "all files of this ring are open").with_hint("close some first, or keep more in one file")
 }
@@ -159,7 +162,7 @@ mod tests {
             (direct, libc::EINVAL, Kind::File, "O_DIRECT"),
             (create, libc::ENOENT, Kind::File, "directory"),
             (FileOptions::default(), libc::ENOENT, Kind::NotFound, "check the path"),
-            (FileOptions::default(), libc::EACCES, Kind::Denied, "the right to it"),
+            (FileOptions::default(), libc::EACCES, Kind::Denied, "permission to read"),
             (FileOptions::default(), libc::EMFILE, Kind::Environment, "ulimit -n"),
             (create, libc::EROFS, Kind::File, "this user"),
         ] {
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_disk_is_refused_aloud() {
+    fn more_than_a_disk_is_refused_with_a_hint() {
         let path = std::env::temp_dir().join(format!("fuelrail-file-{}", std::process::id()));
         let options = FileOptions { write: true, create: true, len: Some(1 << 62), ..FileOptions::default() };
         let refused = open_file(None, &path, &options);

@@ -1,6 +1,6 @@
-//! What the back-ends on a real kernel have in common: how they are waited in, closed, forked and dropped.
+//! The common part of the back-ends on a real kernel: waiting, closing, forks and dropping.
 //!
-//! Owns the back-end, and with it all memory the kernel may touch: it is given up when the kernel owns nothing of it, or never.
+//! Owns the back-end, and with it all memory the kernel may touch: it is freed when the kernel uses none of it, or leaked.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -10,8 +10,8 @@ use std::path::Path;
 
 use fuelrail_base::{Duration, Instant, Result};
 
-use super::desk::Desk;
 use super::file::{FileOptions, files_open, open_file};
+use super::op_table::OpTable;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
@@ -20,10 +20,10 @@ use crate::directory::OwnDirectory;
 use crate::fork::ForkGuard;
 use crate::wake::Waker;
 
-/// How long a dropped ring waits for the kernel to give its operations back.
+/// How long a dropped ring waits for its operations to complete.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// One way to the kernel. Never called in a forked child. Dropped only when none of its operations is out.
+/// A way to the kernel. Never called in a forked child. Dropped only when none of its operations is in flight.
 pub trait Backend {
     /// What it keeps per socket or file.
     type Held: From<OwnedFd>;
@@ -32,11 +32,11 @@ pub trait Backend {
     /// Which sockets it works with.
     const BLOCKING: Blocking;
 
-    fn desk(&self) -> &Desk<Self::Held>;
+    fn ops(&self) -> &OpTable<Self::Held>;
 
-    fn desk_mut(&mut self) -> &mut Desk<Self::Held>;
+    fn ops_mut(&mut self) -> &mut OpTable<Self::Held>;
 
-    /// What it keeps of a file, which was opened, made and checked as the other arguments say.
+    /// What it keeps of a file, which was opened, created and checked as the other arguments say.
     fn hold_file(
         &mut self,
         fd: OwnedFd,
@@ -47,7 +47,7 @@ pub trait Backend {
         Ok(fd.into())
     }
 
-    /// A socket or file has its place in the table; a refusal takes it out again.
+    /// Called when a socket or file has its place in the table; an error removes it again.
     fn taken_in(&mut self, _id: Name) -> Result<()> {
         Ok(())
     }
@@ -55,7 +55,7 @@ pub trait Backend {
     /// Closes what had this place in the table; no operation is on it.
     fn end(&mut self, index: u32, held: Self::Held);
 
-    /// Whether there is what this operation needs besides room in the table.
+    /// Whether the back-end has the resources for this operation, besides room in the table.
     fn admits(&mut self, _op: &Op) -> bool {
         true
     }
@@ -63,25 +63,25 @@ pub trait Backend {
     /// Queues an operation that was just registered.
     fn start(&mut self, name: Name);
 
-    /// Asks for an operation back that is marked as cancelled; perhaps not for the first time.
-    fn ask_back(&mut self, name: Name);
+    /// Requests the cancellation of an operation that is marked as cancelled; may be called again for the same one.
+    fn request_cancel(&mut self, name: Name);
 
-    /// Hands over what is queued, where that can be done without waiting.
+    /// Submits what is queued, where that needs no waiting.
     fn submit(&mut self) {}
 
-    /// Hands over the rest, and looks at what came back; sleeps until something did when `sleep`, at most for `limit`.
+    /// Submits the rest and looks for completions; with `sleep` sleeps until there is one, at most for `limit`.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()>;
 
-    /// Takes in what came back by other ways than the one slept in. Wakes are forgotten before this.
+    /// Reaps completions that arrive by other ways than the one slept in. Wakes are cleared before this.
     fn reap(&mut self) {}
 
-    /// With no operation out, whether nothing else is with the kernel, either; asks for it back.
+    /// With no operation in flight: whether the kernel has no other request of this back-end; cancels those it has.
     fn is_quiet(&mut self) -> bool {
         true
     }
 }
 
-/// Kernel abilities in use, and what was wanted and not given, with cause and cure.
+/// Kernel abilities in use, and those that were refused, with cause and cure.
 #[derive(Default)]
 pub(super) struct Abilities {
     pub(super) used: Vec<&'static str>,
@@ -89,7 +89,7 @@ pub(super) struct Abilities {
 }
 
 impl Abilities {
-    /// Whether this was given; otherwise why not.
+    /// Notes an ability as in use, or why it was refused. Whether it is in use.
     pub(super) fn note(&mut self, what: &'static str, given: Result<(), String>) -> bool {
         match given {
             Ok(()) => self.used.push(what),
@@ -120,33 +120,33 @@ impl<B: Backend> KernelRing<B> {
 
     fn take_in(&mut self, held: B::Held, is_file: bool) -> Result<Name> {
         let full = |_| if is_file { files_open() } else { sockets_open() };
-        let id = self.backend.desk_mut().take_in(held, is_file).map_err(full)?;
-        self.backend.taken_in(id).inspect_err(|_| drop(self.backend.desk_mut().discard(id)))?;
+        let id = self.backend.ops_mut().take_in(held, is_file).map_err(full)?;
+        self.backend.taken_in(id).inspect_err(|_| drop(self.backend.ops_mut().discard(id)))?;
         Ok(id)
     }
 
-    fn ask_back(&mut self, name: Name) {
-        if self.backend.desk_mut().mark_cancelled(name) {
-            self.backend.ask_back(name);
+    fn request_cancel(&mut self, name: Name) {
+        if self.backend.ops_mut().mark_cancelled(name) {
+            self.backend.request_cancel(name);
         }
     }
 
     /// Closes a socket or a file; in a forked child it stays open, because the parent's may be registered under it.
     fn put_away(&mut self, id: Name) {
         if self.guard.holds() {
-            self.backend.desk_mut().close(id).into_iter().for_each(|name| self.ask_back(name));
+            self.backend.ops_mut().close(id).into_iter().for_each(|name| self.request_cancel(name));
             self.close_idle();
         }
     }
 
     fn close_idle(&mut self) {
-        while let Some((index, held)) = self.backend.desk_mut().take_closable() {
+        while let Some((index, held)) = self.backend.ops_mut().take_closable() {
             self.backend.end(index, held);
         }
     }
 
     /// Enters the back-end, and with `may_sleep` sleeps until a completion or a wake, at most for `limit`.
-    fn turn(&mut self, may_sleep: bool, limit: Option<Duration>) -> Result<()> {
+    fn enter_and_reap(&mut self, may_sleep: bool, limit: Option<Duration>) -> Result<()> {
         let sleep = may_sleep && self.waker.arm();
         let outcome = self.backend.enter(sleep, limit);
         if may_sleep {
@@ -156,17 +156,17 @@ impl<B: Backend> KernelRing<B> {
         outcome
     }
 
-    /// Cancels everything and waits until the kernel owns nothing, within limits. Returns whether it does.
+    /// Cancels everything and waits, within a limit, until no operation is in flight. Returns whether none is.
     fn drain(&mut self) -> bool {
         let deadline = monotonic_now().after(DRAIN_PATIENCE);
         loop {
-            let out = self.backend.desk().out(|_| true);
+            let out = self.backend.ops().out(|_| true);
             if out.is_empty() && self.backend.is_quiet() {
                 return true;
             }
-            out.into_iter().for_each(|name| self.ask_back(name));
+            out.into_iter().for_each(|name| self.request_cancel(name));
             self.backend.submit();
-            if monotonic_now() > deadline || self.turn(true, Some(Duration::from_millis(50))).is_err() {
+            if monotonic_now() > deadline || self.enter_and_reap(true, Some(Duration::from_millis(50))).is_err() {
                 return false;
             }
         }
@@ -190,7 +190,7 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn open_in(&mut self, directory: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.guard.check()?;
-        if !self.backend.desk_mut().has_place_for_file() {
+        if !self.backend.ops_mut().has_place_for_file() {
             return Err(files_open());
         }
         let fd = open_file(directory, path, options)?;
@@ -207,9 +207,9 @@ impl<B: Backend> Ring for KernelRing<B> {
         if !self.backend.admits(&op) {
             return Err(Full(op));
         }
-        let (name, flies) = self.backend.desk_mut().book(op, token)?;
-        // What a forked child queues would be submitted by the parent.
-        if flies && self.guard.holds() {
+        let (name, submits) = self.backend.ops_mut().register(op, token)?;
+        // The parent would submit what a forked child queues.
+        if submits && self.guard.holds() {
             self.backend.start(name);
         }
         Ok(name.into())
@@ -217,28 +217,28 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn cancel(&mut self, op: OpId) {
         if self.guard.holds() {
-            self.ask_back(op.into());
+            self.request_cancel(op.into());
         }
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
         self.guard.check()?;
         let now = monotonic_now();
-        self.backend.desk_mut().submitting(now);
+        self.backend.ops_mut().submitting(now);
         self.backend.submit();
         let limit = until.map(|until| until.since(now));
-        let may_sleep = !self.backend.desk_mut().has_ready() && limit != Some(Duration::ZERO);
-        let outcome = self.turn(may_sleep, limit);
+        let may_sleep = !self.backend.ops_mut().has_ready() && limit != Some(Duration::ZERO);
+        let outcome = self.enter_and_reap(may_sleep, limit);
         self.close_idle();
         outcome
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.backend.desk_mut().pop()
+        self.backend.ops_mut().pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.backend.desk().in_flight
+        self.backend.ops().in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -250,23 +250,23 @@ impl<B: Backend> Ring for KernelRing<B> {
             backend: B::NAME,
             abilities: self.abilities.used.clone(),
             refusals: self.abilities.refusals.clone(),
-            counts: self.backend.desk().counts,
+            counts: self.backend.ops().counts,
         }
     }
 }
 
 impl<B: Backend> Drop for KernelRing<B> {
     fn drop(&mut self) {
-        // In a forked child the kernel works for the parent's memory: even taking the back-end apart would disturb it.
+        // In a forked child the kernel still works for the parent: even dropping the back-end would disturb it.
         if !self.guard.holds() {
             return;
         }
         if self.drain() {
-            // SAFETY: no operation is out, so nothing the kernel may write to is freed here; it is not used after this.
+            // SAFETY: no operation is in flight, so nothing the kernel may write to is freed here; it is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.backend) };
         } else {
             tracing::warn!(
-                "ring {}: {} operations did not come back within {DRAIN_PATIENCE:?}; their memory is leaked, because the \
+                "ring {}: {} operations did not complete within {DRAIN_PATIENCE:?}; their memory is leaked, because the \
                  kernel may still write to it",
                 B::NAME,
                 self.in_flight()

@@ -14,18 +14,17 @@ use self::table::Name;
 pub use self::table::{FileId, OpId, SockId};
 use crate::directory::OwnDirectory;
 use crate::scatter::Scatter;
-use crate::slot::{Lent, Window};
+use crate::slot::{ReadPin, Window};
 use crate::wake::Waker;
 
-#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
-mod bells;
 mod calls;
 pub(crate) mod choice;
-mod desk;
 pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
 mod kernel;
+mod msghdr;
+mod op_table;
 pub(crate) mod opening;
 pub(crate) mod poll;
 mod requests;
@@ -35,9 +34,10 @@ mod table;
 #[cfg(feature = "tokio-uring")]
 pub(crate) mod tokio_uring;
 pub(crate) mod uring;
-mod wires;
+#[cfg(any(feature = "tokio-uring", feature = "glommio"))]
+mod wake_bridge;
 
-/// What the kernel is asked to do, with everything it needs for it.
+/// An operation for the kernel, with everything it needs.
 #[derive(Debug)]
 pub enum Op {
     /// Connects the socket. Result: zero.
@@ -47,7 +47,7 @@ pub enum Op {
         /// The peer.
         addr: SocketAddr,
     },
-    /// Sends `bytes[from..]`. Result: how many were taken, at least one; the rest is for another operation.
+    /// Sends `bytes[from..]`. Result: bytes taken, at least one; the rest is for another operation.
     Send {
         /// The socket, connected.
         sock: SockId,
@@ -56,44 +56,44 @@ pub enum Op {
         /// Bytes of it sent before.
         from: usize,
     },
-    /// Receives into the scatter's pieces, in order. Result: how many bytes came; zero means the peer has finished.
+    /// Receives into the scatter's pieces, in order. Result: bytes received; zero means the peer has finished.
     Recv {
         /// The socket, connected.
         sock: SockId,
-        /// Where the bytes land.
+        /// Where the bytes go.
         into: Scatter,
     },
     /// Reads from a file into the window's room, from its cursor on. Where the window is padded, the read goes on into the
-    /// padding, so that a direct one is aligned. Result: how many bytes came into the room, which the cursor has moved
-    /// over; zero means the end of the file.
+    /// padding, so that a direct one is aligned. Result: bytes read into the room, which the cursor has moved over; zero
+    /// means the end of the file.
     ReadAt {
         /// The file.
         file: FileId,
         /// Where in the file the bytes begin.
         offset: u64,
-        /// Where they land.
+        /// Where they go.
         into: Window,
     },
-    /// Writes `from.bytes()[start..]` to a file. Result: how many bytes were taken, at least one; the rest is for another
-    /// operation. The window they are lent from may be delivered, read and dropped meanwhile.
+    /// Writes `from.bytes()[start..]` to a file. Result: bytes taken, at least one; the rest is for another
+    /// operation. The window under the read pin may be delivered, read and dropped meanwhile.
     WriteAt {
         /// The file, open for writing.
         file: FileId,
         /// Where in the file the bytes go.
         offset: u64,
         /// The bytes.
-        from: Lent,
+        from: ReadPin,
         /// How many of them to leave out.
         start: usize,
     },
-    /// Opens an existing file for reading, without waiting for what is no regular file: whoever reads it asks for its facts
-    /// first. Result: zero; [`Opening::file`] tells its name then. `EMFILE` also when the ring's table of files is full.
+    /// Opens an existing file for reading, without waiting where it is no regular file: check its facts before reading.
+    /// Result: zero; [`Opening::file`] is its name then. `EMFILE` also when the ring's table of files is full.
     Open(Opening),
-    /// Finds out what an open file is. Result: zero; `facts` are those of the time it was done.
+    /// Reads the facts of an open file. Result: zero; `facts` are those of the time it was done.
     Stat {
         /// The file.
         file: FileId,
-        /// What it is.
+        /// Its facts.
         facts: FileFacts,
     },
     /// Makes what was written before it was submitted survive a power cut, and the file's length with it. Result: zero.
@@ -124,19 +124,19 @@ impl Op {
         }
     }
 
-    /// The socket or file this is about, by its name in the ring's one table of both; nobody's where one is to be opened.
+    /// The socket or file this is about, by its name in the ring's one table of both; [`Name::NONE`] where one is to be opened.
     pub(crate) fn holding(&self) -> Name {
         match self {
             Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Name::from(*sock),
             Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {
                 Name::from(*file)
             }
-            Op::Open(_) => Name::NOBODY,
+            Op::Open(_) => Name::NONE,
         }
     }
 
-    /// What every ring demands of an operation. A transfer of nothing has a result that cannot be told from the end of
-    /// the stream or file, so it is a broken invariant of the caller.
+    /// Checks what every ring requires of an operation. A transfer of zero bytes has the result of the end of the stream or
+    /// file, so it is a bug of the caller.
     pub(crate) fn check(&self) {
         // Beyond this the kernel would take the offset for "where the file's own cursor is".
         let within = |offset: u64| assert!(offset <= i64::MAX as u64, "an offset has at most 63 bits");
@@ -147,7 +147,7 @@ impl Op {
             Op::ReadAt { into, offset, .. } => {
                 within(*offset);
                 assert!(into.room() > 0, "a read has at least one byte to fill");
-                assert!(!into.is_lent(), "a read fills no window while bytes of its slot are lent");
+                assert!(!into.is_read_pinned(), "a read fills no window while its slot is read-pinned");
             }
             Op::WriteAt { from, start, offset, .. } => {
                 within(*offset);
@@ -157,37 +157,37 @@ impl Op {
     }
 }
 
-/// When an operation passed which door, by the ring's clock. Queued for `submitted - pushed`, in the kernel's hands and
-/// waiting for the shard to wake for `reaped - submitted`.
+/// Times of an operation, by the ring's clock. It was queued for `submitted - pushed`, and in the kernel or waiting for the
+/// shard to wake for `reaped - submitted`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
-    /// Given to [`Ring::push`]; precise to one turn of the loop.
+    /// Given to [`Ring::push`]; precise to one iteration of the loop.
     pub pushed: Instant,
     /// Handed to the kernel.
     pub submitted: Instant,
-    /// Seen completed.
+    /// Its completion was reaped.
     pub reaped: Instant,
 }
 
-/// An operation that came back.
+/// A completed operation.
 #[derive(Debug)]
 pub struct Done {
     /// The caller's number, as given to [`Ring::push`].
     pub token: u64,
     /// The operation with all it owns; received bytes are accounted for in its scatter.
     pub op: Op,
-    /// Bytes moved (zero where none are to be), or the error number. A cancelled operation says `ECANCELED`, unless
-    /// it was done before the cancellation reached it; an operation on a stale socket or file says `EBADF`.
+    /// Bytes moved (zero where none are to be), or the error number. A cancelled operation ends with `ECANCELED`, unless
+    /// it was done before the cancellation reached it; an operation on a stale socket or file ends with `EBADF`.
     pub result: Result<usize, i32>,
-    /// Where the time went.
+    /// When it was pushed, submitted and reaped.
     pub times: Times,
 }
 
-/// The ring has no room: the operation comes back untouched. Room returns with [`Ring::pop`].
+/// The ring has no room: the operation is returned unchanged. [`Ring::pop`] makes room.
 #[derive(Debug)]
 pub struct Full(pub Op);
 
-/// How much a ring has done since it was made.
+/// Counters of a ring since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingCounts {
     /// System calls that entered the kernel to submit or wait.
@@ -198,11 +198,11 @@ pub struct RingCounts {
     pub wakes: u64,
     /// Operations taken by `push`.
     pub ops: u64,
-    /// Operations given back by `pop`.
+    /// Operations returned by `pop`.
     pub completions: u64,
-    /// Operations that came back with an error, cancelled ones not counted.
+    /// Operations that failed, cancelled ones not counted.
     pub failures: u64,
-    /// Operations that came back cancelled.
+    /// Operations that were cancelled.
     pub cancelled: u64,
     /// Times `push` found no room.
     pub full: u64,
@@ -216,18 +216,18 @@ pub struct RingCounts {
     pub read_bytes: u64,
     /// Bytes written to files.
     pub written_bytes: u64,
-    /// Bytes of files that the CPU copied besides, where a runtime knows no memory but its own.
+    /// Bytes of files that the CPU copied, where a runtime transfers only to memory of its own.
     pub copied_bytes: u64,
 }
 
-/// What a ring is and how it is doing.
+/// Identity and counters of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingFacts {
     /// Name of the back-end: `uring`, `poll`, `sim`, …
     pub backend: &'static str,
     /// Kernel abilities in use.
     pub abilities: Vec<&'static str>,
-    /// What was wanted and not given, with cause and cure. Print these at start.
+    /// Abilities that were requested and refused, with cause and cure. Print these at start.
     pub refusals: Vec<String>,
     /// Counters.
     pub counts: RingCounts,
@@ -247,12 +247,12 @@ pub trait Ring {
     /// ring's socket table is full.
     fn socket(&mut self, addr: &SocketAddr) -> Result<SockId>;
 
-    /// Closes a socket. Operations still on it are cancelled and come back through [`pop`](Ring::pop); the descriptor
+    /// Closes a socket. Operations still on it are cancelled and complete through [`pop`](Ring::pop); the descriptor
     /// is freed when the last of them is reaped. A stale id is ignored.
     fn close(&mut self, sock: SockId);
 
-    /// Opens a file, at most [`RING_FILES_MAX`](fuelrail_base::limits::RING_FILES_MAX) at a time. Done before it returns, for
-    /// files that are opened rarely, and kept; the others have [`Op::Open`].
+    /// Opens a file, at most [`RING_FILES_MAX`](fuelrail_base::limits::RING_FILES_MAX) at a time. Synchronous, for files
+    /// that are opened rarely and kept; for others there is [`Op::Open`].
     ///
     /// # Errors
     /// As [`FileOptions::validate`]; `File` when it cannot be opened or preallocated, or when its file system offers no
@@ -278,10 +278,10 @@ pub trait Ring {
     /// [`Full`] gives the operation back when the ring has no room.
     ///
     /// # Panics
-    /// When a transfer is of zero bytes, when a window to be filled is lent, or an offset is beyond 2^63 - 1.
+    /// When a transfer is of zero bytes, when a window to be filled is read-pinned, or an offset is beyond 2^63 - 1.
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full>;
 
-    /// Asks for an operation back early, best effort: it still comes back exactly once. A stale id is ignored.
+    /// Cancels an operation, best effort: it still completes exactly once. A stale id is ignored.
     fn cancel(&mut self, op: OpId);
 
     /// Submits what is queued, then returns when at least one completion can be popped, a waker was woken, or `until`
@@ -292,15 +292,15 @@ pub trait Ring {
     /// `Environment` when the kernel refuses the ring itself, or after a fork.
     fn wait(&mut self, until: Option<Instant>) -> Result<()>;
 
-    /// The next operation that came back.
+    /// The next completed operation.
     fn pop(&mut self) -> Option<Done>;
 
-    /// Operations pushed whose completion was not seen by [`wait`](Ring::wait) yet.
+    /// Operations pushed whose completion [`wait`](Ring::wait) has not seen yet.
     fn in_flight(&self) -> usize;
 
     /// A handle that ends this ring's sleep from any thread.
     fn waker(&self) -> Waker;
 
-    /// What this ring is and how it is doing.
+    /// Identity and counters of this ring.
     fn facts(&self) -> RingFacts;
 }

@@ -1,4 +1,4 @@
-//! What operations that open and examine files carry: everything the kernel reads and writes until they come back.
+//! The data of operations that open and examine files: everything the kernel reads and writes until they complete.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -12,9 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use super::file::FileMark;
 use super::table::FileId;
 
-/// How files are opened by an operation: for reading, without waiting for what is no regular file.
+/// Flags of an opening operation: for reading, without waiting where it is no regular file.
 pub(super) const OPEN_FLAGS: i32 = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-/// What an open file is asked for.
+/// The facts requested of an open file.
 pub(super) const STAT_MASK: u32 = libc::STATX_BASIC_STATS;
 
 /// A file to be opened, and the file once it is.
@@ -37,7 +37,7 @@ impl Opening {
         Ok(Opening { path, fd: None, file: None })
     }
 
-    /// The file, after the operation came back without an error.
+    /// The file, after the operation has succeeded.
     #[must_use]
     pub fn file(&self) -> Option<FileId> {
         self.file
@@ -55,7 +55,7 @@ impl Opening {
         &self.path
     }
 
-    /// Opens it on this thread, however long that takes: zero, or a negative error number.
+    /// Opens it on this thread, which may block: zero, or a negative error number.
     pub(super) fn run(&mut self) -> i32 {
         match rustix::fs::open(self.path.as_c_str(), OFlags::from_bits_retain(OPEN_FLAGS as u32), Mode::empty()) {
             Ok(fd) => {
@@ -66,7 +66,7 @@ impl Opening {
         }
     }
 
-    /// The descriptor, once. A ring waits for the disk of a file that is open without `O_NONBLOCK` only.
+    /// The descriptor, once, without `O_NONBLOCK`: only then does a ring wait for the file's disk.
     pub(super) fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fd.take().inspect(|fd| patient(fd))
     }
@@ -78,11 +78,11 @@ pub(super) fn patient(fd: impl AsFd) {
     debug_assert!(set.is_ok(), "{set:?}");
 }
 
-/// What the kernel says of an open file.
+/// The kernel's facts of an open file.
 pub struct FileFacts(Box<libc::statx>);
 
 impl Default for FileFacts {
-    /// Nothing yet.
+    /// All zero, until read.
     fn default() -> FileFacts {
         // SAFETY: all zeroes are a value of this type.
         FileFacts(Box::new(unsafe { MaybeUninit::zeroed().assume_init() }))
@@ -96,7 +96,7 @@ impl FileFacts {
         i32::from(self.0.stx_mode) & libc::S_IFMT as i32 == libc::S_IFREG as i32
     }
 
-    /// What tells this content of it from another.
+    /// The mark of its present content.
     #[must_use]
     pub fn mark(&self) -> FileMark {
         let at = &self.0.stx_mtime;
@@ -117,7 +117,7 @@ impl FileFacts {
         self.0.stx_mtime.tv_nsec = (mark.modified_ns % 1_000_000_000) as u32;
     }
 
-    /// Asks on this thread, however long that takes: zero, or a negative error number.
+    /// Reads them on this thread, which may block: zero, or a negative error number.
     pub(super) fn run(&mut self, fd: impl AsRawFd) -> i32 {
         // SAFETY: the kernel reads the empty string and writes the facts during the call only; the descriptor is open as long
         // as `fd` is borrowed.

@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 use io_uring::{opcode, squeue, types};
 
 use super::Op;
+use super::msghdr::MsghdrTable;
 use super::opening::{OPEN_FLAGS, STAT_MASK};
 use super::socket::Descriptor;
 use super::table::Name;
-use super::wires::Wires;
 use crate::arena::Mapping;
 use crate::scatter::TRANSFER_BYTES_MAX;
 
@@ -22,10 +22,10 @@ pub(super) fn request(
     op: &mut Op,
     held: Option<&mut Descriptor>,
     table: bool,
-    wires: &mut Wires,
+    msghdrs: &mut MsghdrTable,
     registered: Option<&Mapping>,
 ) -> (squeue::Entry, bool) {
-    // Facts are asked for by a descriptor of the process.
+    // `statx` takes a descriptor of the process only.
     let (fd, flags) = match &held {
         Some(_) if table && !matches!(op, Op::Stat { .. }) => (op.holding().index as i32, squeue::Flags::FIXED_FILE),
         Some(held) => (held.fd.as_raw_fd(), squeue::Flags::empty()),
@@ -34,7 +34,7 @@ pub(super) fn request(
     let (fd, mut fixed_receive) = (types::Fd(fd), false);
     let entry = match op {
         Op::Connect { addr, .. } => {
-            let (addr, len) = wires.address(name.index, addr);
+            let (addr, len) = msghdrs.address(name.index, addr);
             opcode::Connect::new(fd, addr, len).build()
         }
         Op::Send { bytes, from, .. } => {
@@ -48,7 +48,7 @@ pub(super) fn request(
                 held.wake_for(patience);
             }
             if into.pieces() > 1 {
-                opcode::RecvMsg::new(fd, wires.receive(name.index, into.targets())).build()
+                opcode::RecvMsg::new(fd, msghdrs.receive(name.index, into.targets())).build()
             } else {
                 let registered = registered.filter(|_| patience == 0 && into.is_one_body());
                 let (target, len) = into.first_target();

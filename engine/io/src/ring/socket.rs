@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use fuelrail_base::{Error, Kind, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with, sockopt};
 
-/// Whether a call on a socket that is not ready waits, or says `EAGAIN`.
+/// Whether a call on a socket that is not ready waits, or returns `EAGAIN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocking {
-    /// For io_uring, which never blocks on a socket, but would hand `EAGAIN` back from a non-blocking one.
+    /// For io_uring, which never blocks on a socket, but returns `EAGAIN` from a non-blocking one.
     Yes,
     /// For back-ends that try and then wait for readiness.
     No,
@@ -31,13 +31,13 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
     Ok(fd)
 }
 
-/// What a ring says when its table of sockets is full.
+/// The error when the ring's table of sockets is full.
 pub(super) fn sockets_open() -> Error {
     Error::new(Kind::Budget, "all sockets of this ring are open")
         .with_hint("close some first, or give the ring a larger socket table")
 }
 
-/// An open socket or file, and the low-water mark (`SO_RCVLOWAT`) that the kernel was told for it; zero: none.
+/// An open socket or file, and the low-water mark (`SO_RCVLOWAT`) set for it; zero: none.
 #[derive(Debug)]
 pub struct Descriptor {
     pub(super) fd: OwnedFd,
@@ -51,8 +51,8 @@ impl From<OwnedFd> for Descriptor {
 }
 
 impl Descriptor {
-    /// The next receive on this socket is woken when `step_bytes` have come; zero: for any. Where the kernel refuses, it
-    /// wakes more often: nothing is lost but time.
+    /// Sets the low-water mark: the next receive is woken when `step_bytes` have arrived; zero: for any. Where the kernel
+    /// refuses, it wakes more often, which only costs time.
     pub(super) fn wake_for(&mut self, step_bytes: usize) {
         if self.low_water == step_bytes {
             return;

@@ -10,10 +10,10 @@ pub struct Name {
 }
 
 impl Name {
-    /// What no entry is called.
-    pub(crate) const NOBODY: Name = Name { index: u32::MAX, generation: u32::MAX };
+    /// The name of no entry.
+    pub(crate) const NONE: Name = Name { index: u32::MAX, generation: u32::MAX };
 
-    /// As one number, for the kernel to carry.
+    /// As one number, for the kernel's user data.
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -52,7 +52,7 @@ ids! {
     SockId
     /// An open file of one ring. Stale as soon as the file is closed, and never mistaken for a later one.
     FileId
-    /// An operation in a ring. Stale as soon as the operation came back, and never mistaken for a later one.
+    /// An operation in a ring. Stale as soon as the operation is popped, and never mistaken for a later one.
     OpId
 }
 

@@ -1,10 +1,10 @@
-//! The suite's venue with real sockets on the loopback interface and real files, for any ring.
+//! The suite's harness with real sockets on the loopback interface and real files, for any ring.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use fuelrail_base::{Duration, Result};
-use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, Venue, suite};
+use fuelrail_io::conformance::{Harness, ScratchFiles, Script, TcpPeers, suite};
 use fuelrail_io::{Arena, FileFacts, FileOptions, Op, Opening, Ring, UringConfig};
 
 /// Real sockets and files, and how a ring on them is made.
@@ -15,7 +15,7 @@ struct Loopback<F> {
     make: F,
 }
 
-impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
+impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Harness for Loopback<F> {
     type Ring = R;
 
     fn ring(&mut self, entries: u32, arena: &Arena) -> R {
@@ -27,8 +27,8 @@ impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
         self.peers.listen(script)
     }
 
-    fn nobody(&mut self) -> SocketAddr {
-        TcpPeers::nobody()
+    fn closed_addr(&mut self) -> SocketAddr {
+        TcpPeers::closed_addr()
     }
 
     fn file(&mut self) -> PathBuf {
@@ -40,7 +40,7 @@ impl<R: Ring, F: Fn(&UringConfig) -> Result<R>> Venue for Loopback<F> {
     }
 }
 
-/// Runs the whole suite, every check in a venue of its own.
+/// Runs the whole suite, every check in a harness of its own.
 pub(crate) fn loopback_passes<R: Ring>(register: bool, make: impl Fn(&UringConfig) -> Result<R> + Copy) {
     for (name, check) in suite() {
         eprintln!("{name}");

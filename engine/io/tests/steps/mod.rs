@@ -1,4 +1,4 @@
-//! What tests that drive a ring by hand begin with: memory, a connection, and the next operation that comes home.
+//! What tests that drive a ring by hand begin with: memory, a connection, and the next operation that completes.
 
 use fuelrail_io::conformance::{Script, TcpPeers};
 use fuelrail_io::{Arena, ArenaConfig, Done, HugePages, Op, Region, Ring, SockId};

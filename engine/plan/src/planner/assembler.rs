@@ -7,7 +7,7 @@ use crate::prefetch::{Strategy, View};
 use crate::run::Run;
 use core::fmt;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
-use fuelrail_base::{BatchSeq, Duration, Instant, Turns};
+use fuelrail_base::{BatchSeq, Duration, Instant, ReorderWindow};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) struct Assembler {
     open_bytes: u64,
     opened_samples: u64,
     /// Batches that are filling, with the moment they were opened.
-    unready: Turns<Instant>,
+    unready: ReorderWindow<Instant>,
     taken: u64,
     waits: bool,
     /// When the consumer last took a batch, since when it waits now, and how long it has waited between the two.
@@ -62,7 +62,7 @@ impl Assembler {
             open_samples: 0,
             open_bytes: 0,
             opened_samples: 0,
-            unready: Turns::with_capacity(OPEN_BATCHES_MAX),
+            unready: ReorderWindow::with_capacity(OPEN_BATCHES_MAX),
             taken: 0,
             waits: false,
             taken_at: None,

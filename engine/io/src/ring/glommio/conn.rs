@@ -1,7 +1,7 @@
-//! One connection on glommio's sockets: tried without blocking, and only when there is nothing, waited for.
+//! One connection on glommio's sockets: tried without blocking, and polled for readiness only when it is not ready.
 //!
 //! Owns the descriptor. Never lets the kernel keep an address: every transfer is over when its call returns, so an
-//! operation can be given up at any moment.
+//! operation can be cancelled at any moment.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -12,15 +12,15 @@ use glommio::net::TcpStream;
 
 use crate::ring::Op;
 use crate::ring::calls::on_socket;
-use crate::ring::wires::Wires;
+use crate::ring::msghdr::MsghdrTable;
 
 /// A socket, from its making to its end.
 pub struct Conn {
-    /// Until it is worked on for the first time, which is in the executor's context.
+    /// The descriptor until the first operation, which runs in the executor's context.
     fresh: Option<OwnedFd>,
-    /// In glommio's hands, which closes it.
+    /// Owned by glommio, which closes it.
     stream: Option<TcpStream>,
-    /// The last receive has found the end of what there was: the next one waits without a try before.
+    /// The last receive drained the socket: the next one polls for readiness first.
     dry: bool,
 }
 
@@ -30,8 +30,8 @@ impl Conn {
     }
 
     /// Works on an operation, in the executor's context: how many bytes it moved (zero for a connect), or a negative
-    /// error number. While pending, the context's waker is told when to come again.
-    pub(super) fn advance(&mut self, op: &mut Op, wires: &mut Wires, context: &mut Context<'_>) -> Poll<i32> {
+    /// error number. While pending, the context's waker is woken when to call again.
+    pub(super) fn advance(&mut self, op: &mut Op, msghdrs: &mut MsghdrTable, context: &mut Context<'_>) -> Poll<i32> {
         if let Some(fd) = self.fresh.take() {
             // SAFETY: `fd` is open and given up here: the stream is its only owner from now on.
             self.stream = Some(unsafe { TcpStream::from_raw_fd(fd.into_raw_fd()) });
@@ -40,7 +40,7 @@ impl Conn {
         let receives = matches!(op, Op::Recv { .. });
         if !(receives && core::mem::take(&mut self.dry)) {
             // Ours first: glommio's send would raise SIGPIPE in programs that do not ignore it, and its receive takes one piece.
-            let moved = on_socket(op, stream.as_raw_fd(), wires);
+            let moved = on_socket(op, stream.as_raw_fd(), msghdrs);
             if moved != -libc::EAGAIN {
                 self.dry = matches!(op, Op::Recv { into, .. } if moved < into.asked() as i32);
                 return Poll::Ready(moved);
@@ -59,7 +59,7 @@ impl Conn {
                 })
             }
             Op::Send { bytes, from, .. } => stream.poll_write(context, &bytes[*from..]),
-            // Nothing can be sent on a socket that is not connected yet, not even nothing.
+            // An empty write waits until the socket is connected.
             _ => stream.poll_write(context, &[]),
         };
         outcome.map(|result| result.map_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO), |n| n as i32))

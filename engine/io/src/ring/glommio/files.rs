@@ -15,44 +15,44 @@ use crate::ring::file::FileOptions;
 use crate::ring::opening::{FileFacts, OPEN_FLAGS, Opening, patient};
 use crate::scatter::TRANSFER_BYTES_MAX;
 
-/// An open file. Jobs hold on to it while they run.
+/// An open file. Jobs keep a clone while they run.
 #[derive(Clone)]
-pub enum Paper {
+pub enum FileHandle {
     Direct(Rc<DmaFile>),
     Buffered(Rc<BufferedFile>),
 }
 
-/// What came of a job.
-pub(super) enum Answer {
+/// The result of a job.
+pub(super) enum JobOutput {
     /// Bytes of the file, in memory of glommio's.
     Bytes(ReadResult),
     /// How many bytes were written; zero for a sync.
     Count(usize),
     /// A file, open.
-    Opened(Paper),
-    /// What it is, and whether that could be found out: zero, or a negative error number.
+    Opened(FileHandle),
+    /// Facts, and the result of reading them: zero, or a negative error number.
     Facts(FileFacts, i32),
 }
 
 /// An operation on a file under way. It owns all the memory it uses, none of which is the operation's: the error number
 /// or what came of it.
-pub(super) type Job = Pin<Box<dyn Future<Output = Result<Answer, i32>>>>;
+pub(super) type Job = Pin<Box<dyn Future<Output = Result<JobOutput, i32>>>>;
 
-impl Paper {
+impl FileHandle {
     /// Opens a file that is there. In the executor's context.
-    pub(super) async fn open(path: &Path, options: &FileOptions) -> Result<Paper, GlommioError<()>> {
+    pub(super) async fn open(path: &Path, options: &FileOptions) -> Result<FileHandle, GlommioError<()>> {
         let mut how = OpenOptions::new();
         how.read(true).write(options.write);
         Ok(match options.direct {
-            true => Paper::Direct(Rc::new(how.dma_open(path).await?)),
-            false => Paper::Buffered(Rc::new(how.buffered_open(path).await?)),
+            true => FileHandle::Direct(Rc::new(how.dma_open(path).await?)),
+            false => FileHandle::Buffered(Rc::new(how.buffered_open(path).await?)),
         })
     }
 
     fn raw_fd(&self) -> RawFd {
         match self {
-            Paper::Direct(file) => file.as_raw_fd(),
-            Paper::Buffered(file) => file.as_raw_fd(),
+            FileHandle::Direct(file) => file.as_raw_fd(),
+            FileHandle::Buffered(file) => file.as_raw_fd(),
         }
     }
 
@@ -65,50 +65,50 @@ impl Paper {
             let file = how.buffered_open(&path).await.map_err(|error| errno(&error))?;
             // SAFETY: the descriptor is glommio's, which keeps it open as long as the file lives.
             patient(unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) });
-            Ok(Answer::Opened(Paper::Buffered(Rc::new(file))))
+            Ok(JobOutput::Opened(FileHandle::Buffered(Rc::new(file))))
         })
     }
 
-    /// Starts an operation, and copies what it writes; an error number when it cannot be. In the executor's context.
+    /// Starts an operation, and copies what it writes; an error number when it cannot start. In the executor's context.
     pub(super) fn start(&self, op: &Op) -> Result<Job, i32> {
-        let paper = self.clone();
+        let handle = self.clone();
         match op {
             Op::ReadAt { offset, into, .. } => {
                 let (offset, len) = (*offset, into.reach().min(TRANSFER_BYTES_MAX));
                 self.check_aligned(offset, len)?;
                 Ok(Box::pin(async move {
-                    let result = match paper {
-                        Paper::Direct(file) => file.read_at_aligned(offset, len).await,
-                        Paper::Buffered(file) => file.read_at(offset, len).await,
+                    let result = match handle {
+                        FileHandle::Direct(file) => file.read_at_aligned(offset, len).await,
+                        FileHandle::Buffered(file) => file.read_at(offset, len).await,
                     };
-                    result.map(Answer::Bytes).map_err(|error| errno(&error))
+                    result.map(JobOutput::Bytes).map_err(|error| errno(&error))
                 }))
             }
             Op::WriteAt { offset, from, start, .. } => {
                 let bytes = &from.bytes()[*start..];
                 let (offset, bytes) = (*offset, &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)]);
                 self.check_aligned(offset, bytes.len())?;
-                Ok(match paper {
-                    Paper::Direct(file) => {
+                Ok(match handle {
+                    FileHandle::Direct(file) => {
                         let mut copy = file.alloc_dma_buffer(bytes.len());
                         copy.as_bytes_mut()[..bytes.len()].copy_from_slice(bytes);
                         written(async move { file.write_at(copy, offset).await })
                     }
-                    Paper::Buffered(file) => {
+                    FileHandle::Buffered(file) => {
                         let copy = bytes.to_vec();
                         written(async move { file.write_at(copy, offset).await })
                     }
                 })
             }
             Op::SyncData { .. } => Ok(Box::pin(async move {
-                let result = match paper {
-                    Paper::Direct(file) => file.fdatasync().await,
-                    Paper::Buffered(file) => file.fdatasync().await,
+                let result = match handle {
+                    FileHandle::Direct(file) => file.fdatasync().await,
+                    FileHandle::Buffered(file) => file.fdatasync().await,
                 };
-                result.map(|()| Answer::Count(0)).map_err(|error| errno(&error))
+                result.map(|()| JobOutput::Count(0)).map_err(|error| errno(&error))
             })),
             Op::Stat { .. } => Ok(Box::pin(async move {
-                let fd = paper.raw_fd();
+                let fd = handle.raw_fd();
                 let facts = glommio::executor().spawn_blocking(move || {
                     let mut facts = FileFacts::default();
                     let result = facts.run(fd);
@@ -116,8 +116,8 @@ impl Paper {
                 });
                 let (facts, result) = facts.await;
                 // Open until here.
-                drop(paper);
-                Ok(Answer::Facts(facts, result))
+                drop(handle);
+                Ok(JobOutput::Facts(facts, result))
             })),
             Op::Connect { .. } | Op::Send { .. } | Op::Recv { .. } | Op::Open(_) => {
                 unreachable!("{op:?} is not about an open file")
@@ -125,20 +125,20 @@ impl Paper {
         }
     }
 
-    /// What the kernel would say of an unaligned direct transfer. glommio's own memory is aligned always.
+    /// The kernel's error for an unaligned direct transfer. glommio's own memory is always aligned.
     fn check_aligned(&self, offset: u64, len: usize) -> Result<(), i32> {
         match self {
-            Paper::Direct(file) if !(offset | len as u64).is_multiple_of(file.alignment()) => Err(libc::EINVAL),
-            Paper::Direct(_) | Paper::Buffered(_) => Ok(()),
+            FileHandle::Direct(file) if !(offset | len as u64).is_multiple_of(file.alignment()) => Err(libc::EINVAL),
+            FileHandle::Direct(_) | FileHandle::Buffered(_) => Ok(()),
         }
     }
 
-    /// Closes it, when no job holds on to it.
+    /// Closes it, when no job holds a clone.
     pub(super) async fn close(self) {
-        // What a close could report was reported to the last sync already, or was never asked for.
+        // An error of a close was reported by the last sync already, or no sync was requested.
         match self {
-            Paper::Direct(file) => drop(file.close_rc().await),
-            Paper::Buffered(file) => {
+            FileHandle::Direct(file) => drop(file.close_rc().await),
+            FileHandle::Buffered(file) => {
                 if let Ok(file) = Rc::try_unwrap(file) {
                     drop(file.close().await);
                 }
@@ -148,7 +148,7 @@ impl Paper {
 }
 
 fn written(write: impl Future<Output = Result<usize, GlommioError<()>>> + 'static) -> Job {
-    Box::pin(async move { write.await.map(Answer::Count).map_err(|error| errno(&error)) })
+    Box::pin(async move { write.await.map(JobOutput::Count).map_err(|error| errno(&error)) })
 }
 
 pub(super) fn errno(error: &GlommioError<()>) -> i32 {

@@ -1,6 +1,6 @@
-//! What a stay in the executor works on: the books, the connections' queues, the files' jobs and the bells of all of them.
+//! What one stay in the executor works on: the op table, the connections' queues, the files' jobs and the wake bridge of all of them.
 //!
-//! Bells are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
+//! Tasks of the bridge are numbered: two for each place of the table of sockets and files (receives, and connects and sends), then one
 //! for each operation (its job, when it is on a file), then one for the waker. Operations on one side of a connection
 //! take turns; each job is on its own.
 
@@ -17,19 +17,19 @@ use glommio::net::UnixStream;
 use glommio::timer::Timer;
 
 use super::conn::Conn;
-use super::files::{Answer, Job, Paper};
+use super::files::{FileHandle, Job, JobOutput};
 use crate::clock::monotonic_now;
 use crate::ring::Op;
-use crate::ring::bells::Bells;
-use crate::ring::desk::Desk;
+use crate::ring::msghdr::MsghdrTable;
+use crate::ring::op_table::OpTable;
 use crate::ring::table::Name;
 use crate::ring::uring::UringConfig;
-use crate::ring::wires::Wires;
+use crate::ring::wake_bridge::WakeBridge;
 
 /// A socket or a file.
 pub enum Holding {
     Conn(Conn),
-    Paper(Paper),
+    File(FileHandle),
 }
 
 impl From<OwnedFd> for Holding {
@@ -39,24 +39,24 @@ impl From<OwnedFd> for Holding {
 }
 
 pub(super) struct Inside {
-    pub(super) desk: Desk<Holding>,
+    pub(super) ops: OpTable<Holding>,
     /// Describes the one operation that is being tried.
-    wires: Wires,
-    /// Operations on each side of each connection, the first of them being worked on, at the number of their bell. May name
-    /// operations that came back long ago.
+    msghdrs: MsghdrTable,
+    /// Operations on each side of each connection, the first of them active, at their task's number. May name
+    /// operations that have completed.
     queues: Box<[VecDeque<Name>]>,
-    /// At the place of their operation.
+    /// Jobs on files, at their operation's place.
     jobs: Box<[Option<(Name, Job)>]>,
-    bells: Bells,
-    /// Bells that rang, kept for its memory.
-    rung: Vec<u32>,
-    /// Operations to be begun by the next turn.
+    bridge: WakeBridge,
+    /// Numbers of the woken tasks, kept for its memory.
+    notified: Vec<u32>,
+    /// Operations to be begun by the next iteration.
     pub(super) backlog: Vec<Name>,
-    /// What wakers write to.
+    /// The end that wakers write to.
     wakes: UnixStream,
     woken: bool,
-    /// Closed for the caller; glommio closes them when it is entered.
-    closing: Vec<Paper>,
+    /// Files closed by the caller; glommio closes them when it is entered.
+    closing: Vec<FileHandle>,
 }
 
 impl Inside {
@@ -66,12 +66,12 @@ impl Inside {
         // SAFETY: the descriptor is open and given up here: the stream is its only owner from now on.
         let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
         let mut inside = Inside {
-            desk: Desk::new(entries, config.sockets, monotonic_now()),
-            wires: Wires::new(1),
+            ops: OpTable::new(entries, config.sockets, monotonic_now()),
+            msghdrs: MsghdrTable::new(1),
             queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
             jobs: (0..entries).map(|_| None).collect(),
-            bells: Bells::new(2 * places + entries + 1),
-            rung: Vec::with_capacity((2 * places + entries + 1) as usize),
+            bridge: WakeBridge::new(2 * places + entries + 1),
+            notified: Vec::with_capacity((2 * places + entries + 1) as usize),
             backlog: Vec::with_capacity(entries as usize),
             wakes,
             woken: false,
@@ -89,8 +89,8 @@ impl Inside {
     pub(super) fn submit(&mut self) {
         let mut backlog = core::mem::take(&mut self.backlog);
         for name in backlog.drain(..) {
-            // Landed already: asked back before it was begun.
-            let Some((op, held)) = self.desk.flight(name) else { continue };
+            // Completed already: cancelled before it was begun.
+            let Some((op, held)) = self.ops.flight(name) else { continue };
             let copied = match op {
                 Op::WriteAt { from, start, .. } => from.len() - *start,
                 _ => 0,
@@ -102,34 +102,34 @@ impl Inside {
                     self.work(number);
                     continue;
                 }
-                (Op::Open(opening), _) => Ok(Paper::start_open(opening)),
-                (op, Some(Holding::Paper(paper))) => paper.start(op),
+                (Op::Open(opening), _) => Ok(FileHandle::start_open(opening)),
+                (op, Some(Holding::File(handle))) => handle.start(op),
                 (op, None) => unreachable!("{op:?} is on something open"),
             };
             match started {
                 Ok(job) => {
-                    self.desk.counts.copied_bytes += copied as u64;
+                    self.ops.counts.copied_bytes += copied as u64;
                     self.jobs[name.index as usize] = Some((name, job));
                     self.look_at_job(name.index);
                 }
-                Err(errno) => self.desk.land(name, -errno),
+                Err(errno) => self.ops.complete(name, -errno),
             }
         }
         self.backlog = backlog;
     }
 
-    /// Looks at what rang. Whether anything came back, or a waker woke us.
+    /// Looks at the notified tasks. Whether an operation completed or a waker woke this ring.
     pub(super) fn collect(&mut self) -> bool {
-        let mut rung = core::mem::take(&mut self.rung);
-        self.bells.take(&mut rung);
-        if rung.is_empty() {
-            self.rung = rung;
+        let mut notified = core::mem::take(&mut self.notified);
+        self.bridge.take(&mut notified);
+        if notified.is_empty() {
+            self.notified = notified;
             return false;
         }
-        let before = self.desk.in_flight;
-        self.desk.begin_turn(monotonic_now());
+        let before = self.ops.in_flight;
+        self.ops.begin_iteration(monotonic_now());
         let (first_job, wake) = (self.first_job(), self.first_job() + self.jobs.len() as u32);
-        for number in rung.drain(..) {
+        for number in notified.drain(..) {
             if number < first_job {
                 self.work(number);
             } else if number < wake {
@@ -138,15 +138,15 @@ impl Inside {
                 self.hear_wakes();
             }
         }
-        self.rung = rung;
-        core::mem::take(&mut self.woken) | (self.desk.in_flight < before)
+        self.notified = notified;
+        core::mem::take(&mut self.woken) | (self.ops.in_flight < before)
     }
 
-    /// Until something came back or a waker woke us, or `limit` is over.
+    /// Waits for a completion or a wake, at most for `limit`.
     pub(super) async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(Timer::new));
         poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             let over = limit.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(context).is_ready());
             if self.collect() || over { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -154,25 +154,25 @@ impl Inside {
     }
 
     pub(super) fn unlisten(&self) {
-        self.bells.unlisten();
+        self.bridge.unlisten();
     }
 
-    /// Works on one side of a connection until it has nothing more to do, or has to wait.
+    /// Advances the operations on one side of a connection until none is left or one has to wait.
     fn work(&mut self, number: u32) {
         while let Some(name) = self.queues[number as usize].front().copied() {
-            let step = match self.desk.flight(name) {
-                // Came back already: asked for.
+            let step = match self.ops.flight(name) {
+                // Completed already: cancelled.
                 None => Poll::Ready(None),
                 Some((op, Some(Holding::Conn(conn)))) => {
-                    let mut context = Context::from_waker(self.bells.waker(number));
-                    conn.advance(op, &mut self.wires, &mut context).map(Some)
+                    let mut context = Context::from_waker(self.bridge.waker(number));
+                    conn.advance(op, &mut self.msghdrs, &mut context).map(Some)
                 }
                 Some((op, _)) => unreachable!("{op:?} is on a file"),
             };
             let Poll::Ready(result) = step else { return };
             self.queues[number as usize].pop_front();
             if let Some(result) = result {
-                self.desk.land(name, result);
+                self.ops.complete(name, result);
             }
         }
     }
@@ -180,22 +180,22 @@ impl Inside {
     fn look_at_job(&mut self, index: u32) {
         let Some((name, job)) = &mut self.jobs[index as usize] else { return };
         let name = *name;
-        let mut context = Context::from_waker(self.bells.waker(self.queues.len() as u32 + index));
+        let mut context = Context::from_waker(self.bridge.waker(self.queues.len() as u32 + index));
         let Poll::Ready(result) = job.as_mut().poll(&mut context) else { return };
         self.jobs[index as usize] = None;
-        let result = match (result, self.desk.flight(name).map(|(op, _)| op)) {
-            (Ok(Answer::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
-                // The books move the cursor.
+        let result = match (result, self.ops.flight(name).map(|(op, _)| op)) {
+            (Ok(JobOutput::Bytes(bytes)), Some(Op::ReadAt { into, .. })) => {
+                // The op table moves the cursor.
                 into.read_in(&bytes);
-                self.desk.counts.copied_bytes += bytes.len() as u64;
+                self.ops.counts.copied_bytes += bytes.len() as u64;
                 bytes.len() as i32
             }
-            (Ok(Answer::Count(n)), _) => n as i32,
-            (Ok(Answer::Facts(found, result)), Some(Op::Stat { facts, .. })) => {
+            (Ok(JobOutput::Count(n)), _) => n as i32,
+            (Ok(JobOutput::Facts(found, result)), Some(Op::Stat { facts, .. })) => {
                 *facts = found;
                 result
             }
-            (Ok(Answer::Opened(paper)), _) => match self.desk.opened(name, Holding::Paper(paper)) {
+            (Ok(JobOutput::Opened(handle)), _) => match self.ops.opened(name, Holding::File(handle)) {
                 Ok(_) => 0,
                 Err(holding) => {
                     self.end(holding);
@@ -203,30 +203,30 @@ impl Inside {
                 }
             },
             (Err(errno), _) => -errno,
-            (Ok(Answer::Bytes(_) | Answer::Facts(..)), other) => unreachable!("an answer to {other:?}"),
+            (Ok(JobOutput::Bytes(_) | JobOutput::Facts(..)), other) => unreachable!("a result of {other:?}"),
         };
-        self.desk.land(name, result);
+        self.ops.complete(name, result);
     }
 
-    /// Takes in what wakers wrote, and listens for more.
+    /// Reads what wakers wrote, and polls for more.
     fn hear_wakes(&mut self) {
         let number = self.first_job() + self.jobs.len() as u32;
-        let mut context = Context::from_waker(self.bells.waker(number));
-        let mut rings = [0; 64];
-        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut rings) {
-            self.desk.counts.wakes += (n / size_of::<u64>()) as u64;
+        let mut context = Context::from_waker(self.bridge.waker(number));
+        let mut written = [0; 64];
+        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut written) {
+            self.ops.counts.wakes += (n / size_of::<u64>()) as u64;
             self.woken = true;
         }
     }
 
-    /// Asks for an operation back: at once, unless it is on a file and under way, when it takes the time it takes.
-    pub(super) fn ask_back(&mut self, name: Name) {
+    /// Cancels an operation: at once, unless it is on a file and in flight, when it completes by itself.
+    pub(super) fn request_cancel(&mut self, name: Name) {
         if self.jobs[name.index as usize].is_none() {
-            self.desk.land(name, -libc::ECANCELED);
+            self.ops.complete(name, -libc::ECANCELED);
         }
     }
 
-    /// Ends what had this place in the table.
+    /// Closes what had this place in the table.
     pub(super) fn end_at(&mut self, index: u32, holding: Holding) {
         for side in 0..2 {
             self.queues[(2 * index + side) as usize].clear();
@@ -237,22 +237,22 @@ impl Inside {
     fn end(&mut self, holding: Holding) {
         match holding {
             Holding::Conn(conn) => drop(conn),
-            Holding::Paper(paper) => self.closing.push(paper),
+            Holding::File(handle) => self.closing.push(handle),
         }
     }
 
     /// Lets glommio close the files that have ended. In the executor's context.
     pub(super) async fn close_ended(&mut self) {
-        for paper in self.closing.drain(..) {
-            paper.close().await;
+        for handle in self.closing.drain(..) {
+            handle.close().await;
         }
     }
 
-    /// Closes everything. Nothing may be under way. In the executor's context.
+    /// Closes everything. No operation may be in flight. In the executor's context.
     pub(super) async fn close_all(&mut self) {
-        let all: Vec<Name> = self.desk.holdings().map(|(id, _)| id).collect();
+        let all: Vec<Name> = self.ops.holdings().map(|(id, _)| id).collect();
         for id in all {
-            self.desk.discard(id).into_iter().for_each(|holding| self.end(holding));
+            self.ops.discard(id).into_iter().for_each(|holding| self.end(holding));
         }
         self.close_ended().await;
     }

@@ -1,8 +1,8 @@
-//! The back-end on the glommio executor, for programs that live in that executor, and to compare with.
+//! The back-end on the glommio executor, for programs that use that executor, and for comparison.
 //!
-//! The executor is entered by each wait and left when something happened. Sockets are tried without blocking and polled
-//! for readiness when there is nothing, so the kernel never keeps an address of ours. Files are read into memory of
-//! glommio's and copied once, because it knows no other; the counts say how much.
+//! The executor is entered by each wait and left after an event. Sockets are tried without blocking and polled
+//! for readiness when there is nothing, so the kernel never keeps an address of ours. Files are read into glommio's
+//! own memory, the only one it supports, and copied once; the counters report the bytes.
 
 mod conn;
 mod files;
@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
-use self::files::{Paper, errno};
+use self::files::{FileHandle, errno};
 use self::inside::{Holding, Inside};
 use self::polling::Judged;
-use super::desk::Desk;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::op_table::OpTable;
 use super::socket::Blocking;
 use super::table::Name;
 use super::uring::{Mode, UringConfig, refusal};
 use crate::directory::OwnDirectory;
 use crate::wake::Waker;
 
-/// Requests the executor's rings hold: it panics when one has no room for its own timers. More wait in its queues.
+/// Bounds of the executor's ring depth: it panics when a ring has no room for its own timers. Further requests wait in its queues.
 const RING_DEPTH_MIN: u32 = 128;
 const RING_DEPTH_MAX: u32 = 4096;
 
@@ -39,7 +39,7 @@ pub type GlommioRing = KernelRing<Glommio>;
 pub struct Glommio {
     inside: Inside,
     judged: Judged,
-    /// Goes after the sockets and jobs, which refer to it.
+    /// Dropped after the sockets and jobs, which refer to it.
     executor: LocalExecutor,
 }
 
@@ -50,7 +50,7 @@ impl GlommioRing {
     /// As [`UringConfig::validate`]; `Environment`, with cause and cure, when the kernel refuses.
     pub fn new(config: &UringConfig) -> Result<GlommioRing> {
         config.validate()?;
-        // glommio asks nobody before it builds its rings, and some of its refusals are panics.
+        // glommio does not probe the kernel before it builds its rings, and panics on some refusals.
         Mode::Plain.build(8, 16).map_err(|error| refusal(error.raw_os_error().unwrap_or(0)))?;
         let executor = LocalExecutorBuilder::new(Placement::Unbound)
             .ring_depth(config.entries.next_power_of_two().clamp(RING_DEPTH_MIN, RING_DEPTH_MAX) as usize)
@@ -94,15 +94,15 @@ impl Backend for Glommio {
     const NAME: &'static str = "glommio";
     const BLOCKING: Blocking = Blocking::No;
 
-    fn desk(&self) -> &Desk<Holding> {
-        &self.inside.desk
+    fn ops(&self) -> &OpTable<Holding> {
+        &self.inside.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Holding> {
-        &mut self.inside.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Holding> {
+        &mut self.inside.ops
     }
 
-    /// glommio opens it once more, for itself.
+    /// Opens the file once more, through glommio.
     fn hold_file(
         &mut self,
         file: OwnedFd,
@@ -110,7 +110,7 @@ impl Backend for Glommio {
         path: &Path,
         options: &FileOptions,
     ) -> Result<Holding> {
-        // Through descriptors, which lead to what was checked.
+        // Through descriptors, which refer to the checked file.
         let through = |fd: RawFd| PathBuf::from(format!("/proc/self/fd/{fd}"));
         let own = directory
             .map(|directory| through(directory.as_fd().as_raw_fd()).join(path.file_name().unwrap_or_default()));
@@ -119,11 +119,11 @@ impl Backend for Glommio {
         }
         let opened = own.map(|_| through(file.as_raw_fd()));
         let there = opened.as_deref().unwrap_or(path);
-        let opened = self.executor.run(Paper::open(there, options)).map_err(|error| {
+        let opened = self.executor.run(FileHandle::open(there, options)).map_err(|error| {
             let doing = format!("opening {} with glommio", path.display());
             Error::from_errno(Kind::File, &doing, errno(&error)).with_hint("use the ring uring")
         });
-        opened.map(Holding::Paper)
+        opened.map(Holding::File)
     }
 
     fn end(&mut self, index: u32, held: Holding) {
@@ -134,20 +134,20 @@ impl Backend for Glommio {
         self.inside.backlog.push(name);
     }
 
-    fn ask_back(&mut self, name: Name) {
-        self.inside.ask_back(name);
+    fn request_cancel(&mut self, name: Name) {
+        self.inside.request_cancel(name);
     }
 
-    /// Works on what is queued and looks at what came back.
+    /// Submits what is queued and reaps completions.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         let inside = &mut self.inside;
-        inside.desk.counts.enters += 1;
+        inside.ops.counts.enters += 1;
         self.executor.run(async {
-            // The executor has looked at its rings on the way in.
+            // The executor has polled its rings when it was entered.
             inside.submit();
             let came = inside.collect();
-            if sleep && !came && !inside.desk.has_ready() {
-                inside.desk.counts.sleeps += 1;
+            if sleep && !came && !inside.ops.has_ready() {
+                inside.ops.counts.sleeps += 1;
                 inside.stay(limit).await;
             }
             inside.unlisten();

@@ -1,9 +1,9 @@
 //! The guard against glommio's misjudgement of disks.
 //!
 //! glommio decides once per device and thread whether the disk can be polled for completions (`IOPOLL`): by a read of
-//! the first file that is opened there. A read of an empty file, or of a hole, is answered without the disk, and then
+//! the first file that is opened there. A read of an empty file, or of a hole, is served without the disk, and then
 //! every later read from a disk that cannot be polled fails with `EOPNOTSUPP`. So the first file it sees on a device
-//! is one of ours that has bytes on the disk.
+//! is a sample file with bytes on the disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,11 +17,11 @@ use glommio::LocalExecutor;
 
 use super::files::errno;
 
-/// As much as the largest block of a disk that direct access knows.
+/// The largest block size of direct access.
 const BYTES: usize = 4096;
 const CURE: &str = "use the ring uring, or a directory this user may write to";
 
-/// The devices glommio has judged by a file of ours. As its judgements, good for one thread.
+/// Devices that glommio has judged by a sample file. Valid for one thread, as its judgements are.
 #[derive(Debug, Default)]
 pub(super) struct Judged(Vec<u64>);
 
@@ -43,7 +43,7 @@ impl Judged {
         let beside = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let sample = match Sample::write(beside) {
             Ok(sample) => Some(sample),
-            // Nobody can make an empty file here, either: one that has its bytes on the disk will do.
+            // No empty file can be created here, either: a file that has its bytes on the disk will do.
             Err(_) if facts.len() >= BYTES as u64 && facts.blocks() * 512 >= facts.len() => None,
             Err(error) => return Err(failed(error)),
         };
@@ -83,7 +83,7 @@ impl Sample {
 
 impl Drop for Sample {
     fn drop(&mut self) {
-        // Refused only where somebody else removed it.
+        // Fails only when it was removed meanwhile.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting for sockets to become ready. Owns the epoll instance; knows sockets by their place in the ring's table.
 //!
-//! Edge-triggered, and for both directions at once: a connection is announced once for life instead of before every wait,
-//! and what is known to be ready is not asked about again.
+//! Edge-triggered, and for both directions at once: a connection is registered once instead of before every wait, and what
+//! is known to be ready is not polled again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -17,21 +17,21 @@ const EVENTS_MAX: usize = 256;
 /// Longest single wait: as much as older kernels take, and half.
 const WAIT_MOST: Duration = Duration::from_secs(1 << 20);
 
-/// What the kernel said of one descriptor.
+/// An event of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Event {
-    /// The number it was announced with.
+    /// The number it was registered with.
     pub(super) number: u64,
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// The peer has finished, or the connection is broken: no further edge will tell of what is left to read.
+    /// The peer has finished, or the connection is broken: no further edge follows for what is left to read.
     pub(super) over: bool,
 }
 
 /// An epoll instance.
 pub(super) struct Epoll {
     fd: OwnedFd,
-    /// What the last wait brought.
+    /// Events of the last wait.
     events: Vec<epoll::Event>,
     /// The kernel takes nanoseconds (5.11).
     fine: bool,
@@ -46,19 +46,19 @@ impl Epoll {
         Ok(Epoll { fd, events: Vec::with_capacity(EVENTS_MAX), fine: true })
     }
 
-    /// Announces a descriptor for good. What it is ready for already is the first event.
+    /// Registers a descriptor for good. Its present readiness is the first event.
     pub(super) fn add(&self, fd: impl AsFd, number: u64) -> core::result::Result<(), i32> {
         let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.fd, fd, EventData::new_u64(number), edges).map_err(|errno| errno.raw_os_error())
     }
 
-    /// Forgets a descriptor about to be closed. Closing alone would not do where a forked child holds it, too.
+    /// Removes a descriptor about to be closed. Closing is not enough where a forked child holds it, too.
     pub(super) fn remove(&self, fd: impl AsFd) {
-        // Refused only for a descriptor it does not know.
+        // Fails only for a descriptor that is not registered.
         let _ = epoll::delete(&self.fd, fd);
     }
 
-    /// Waits for events, at most so long (`None`: for ever). An interruption by a signal is an early return.
+    /// Waits for events, at most for `limit` (`None`: without limit). An interruption by a signal is an early return.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> core::result::Result<(), i32> {
         self.events.clear();
         let limit = limit.map(|limit| limit.min(WAIT_MOST));
@@ -79,7 +79,7 @@ impl Epoll {
         }
     }
 
-    /// What the last wait brought.
+    /// The events of the last wait.
     pub(super) fn events(&self) -> impl Iterator<Item = Event> + '_ {
         self.events.iter().map(|event| {
             let (flags, number) = (event.flags, event.data.u64());
@@ -90,7 +90,7 @@ impl Epoll {
         })
     }
 
-    /// rustix asks for whole milliseconds only.
+    /// With a limit in nanoseconds; rustix takes whole milliseconds only.
     fn wait_fine(&mut self, limit: Option<&Timespec>) -> core::result::Result<(), i32> {
         let limit = limit.map_or(core::ptr::null(), core::ptr::from_ref);
         let (fd, events) = (self.fd.as_raw_fd(), self.events.as_mut_ptr());

@@ -1,12 +1,12 @@
 //! The portable back-end: epoll for sockets, a few threads for files. For machines and containers that refuse io_uring.
 //!
-//! An operation is first tried; only one that finds its socket not ready waits for an edge. No memory is ever in the
-//! kernel's hands outside a call, so cancelling is certain and immediate, except for a file operation that a thread has
+//! An operation is first tried; only one that finds its socket not ready waits for an edge. The kernel
+//! uses memory only during a call, so cancelling is certain and immediate, except for a file operation that a thread has
 //! begun: its memory is the pool's until it is done.
 
 mod epoll;
-mod lines;
 mod pool;
+mod readiness;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,17 +17,17 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result};
 
 use self::epoll::Epoll;
-use self::lines::Lines;
 use self::pool::{Job, Outcome, Pool};
+use self::readiness::ReadinessTable;
 use super::calls::on_socket;
-use super::desk::Desk;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::msghdr::MsghdrTable;
+use super::op_table::OpTable;
 use super::opening::Opening;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::UringConfig;
-use super::wires::Wires;
 use super::{FileId, Op};
 use crate::clock::monotonic_now;
 use crate::directory::OwnDirectory;
@@ -54,21 +54,21 @@ pub type PollRing = KernelRing<Poll>;
 
 /// The way to the kernel through epoll.
 pub struct Poll {
-    desk: Desk<Held>,
-    lines: Lines,
+    ops: OpTable<Held>,
+    readiness: ReadinessTable,
     epoll: Epoll,
     pool: Pool,
     /// File operations pushed and not handed over.
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
-    /// Describes the one operation that is being tried.
-    wires: Wires,
-    /// The last turn did not look at epoll, because there was something to do anyway.
+    /// Describes the operation that is being tried.
+    msghdrs: MsghdrTable,
+    /// The last iteration skipped epoll, because completions were ready.
     overdue: bool,
 }
 
 impl PollRing {
-    /// Opens a ring. Memory cannot be registered with it: `config.register` is of no consequence here.
+    /// Opens a ring. Memory cannot be registered with it: `config.register` is ignored.
     ///
     /// # Errors
     /// As [`UringConfig::validate`]; `Environment` when the process has no file descriptor left.
@@ -80,13 +80,13 @@ impl PollRing {
             epoll.add(fd, WAKE).map_err(|errno| Error::from_errno(Kind::Environment, "polling an eventfd", errno))?;
         }
         let poll = Poll {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
-            lines: Lines::new(config.sockets + RING_FILES_MAX),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            readiness: ReadinessTable::new(config.sockets + RING_FILES_MAX),
             epoll,
             pool: Pool::new(waker.clone()),
             jobs: Vec::new(),
             outcomes: Vec::new(),
-            wires: Wires::new(1),
+            msghdrs: MsghdrTable::new(1),
             overdue: false,
         };
         let used = vec!["edge-triggered epoll", "file threads"];
@@ -95,20 +95,20 @@ impl PollRing {
 }
 
 impl Poll {
-    /// Tries what waits on every line that is worth a try.
+    /// Tries the waiting operations of every ready socket.
     fn serve(&mut self) {
-        while let Some(index) = self.lines.next_due() {
+        while let Some(index) = self.readiness.next_due() {
             for inward in [true, false] {
-                while self.lines.line(index).way(inward).open && self.serve_next(index, inward) {}
+                while self.readiness.socket(index).direction(inward).ready && self.serve_next(index, inward) {}
             }
         }
     }
 
     /// Tries the oldest operation of one direction. False when there is none or it must wait.
     fn serve_next(&mut self, index: u32, inward: bool) -> bool {
-        let line = self.lines.line(index);
-        let Some(name) = line.way(inward).queue.front().copied() else { return false };
-        let Some((op, Some(Held::Sock(sock)))) = self.desk.flight(name) else {
+        let state = self.readiness.socket(index);
+        let Some(name) = state.direction(inward).queue.front().copied() else { return false };
+        let Some((op, Some(Held::Sock(sock)))) = self.ops.flight(name) else {
             unreachable!("{name:?} waits on a socket")
         };
         let asked = match op {
@@ -119,63 +119,63 @@ impl Poll {
             Op::Send { bytes, from, .. } => bytes.len() - *from,
             _ => 0,
         };
-        let mut result = on_socket(op, sock.fd.as_raw_fd(), &mut self.wires);
+        let mut result = on_socket(op, sock.fd.as_raw_fd(), &mut self.msghdrs);
         if result == -libc::EAGAIN {
-            line.way(inward).open = false;
-            if line.watched {
-                self.desk.counts.enters += 1;
+            state.direction(inward).ready = false;
+            if state.watched {
+                self.ops.counts.enters += 1;
                 return false;
             }
-            line.watched = true;
+            state.watched = true;
             match self.epoll.add(&sock.fd, u64::from(index)) {
                 Ok(()) => {
-                    self.desk.counts.enters += 2;
+                    self.ops.counts.enters += 2;
                     return false;
                 }
                 Err(errno) => result = -errno,
             }
         }
-        self.desk.counts.enters += 1;
-        line.way(inward).queue.pop_front();
-        if line.drained() && (1..asked as i64).contains(&i64::from(result)) {
-            line.way(inward).open = false;
+        self.ops.counts.enters += 1;
+        state.direction(inward).queue.pop_front();
+        if state.drained() && (1..asked as i64).contains(&i64::from(result)) {
+            state.direction(inward).ready = false;
         }
-        self.desk.land(name, result);
+        self.ops.complete(name, result);
         true
     }
 
     /// Looks at epoll, and sleeps in it at most `limit`.
     fn look(&mut self, limit: Option<Duration>) -> Result<()> {
-        self.desk.counts.enters += 1;
-        self.desk.counts.sleeps += u64::from(limit != Some(Duration::ZERO));
+        self.ops.counts.enters += 1;
+        self.ops.counts.sleeps += u64::from(limit != Some(Duration::ZERO));
         let waited = self.epoll.wait(limit);
-        self.desk.begin_turn(monotonic_now());
+        self.ops.begin_iteration(monotonic_now());
         waited.map_err(|errno| Error::from_errno(Kind::Environment, "waiting with epoll", errno))?;
         for event in self.epoll.events() {
             match event.number {
-                WAKE => self.desk.counts.wakes += 1,
-                index => self.lines.note(index as u32, event),
+                WAKE => self.ops.counts.wakes += 1,
+                index => self.readiness.note(index as u32, event),
             }
         }
         Ok(())
     }
 
-    /// Takes in what the threads have done.
+    /// Completes the operations that the threads have done.
     fn collect(&mut self) {
         let mut outcomes = core::mem::take(&mut self.outcomes);
         self.pool.collect(&mut outcomes);
         for Outcome { name, op, result } in outcomes.drain(..) {
             self.put_back(name, op);
-            let opened = self.desk.opening(name).and_then(Opening::take_fd);
-            let file = opened.map(|fd| self.desk.opened(name, Held::File(Arc::new(File::from(fd)))));
+            let opened = self.ops.opening(name).and_then(Opening::take_fd);
+            let file = opened.map(|fd| self.ops.opened(name, Held::File(Arc::new(File::from(fd)))));
             let full = file.is_some_and(|file| file.is_err());
-            self.desk.land(name, if full { -libc::EMFILE } else { result });
+            self.ops.complete(name, if full { -libc::EMFILE } else { result });
         }
         self.outcomes = outcomes;
     }
 
     fn put_back(&mut self, name: Name, op: Op) {
-        if let Some((place, _)) = self.desk.flight(name) {
+        if let Some((place, _)) = self.ops.flight(name) {
             *place = op;
         }
     }
@@ -186,12 +186,12 @@ impl Backend for Poll {
     const NAME: &'static str = "poll";
     const BLOCKING: Blocking = Blocking::No;
 
-    fn desk(&self) -> &Desk<Held> {
-        &self.desk
+    fn ops(&self) -> &OpTable<Held> {
+        &self.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Held> {
-        &mut self.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Held> {
+        &mut self.ops
     }
 
     fn hold_file(&mut self, fd: OwnedFd, _: Option<&OwnDirectory>, _: &Path, _: &FileOptions) -> Result<Held> {
@@ -200,31 +200,31 @@ impl Backend for Poll {
     }
 
     fn taken_in(&mut self, id: Name) -> Result<()> {
-        self.lines.begin(id.index);
+        self.readiness.begin(id.index);
         Ok(())
     }
 
     fn end(&mut self, index: u32, held: Held) {
         if let Held::Sock(sock) = held
-            && self.lines.line(index).watched
+            && self.readiness.socket(index).watched
         {
             self.epoll.remove(&sock.fd);
         }
     }
 
-    /// One that opens a file needs a thread. Without, it is as when the ring has no room: later there may be one to be had.
+    /// An opening needs a thread. Where none can be started the ring counts as full: a later push may succeed.
     fn admits(&mut self, op: &Op) -> bool {
         !matches!(op, Op::Open(_)) || self.pool.start().is_ok()
     }
 
     fn start(&mut self, name: Name) {
-        let Some((op, held)) = self.desk.flight(name) else { unreachable!("{name:?} was just registered") };
+        let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
         let file = match held {
             Some(Held::File(file)) => Some(file.clone()),
             Some(Held::Sock(_)) => {
                 let (index, inward) = (op.holding().index, matches!(op, Op::Recv { .. }));
-                self.lines.line(index).way(inward).queue.push_back(name);
-                return self.lines.list(index);
+                self.readiness.socket(index).direction(inward).queue.push_back(name);
+                return self.readiness.list(index);
             }
             None => None,
         };
@@ -233,17 +233,17 @@ impl Backend for Poll {
         self.jobs.push(Job { name, op: core::mem::replace(op, stand_in), file });
     }
 
-    /// Brings an operation home, unless a thread has begun it.
-    fn ask_back(&mut self, name: Name) {
-        if let Some((op, Some(Held::Sock(_)))) = self.desk.flight(name) {
+    /// Cancels an operation, unless a thread has begun it.
+    fn request_cancel(&mut self, name: Name) {
+        if let Some((op, Some(Held::Sock(_)))) = self.ops.flight(name) {
             let index = op.holding().index;
-            self.lines.give_up(index, name);
-            return self.desk.land(name, -libc::ECANCELED);
+            self.readiness.give_up(index, name);
+            return self.ops.complete(name, -libc::ECANCELED);
         }
         let pushed = self.jobs.iter().position(|job| job.name == name).map(|at| self.jobs.remove(at));
         if let Some(job) = pushed.or_else(|| self.pool.take_back(name)) {
             self.put_back(name, job.op);
-            self.desk.land(name, -libc::ECANCELED);
+            self.ops.complete(name, -libc::ECANCELED);
         }
     }
 
@@ -253,8 +253,8 @@ impl Backend for Poll {
     }
 
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
-        // What is done already is handed over first; but never twice without a look at what else has come.
-        self.overdue = self.desk.has_ready() && !self.overdue;
+        // Ready completions are handed over first; but never twice in a row without a look at epoll.
+        self.overdue = self.ops.has_ready() && !self.overdue;
         if self.overdue {
             return Ok(());
         }

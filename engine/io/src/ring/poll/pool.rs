@@ -1,7 +1,7 @@
-//! A few threads that do file operations, because files are always "ready" and then block.
+//! A pool of threads for file operations: files are always "ready" for epoll, and block then.
 //!
-//! An operation belongs to the pool, with all its memory, from when it is handed over until it is collected. The threads
-//! start with the first file and end with the pool, which waits for what they are doing.
+//! An operation belongs to the pool, with all its memory, from submission until it is collected. The threads start with the
+//! first file and end with the pool, which waits for their operations.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(super) struct Job {
     pub(super) file: Option<Arc<File>>,
 }
 
-/// One that was done, and how it went: a count, or a negative error number.
+/// A done operation and its result: a count, or a negative error number.
 pub(super) struct Outcome {
     pub(super) name: Name,
     pub(super) op: Op,
@@ -51,7 +51,7 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread's life.
+    /// The loop of a thread.
     fn work(&self, waker: &Waker) {
         loop {
             let waiting = |queues: &mut Queues| queues.waiting.is_empty() && !queues.closing;
@@ -59,7 +59,7 @@ impl Shared {
             let Some(Job { name, mut op, file }) = queues.waiting.pop_front() else { return };
             drop(queues);
             let result = on_file(&mut op, file.as_deref());
-            // Closed before the ring hears of it: the ring may close the file for good then.
+            // Dropped before the ring sees the outcome: the ring may close the file then.
             drop(file);
             self.queues().done.push(Outcome { name, op, result });
             waker.wake();
@@ -94,7 +94,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Hands operations over, in order.
+    /// Submits operations, in order.
     pub(super) fn submit(&self, jobs: &mut Vec<Job>) {
         if jobs.is_empty() {
             return;
@@ -103,7 +103,7 @@ impl Pool {
         self.shared.work.notify_all();
     }
 
-    /// Takes an operation back that no thread has begun.
+    /// Removes an operation that no thread has begun.
     pub(super) fn take_back(&self, name: Name) -> Option<Job> {
         let mut queues = self.shared.queues();
         let at = queues.waiting.iter().position(|job| job.name == name)?;
@@ -119,7 +119,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// What no thread has begun is dropped, what one has is waited for: after this the pool owns nothing.
+    /// Drops operations that no thread has begun and waits for the others: after this the pool owns nothing.
     fn drop(&mut self) {
         if self.threads.is_empty() {
             return;
@@ -132,7 +132,7 @@ impl Drop for Pool {
         drop(waiting);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has dropped its operation, and said so on standard error.
+            // A thread that panicked has dropped its operation, and printed the panic.
             let _ = thread.join();
         }
     }

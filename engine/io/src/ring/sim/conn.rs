@@ -23,22 +23,22 @@ pub(super) enum Phase {
 #[derive(Debug, Default)]
 pub(super) struct Conn {
     pub(super) phase: Phase,
-    /// The host accepted it and was not told of its end.
+    /// The host accepted it and is not informed of its end yet.
     pub(super) host_knows: bool,
     /// Bytes arrived and not received.
     inbox: VecDeque<u8>,
     /// The peer has finished: after the inbox, zero.
     finished: bool,
-    /// The peer answers nothing more.
+    /// The peer sends nothing more.
     pub(super) stalled: bool,
-    /// When the last answer scheduled so far arrives: answers keep their order.
+    /// When the last scheduled reply arrives: replies keep their order.
     pub(super) last_arrival: Instant,
     /// Receives waiting for bytes, oldest first.
     pub(super) receivers: VecDeque<FlightKey>,
 }
 
 impl Conn {
-    /// An answer of the peer arrives. A broken connection hears nothing.
+    /// A reply of the peer arrives. A broken connection ignores it.
     pub(super) fn arrive(&mut self, reply: Reply) {
         if matches!(self.phase, Phase::Broken(_)) {
             return;
@@ -57,7 +57,7 @@ impl Conn {
         self.inbox.clear();
     }
 
-    /// What a receive finds: the number of bytes that can be taken (zero: finished), an error number, or nothing yet.
+    /// The result of a receive: the number of bytes that can be taken (zero: finished), an error number, or `None` for none yet.
     pub(super) fn readable(&self) -> Option<Result<usize, i32>> {
         match self.phase {
             Phase::Broken(errno) => Some(Err(errno)),

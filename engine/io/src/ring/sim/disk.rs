@@ -1,6 +1,6 @@
-//! The simulated disk: files, what of them would survive a power cut, and how a disk can fail.
+//! The simulated disk: files, the part of them that survives a power cut, and disk failures.
 //!
-//! A file is what was opened: it stays readable through its open files when its name is gone, as files do.
+//! A file stays readable through its open handles when its name is gone, as on a real file system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use fuelrail_base::{Duration, Error, Kind, Result};
 
 use crate::ring::file::{FileMark, FileOptions};
 
-/// Direct operations are aligned to this, as on most devices. Also what a device writes whole or not at all.
+/// Alignment of direct operations, as on most devices. Also the unit a device writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// What a simulated disk is like.
+/// Properties of a simulated disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimDisk {
     /// Bytes all files together may have.
@@ -29,7 +29,7 @@ impl Default for SimDisk {
     }
 }
 
-/// What is wrong with a part of a simulated disk. The default is nothing.
+/// A failure of a part of a simulated disk. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimDiskFailure {
     /// The error number every read ends with: `EIO`.
@@ -64,13 +64,13 @@ struct Write {
 
 #[derive(Debug, Default)]
 struct Image {
-    /// What a read sees.
+    /// The content a read sees.
     live: Vec<u8>,
-    /// What a power cut leaves for certain.
+    /// The content that survives a power cut.
     durable: Vec<u8>,
     /// Writes since, oldest first: any part of each may or may not survive.
     unsynced: Vec<Write>,
-    /// How often it is open.
+    /// Number of open handles.
     opened: u32,
     /// Number of the last write to it.
     changed: u64,
@@ -89,7 +89,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens or makes a file, and takes the room asked for.
+    /// Opens or creates a file, and allocates the requested length.
     pub(super) fn open(&mut self, path: &Path, options: &FileOptions) -> Result<Opened> {
         options.validate()?;
         let refuse = |errno| Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), errno));
@@ -121,7 +121,7 @@ impl Disk {
         self.made
     }
 
-    /// What tells whether an open file is still what it was: writes stand for the clock.
+    /// The mark of an open file, with the number of its last write as the time.
     pub(super) fn marked(&self, file: &Opened) -> FileMark {
         let image = self.files.get(&file.inode);
         let (len, changed) = image.map_or((0, 0), |image| (image.live.len() as u64, image.changed));
@@ -142,7 +142,7 @@ impl Disk {
         self.files.retain(|inode, image| image.opened > 0 || reachable.contains(inode));
     }
 
-    /// What lies at `offset`, at most `len` bytes; none behind the end.
+    /// The bytes at `offset`, at most `len`; none behind the end.
     pub(super) fn read(&self, file: &Opened, offset: u64, len: usize) -> core::result::Result<&[u8], i32> {
         if let Some(errno) = self.failure(&file.path).reads {
             return Err(errno);
@@ -155,7 +155,7 @@ impl Disk {
         Ok(&live[from..live.len().min(from.saturating_add(len))])
     }
 
-    /// Puts bytes at `offset`, as many as the disk has room for; how many.
+    /// Writes bytes at `offset`, as many as the disk has room for; returns how many.
     pub(super) fn write(&mut self, file: &Opened, offset: u64, bytes: &[u8]) -> core::result::Result<usize, i32> {
         if !file.write {
             return Err(libc::EBADF);
@@ -205,7 +205,7 @@ impl Disk {
         self.names.commit();
     }
 
-    /// Makes a file of these bytes, over one that is there, or says why not.
+    /// Creates a file of these bytes, over an existing one.
     pub(super) fn write_file(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
         if let Some(errno) = self.failure(path).writes {
             return Err(Error::from_errno(Kind::File, &format!("writing {}", path.display()), errno));
@@ -233,7 +233,7 @@ impl Disk {
         }
     }
 
-    /// Says what is wrong with all files below a path from now on; an earlier word about the same path is forgotten.
+    /// Sets the failure of all files below a path, in place of an earlier one of the same path.
     pub(super) fn fail(&mut self, below: &Path, failure: SimDiskFailure) {
         self.failures.insert(below.to_owned(), failure);
     }
@@ -246,7 +246,7 @@ impl Disk {
         all
     }
 
-    /// Flips one bit of a file, wherever the dice say; for good. False when it has none.
+    /// Flips one random bit of a file, durably. False when it has none.
     pub(super) fn rot(&mut self, path: &Path, prng: &mut Prng) -> bool {
         let Some(image) = self.names.live().get(path).copied().and_then(|inode| self.files.get_mut(&inode)) else {
             return false;
@@ -266,14 +266,14 @@ impl Disk {
         true
     }
 
-    /// The same disk, with nothing wrong with it.
+    /// The same disk without failures.
     pub(super) fn restarted(mut self) -> Disk {
         self.failures.clear();
         self
     }
 
-    /// Leaves what was synced, and of each later write all, nothing or any of its sectors, as the dice say; of the changes of
-    /// names those up to some point.
+    /// Keeps what was synced, and of each later write all, none or random sectors; of the changes of names those up to a random
+    /// point.
     pub(super) fn cut_power(&mut self, prng: &mut Prng) {
         self.names.cut_power(prng);
         for image in self.files.values_mut() {
@@ -305,7 +305,7 @@ fn apply(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     file[offset..end].copy_from_slice(bytes);
 }
 
-/// What a power cut leaves of a write that was not synced. Sectors are whole; which of them are there, nobody knows.
+/// Applies the part of an unsynced write that survives a power cut: random whole sectors.
 fn survive(file: &mut Vec<u8>, write: &Write, prng: &mut Prng) {
     // Everything, nothing, up to some sector, from some sector on, any.
     let mode = prng.below(5);
@@ -329,11 +329,11 @@ fn survive(file: &mut Vec<u8>, write: &Write, prng: &mut Prng) {
     }
 }
 
-/// A file, whatever it is called.
+/// A file, independent of its names.
 pub(super) type Inode = u64;
 
-/// The names of the disk's files. All names before and after each change since the last sync: a cut leaves one of these, and the last is what
-/// everybody sees. Changes reach the disk in their order; syncing a file or a directory brings all of them there, as the journals of ext4
+/// The names of the disk's files. All names before and after each change since the last sync: a cut leaves one of these, and the last is the
+/// live one. Changes reach the disk in their order; syncing a file or a directory brings all of them there, as the journals of ext4
 /// and XFS do.
 #[derive(Debug)]
 pub(super) struct Names(Vec<BTreeMap<PathBuf, Inode>>);
@@ -345,7 +345,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// The names as everybody sees them.
+    /// The live names.
     pub(super) fn live(&self) -> &BTreeMap<PathBuf, Inode> {
         self.0.last().expect("the names before the first change are there")
     }
@@ -380,7 +380,7 @@ impl Names {
         self.0.drain(..self.0.len() - 1);
     }
 
-    /// Leaves the changes up to some point, as the dice say.
+    /// Keeps the changes up to a random point.
     pub(super) fn cut_power(&mut self, prng: &mut Prng) {
         self.0.truncate(1 + prng.below(self.0.len() as u64) as usize);
         self.commit();

@@ -10,11 +10,11 @@ pub struct SimFaults {
     pub short_receive: f64,
     /// A send takes fewer bytes than it was given.
     pub short_send: f64,
-    /// The completions of one turn are shuffled.
+    /// The completions of one iteration are shuffled.
     pub reorder: f64,
-    /// An operation fails for the moment (`EINTR`, `EAGAIN`, `ENOBUFS`); nothing is moved, trying again may work.
+    /// An operation fails transiently (`EINTR`, `EAGAIN`, `ENOBUFS`); nothing is moved, a retry may succeed.
     pub transient_errno: f64,
-    /// An operation fails for good and takes its connection along (`ECONNRESET`, `ETIMEDOUT`, `EPIPE`; refused
+    /// An operation fails for good, with its connection (`ECONNRESET`, `ETIMEDOUT`, `EPIPE`; refused
     /// when connecting).
     pub fatal_errno: f64,
     /// One bit of the received bytes is flipped.
@@ -29,12 +29,12 @@ pub struct SimFaults {
     pub short_write: f64,
     /// An operation on a file fails (`EIO`); nothing is moved.
     pub disk_errno: f64,
-    /// An operation fails for want of the kernel's memory (`ENOMEM`); nothing is moved.
+    /// An operation fails for lack of kernel memory (`ENOMEM`); nothing is moved.
     pub no_memory: f64,
-    /// No descriptor is left for a file, or for a socket (`EMFILE`); not for the only socket of a ring, which has nothing to
-    /// wait for then.
+    /// No descriptor is left for a file, or for a socket (`EMFILE`); not for the only socket of a ring, which would have
+    /// nothing to wait for.
     pub no_descriptor: f64,
-    /// The queue of completions overflows: of those of one turn some come with the next, and nothing is submitted before.
+    /// The completion queue overflows: some completions of an iteration come with the next, and nothing is submitted before.
     pub overflow: f64,
 }
 
@@ -62,18 +62,18 @@ impl SimFaults {
     }
 }
 
-/// What was injected so far.
+/// Faults injected so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimCounts {
     /// Receives cut short.
     pub short_receives: u64,
     /// Sends cut short.
     pub short_sends: u64,
-    /// Turns whose completions were shuffled into another order.
+    /// Iterations whose completions were shuffled into another order.
     pub reorders: u64,
-    /// Operations failed for the moment.
+    /// Operations that failed transiently.
     pub transient_errnos: u64,
-    /// Operations failed for good, with their connection.
+    /// Operations that failed for good, with their connection.
     pub fatal_errnos: u64,
     /// Receives with a flipped bit.
     pub corruptions: u64,
@@ -85,10 +85,10 @@ pub struct SimCounts {
     pub short_writes: u64,
     /// Operations on files failed.
     pub disk_errnos: u64,
-    /// Operations failed for want of memory.
+    /// Operations that failed for lack of memory.
     pub no_memory: u64,
-    /// Sockets and files refused for want of a descriptor.
+    /// Sockets and files refused for lack of a descriptor.
     pub no_descriptor: u64,
-    /// Turns of which some completions came later.
+    /// Iterations of which some completions came later.
     pub overflows: u64,
 }

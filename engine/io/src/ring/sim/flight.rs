@@ -1,4 +1,4 @@
-//! What happens to an operation in a simulated world: from its submission, through faults, to its landing.
+//! The life of an operation in a simulated world: from its submission, through faults, to its completion.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl World {
     pub(super) fn perform(&mut self, key: FlightKey) {
         if self.strikes(self.faults.no_memory) && self.flight(key).is_some() {
             self.counts.no_memory += 1;
-            return self.land(key, -libc::ENOMEM);
+            return self.complete(key, -libc::ENOMEM);
         }
         let Some((op, held)) = self.flight(key) else { return };
         let Some(&mut Held::Conn(conn)) = held else { return self.start_disk(key) };
@@ -34,7 +34,7 @@ impl World {
         if self.prng.chance(self.faults.transient_errno) {
             self.counts.transient_errnos += 1;
             let errno = self.pick(&[libc::EINTR, libc::EAGAIN, libc::ENOBUFS]);
-            return self.land(key, -errno);
+            return self.complete(key, -errno);
         }
         if self.prng.chance(self.faults.fatal_errno) {
             self.counts.fatal_errnos += 1;
@@ -43,7 +43,7 @@ impl World {
                 false => self.pick(&[libc::ECONNRESET, libc::ETIMEDOUT, libc::EPIPE]),
             };
             self.snap(conn, errno);
-            return self.land(key, -errno);
+            return self.complete(key, -errno);
         }
         match self.flight(key).map(|(op, _)| op) {
             Some(Op::Connect { addr, .. }) => {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The disk takes its time; what it does happens at the end of it.
+    /// Schedules a disk operation, which takes effect at the end of its latency.
     fn start_disk(&mut self, key: FlightKey) {
         let most = u64::try_from(self.disk.settings.latency_max.as_nanos()).unwrap_or(u64::MAX).max(1);
         let after = Duration::from_nanos(self.prng.below(most));
@@ -76,16 +76,16 @@ impl World {
     pub(super) fn finish_disk(&mut self, key: FlightKey, mark: u64) {
         if self.prng.chance(self.faults.disk_errno) {
             self.counts.disk_errnos += 1;
-            return self.land(key, -libc::EIO);
+            return self.complete(key, -libc::EIO);
         }
         if let Some((Op::Open(opening), _)) = self.flight(key) {
             let path = opening.path().to_owned();
             return self.finish_open(key, &path);
         }
         let (short_read, short_write) = (self.faults.short_read, self.faults.short_write);
-        let World { seats, disk, prng, counts, .. } = self;
-        let Some(seat) = seats[key.0].as_mut() else { return };
-        let Some((op, Some(Held::File(file)))) = seat.desk.flight(Name::from_bits(key.1)) else { return };
+        let World { rings, disk, prng, counts, .. } = self;
+        let Some(state) = rings[key.0].as_mut() else { return };
+        let Some((op, Some(Held::File(file)))) = state.ops.flight(Name::from_bits(key.1)) else { return };
         let unit = file.unit();
         let mut cut = |chance: f64, n: usize, cuts: &mut u64| {
             if n <= unit || !prng.chance(chance) {
@@ -114,12 +114,12 @@ impl World {
                 unreachable!("{op:?} is not about a file")
             }
         };
-        self.land(key, result.map_or_else(|errno| -errno, |n| n as i32));
+        self.complete(key, result.map_or_else(|errno| -errno, |n| n as i32));
     }
 
     fn finish_open(&mut self, key: FlightKey, path: &Path) {
         let result = match self.open_there(path, &FileOptions::default()) {
-            Ok(held) => match self.seats[key.0].as_mut().map(|seat| seat.desk.opened(Name::from_bits(key.1), held)) {
+            Ok(held) => match self.rings[key.0].as_mut().map(|state| state.ops.opened(Name::from_bits(key.1), held)) {
                 Some(Err(held)) => {
                     self.let_go(&held);
                     -libc::EMFILE
@@ -127,20 +127,20 @@ impl World {
                 _ => 0,
             },
             Err(error) if error.kind() == Kind::NotFound => -libc::ENOENT,
-            // What else an opening meets here is that no descriptor is left.
+            // The only other error of an opening here: no descriptor is left.
             Err(_) => -libc::EMFILE,
         };
-        self.land(key, result);
+        self.complete(key, result);
     }
 
-    /// The ring of an operation is dropped, or its process killed: a write that was with the disk may be done all the same.
+    /// The ring of an operation is dropped, or its process killed: a write in flight may still reach the disk.
     pub(super) fn abandon_disk(&mut self, key: FlightKey) {
-        let World { seats, disk, prng, .. } = self;
-        let flight = seats[key.0].as_mut().and_then(|seat| seat.desk.flight(Name::from_bits(key.1)));
+        let World { rings, disk, prng, .. } = self;
+        let flight = rings[key.0].as_mut().and_then(|state| state.ops.flight(Name::from_bits(key.1)));
         if let Some((Op::WriteAt { offset, from, start, .. }, Some(Held::File(file)))) = flight
             && prng.chance(0.5)
         {
-            // Whether it worked, nobody is left to hear.
+            // The ring is gone, and with it the receiver of the result.
             let _ = disk.write(file, *offset, &from.bytes()[*start..]);
         }
     }
@@ -149,9 +149,9 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         match conn.phase {
             Phase::Fresh => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Connecting => return self.land(key, -libc::EALREADY),
-            Phase::Open => return self.land(key, -libc::EISCONN),
+            Phase::Broken(errno) => return self.complete(key, -errno),
+            Phase::Connecting => return self.complete(key, -libc::EALREADY),
+            Phase::Open => return self.complete(key, -libc::EISCONN),
         }
         conn.phase = Phase::Connecting;
         let (after, result) = self.host.connect(id, addr, self.now);
@@ -163,8 +163,8 @@ impl World {
         let Some(conn) = self.conns.get(&id) else { return };
         match conn.phase {
             Phase::Open => {}
-            Phase::Broken(errno) => return self.land(key, -errno),
-            Phase::Fresh | Phase::Connecting => return self.land(key, -libc::ENOTCONN),
+            Phase::Broken(errno) => return self.complete(key, -errno),
+            Phase::Fresh | Phase::Connecting => return self.complete(key, -libc::ENOTCONN),
         }
         let mut n = bytes.len();
         if n > 1 && self.prng.chance(self.faults.short_send) {
@@ -174,7 +174,7 @@ impl World {
         let mut replies = Replies::default();
         self.host.receive(id, &bytes[..n], self.now, &mut replies);
         self.schedule_replies(id, replies);
-        self.land(key, n as i32);
+        self.complete(key, n as i32);
     }
 
     fn schedule_replies(&mut self, id: u64, replies: Replies) {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Gives waiting receives what has arrived, oldest first.
+    /// Serves waiting receives with the bytes that have arrived, oldest first.
     pub(super) fn serve_receivers(&mut self, id: u64) {
         loop {
             let Some(conn) = self.conns.get_mut(&id) else { return };
@@ -205,7 +205,7 @@ impl World {
                 Ok(available) => self.receive(key, id, available),
                 Err(errno) => -errno,
             };
-            self.land(key, result);
+            self.complete(key, result);
         }
     }
 
@@ -232,7 +232,7 @@ impl World {
     }
 
     pub(super) fn submit_cancel(&mut self, key: FlightKey, closing: bool) {
-        // Closing a socket is not a race against its peer; a cancellation is, when time passes at all.
+        // Closing a socket does not race against its peer; a cancellation does, if delays are on.
         if !closing && self.faults.delay > 0.0 && self.prng.chance(self.faults.delay) {
             let by = self.some_delay();
             self.events.set(self.now.after(by), Event::Cancel(key));
@@ -243,11 +243,11 @@ impl World {
 
     pub(super) fn cancel_now(&mut self, key: FlightKey) {
         if self.unstage(key) {
-            self.land(key, -libc::ECANCELED);
+            self.complete(key, -libc::ECANCELED);
         }
     }
 
-    /// Takes a submitted operation out of whatever it waits for; false when it has landed.
+    /// Removes a submitted operation from what it waits for; false when it has completed.
     pub(super) fn unstage(&mut self, key: FlightKey) -> bool {
         match self.stages.remove(&key) {
             Some(Stage::Scheduled(event, conn)) => {
@@ -272,13 +272,13 @@ impl World {
         self.stages.insert(key, Stage::Scheduled(event, conn));
     }
 
-    pub(super) fn land(&mut self, (ring, bits): FlightKey, result: i32) {
-        if let Some(seat) = self.seats[ring].as_mut() {
-            seat.landed.push((Name::from_bits(bits), result));
+    pub(super) fn complete(&mut self, (ring, bits): FlightKey, result: i32) {
+        if let Some(state) = self.rings[ring].as_mut() {
+            state.completed.push((Name::from_bits(bits), result));
         }
     }
 
-    /// Breaks a connection by an injected fault: the host hears of it, waiting receives get the error.
+    /// Breaks a connection by an injected fault: the host is informed, waiting receives get the error.
     fn snap(&mut self, id: u64, errno: i32) {
         self.tell_closed(id);
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -288,10 +288,10 @@ impl World {
     }
 
     fn flight(&mut self, (ring, bits): FlightKey) -> Option<(&mut Op, Option<&mut Held>)> {
-        self.seats[ring].as_mut()?.desk.flight(Name::from_bits(bits))
+        self.rings[ring].as_mut()?.ops.flight(Name::from_bits(bits))
     }
 
-    /// Draws only for what can happen at all: worlds without it stay what they were.
+    /// Draws only where the chance is above zero, so that worlds without this fault keep their random sequence.
     pub(super) fn strikes(&mut self, chance: f64) -> bool {
         chance > 0.0 && self.prng.chance(chance)
     }

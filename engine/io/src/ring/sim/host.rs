@@ -1,10 +1,10 @@
-//! The far side of the simulated network: who is connected to, and what it answers.
+//! The servers of the simulated network, and their replies.
 
 use std::net::SocketAddr;
 
 use fuelrail_base::{Duration, Instant};
 
-/// The servers of a simulated world. Told of every connection, answers with [`Replies`].
+/// The servers of a simulated world: called for every connection, reply with [`Replies`].
 pub trait Host {
     /// A socket connects to `addr` as connection `conn` (a number never used before). Returns how long that takes and
     /// whether it succeeds; the error is an error number such as `ECONNREFUSED`.
@@ -13,11 +13,11 @@ pub trait Host {
     /// Bytes arrived on a connection; they may be any part of what was sent, in order.
     fn receive(&mut self, conn: u64, bytes: &[u8], now: Instant, out: &mut Replies);
 
-    /// An accepted connection is gone: the client closed it, or an injected fault broke it. Told once.
+    /// An accepted connection is gone: the client closed it, or an injected fault broke it. Called once.
     fn closed(&mut self, conn: u64, now: Instant);
 }
 
-/// What a host answers, in the order it answers.
+/// The replies of a host, in order.
 #[derive(Debug, Default)]
 pub struct Replies {
     pub(super) list: Vec<(Duration, Reply)>,
@@ -32,22 +32,22 @@ pub(super) enum Reply {
 }
 
 impl Replies {
-    /// These bytes reach the client `after` now, and after all bytes answered before on this connection.
+    /// These bytes reach the client `after` now, and after all earlier replies on this connection.
     pub fn send(&mut self, after: Duration, bytes: Vec<u8>) {
         self.list.push((after, Reply::Bytes(bytes)));
     }
 
-    /// The connection ends in order, `after` now and after all bytes answered before.
+    /// The connection ends in order, `after` now and after all earlier replies.
     pub fn finish(&mut self, after: Duration) {
         self.list.push((after, Reply::Finish));
     }
 
-    /// The connection is reset `after` now, and after all bytes answered before; unread bytes are lost.
+    /// The connection is reset `after` now, and after all earlier replies; unread bytes are lost.
     pub fn reset(&mut self, after: Duration) {
         self.list.push((after, Reply::Reset));
     }
 
-    /// Nothing more ever comes on this connection, whatever is answered later.
+    /// The connection stalls: no later reply arrives.
     pub fn stall(&mut self) {
         self.list.push((Duration::ZERO, Reply::Stall));
     }

@@ -1,4 +1,4 @@
-//! A ring in virtual time: a whole network and a disk in one thread, exactly repeatable by seed.
+//! A ring in virtual time: a whole network and a disk in one thread, reproducible by seed.
 //!
 //! All rings of a world share its clock, its faults, its host and its disk. Nothing here reads a real clock or sleeps.
 
@@ -35,7 +35,7 @@ pub struct SimWorld {
 }
 
 impl SimWorld {
-    /// A world whose every choice follows from `seed`.
+    /// A world whose choices all follow from `seed`.
     #[must_use]
     pub fn new(seed: u64, faults: SimFaults, host: Box<dyn Host>) -> SimWorld {
         SimWorld { world: Rc::new(RefCell::new(World::new(seed, faults, host))) }
@@ -47,33 +47,33 @@ impl SimWorld {
         self.world.borrow().now
     }
 
-    /// Jumps to the next event or to the next instant a ring waits for, whichever is first, and lets it happen. Stays
-    /// where it is when a ring was woken and has not looked yet. False when nothing is pending: if the rings have
-    /// nothing to do either, the world stands still for ever.
+    /// Advances to the next event or to the next instant a ring waits for, whichever is first, and runs it. Does nothing
+    /// when a ring was woken and has not run yet. False when nothing is pending: if the rings have nothing to do either,
+    /// the world is deadlocked.
     pub fn advance(&self) -> bool {
         self.world.borrow_mut().advance()
     }
 
-    /// What was injected so far.
+    /// Faults injected so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
         self.world.borrow().counts
     }
 }
 
-/// The machine's disk from outside of its rings: as its control thread sees it, and what befalls it.
+/// The machine's disk from outside of its rings: as a control thread sees it, and its faults.
 impl SimWorld {
-    /// Says what the disk is like from now on.
+    /// Sets the properties of the disk from now on.
     pub fn set_disk(&self, disk: SimDisk) {
         self.world.borrow_mut().disk.settings = disk;
     }
 
-    /// Says what is wrong with all files below this path from now on; the default: nothing any more.
+    /// Sets the failure of all files below this path from now on; the default clears it.
     pub fn fail_disk(&self, below: &Path, failure: SimDiskFailure) {
         self.world.borrow_mut().disk.fail(below, failure);
     }
 
-    /// Makes a file of these bytes, synced with its name, in the place of one that is there.
+    /// Creates a file of these bytes, synced with its name; replaces an existing one.
     ///
     /// # Errors
     /// `File` when the disk is full or refuses.
@@ -95,13 +95,13 @@ impl SimWorld {
         self.world.borrow().disk.names.live().keys().cloned().collect()
     }
 
-    /// Renames a file, over one that is there; a power cut may undo it until [`sync_names`](SimWorld::sync_names) or a
+    /// Renames a file, over an existing one; a power cut may undo it until [`sync_names`](SimWorld::sync_names) or a
     /// sync of any file. False when there is no such file.
     pub fn rename_file(&self, from: &Path, to: &Path) -> bool {
         self.world.borrow_mut().disk.names.rename(from, to)
     }
 
-    /// Removes a file's name; a power cut may bring it back, as it may undo a rename. Files open already stay what they are.
+    /// Removes a file's name; a power cut may bring it back, as it may undo a rename. Open files are not affected.
     /// False when there is no such file.
     pub fn remove_file(&self, path: &Path) -> bool {
         self.world.borrow_mut().disk.names.remove(path)
@@ -112,7 +112,7 @@ impl SimWorld {
         self.world.borrow_mut().disk.names.commit();
     }
 
-    /// Goes on with the disk of a machine that was started again: what failed works anew. Its rings are to be dropped first.
+    /// Takes over the disk of a machine that was restarted, without its failures. Its rings are to be dropped first.
     pub fn inherit_disk(&self, before: &SimWorld) {
         let disk = core::mem::take(&mut before.world.borrow_mut().disk);
         self.world.borrow_mut().disk = disk.restarted();
@@ -124,9 +124,9 @@ impl SimWorld {
         disk.rot(path, prng)
     }
 
-    /// Cuts the power of the disk. Synced writes stay; of every write since then all, nothing or some sectors; of names made,
-    /// changed and removed since the last sync those up to some point. The rings of the machine that lost its power are
-    /// to be dropped first: of the writes they had under way any part may be there, too.
+    /// Cuts the power of the disk. Synced writes survive; of every later write all, none or some sectors; of the names created,
+    /// changed and removed since the last sync those up to some point. The rings of that machine are to be dropped first: of
+    /// their writes in flight any part may survive, too.
     pub fn cut_power(&self) {
         let World { disk, prng, .. } = &mut *self.world.borrow_mut();
         disk.cut_power(prng);
@@ -155,11 +155,11 @@ impl SimRing {
         SimRing { world: world.world.clone(), id, waker }
     }
 
-    /// Whether a real ring would have slept in the last wait. Where it would not, the caller runs again before time goes on:
-    /// advancing the world all the same hides a loop that spins.
+    /// Whether a real ring would have slept in the last wait. If not, run the caller again before advancing the world: a loop
+    /// that spins would be hidden otherwise.
     #[must_use]
     pub fn sleeps(&self) -> bool {
-        self.world.borrow_mut().seat(self.id).sleeps
+        self.world.borrow_mut().ring_state(self.id).sleeps
     }
 }
 
@@ -176,7 +176,7 @@ impl Ring for SimRing {
         self.world.borrow_mut().close(self.id, sock.into());
     }
 
-    /// A path names a file of the simulated disk, in whatever directory.
+    /// Opens a file of the simulated disk by its path; the directory is ignored.
     fn open_in(&mut self, _: Option<&OwnDirectory>, path: &Path, options: &FileOptions) -> Result<FileId> {
         self.world.borrow_mut().open_file(self.id, path, options)
     }
@@ -188,34 +188,34 @@ impl Ring for SimRing {
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
         let mut world = self.world.borrow_mut();
-        let seat = world.seat(self.id);
-        let (name, flies) = seat.desk.book(op, token)?;
-        if flies {
-            seat.queued.push(name);
+        let state = world.ring_state(self.id);
+        let (name, submits) = state.ops.register(op, token)?;
+        if submits {
+            state.queued.push(name);
         }
         Ok(name.into())
     }
 
     fn cancel(&mut self, op: OpId) {
         let mut world = self.world.borrow_mut();
-        let seat = world.seat(self.id);
-        if seat.desk.mark_cancelled(op.into()) {
-            seat.cancels.push((op.into(), false));
+        let state = world.ring_state(self.id);
+        if state.ops.mark_cancelled(op.into()) {
+            state.cancels.push((op.into(), false));
         }
     }
 
-    /// Never sleeps: notes `until` as a wake-up the world must not jump over.
+    /// Never sleeps: notes `until` as a wake-up that the world must not skip.
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
         self.world.borrow_mut().wait(self.id, until);
         Ok(())
     }
 
     fn pop(&mut self) -> Option<Done> {
-        self.world.borrow_mut().seat(self.id).desk.pop()
+        self.world.borrow_mut().ring_state(self.id).ops.pop()
     }
 
     fn in_flight(&self) -> usize {
-        self.world.borrow_mut().seat(self.id).desk.in_flight
+        self.world.borrow_mut().ring_state(self.id).ops.in_flight
     }
 
     fn waker(&self) -> Waker {
@@ -227,7 +227,7 @@ impl Ring for SimRing {
             backend: "sim",
             abilities: vec!["virtual time"],
             refusals: Vec::new(),
-            counts: self.world.borrow_mut().seat(self.id).desk.counts,
+            counts: self.world.borrow_mut().ring_state(self.id).ops.counts,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The simulated world: its clock, its events, its connections, and what each ring has going on.
+//! The simulated world: its clock, its events, its connections, and the state of each ring.
 //!
 //! Every choice comes from one seeded generator and every container iterates in a fixed order, so a run is a function
-//! of its seed and of what the rings ask for.
+//! of its seed and of the rings' operations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +13,8 @@ use super::conn::{Conn, FlightKey, Phase};
 use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
 use super::host::{Host, Reply};
-use crate::ring::desk::Desk;
 use crate::ring::file::{FileOptions, files_open};
+use crate::ring::op_table::OpTable;
 use crate::ring::socket::sockets_open;
 use crate::ring::table::Name;
 use crate::ring::{FileId, SockId};
@@ -24,9 +24,9 @@ use crate::wake::Waker;
 pub(super) enum Event {
     /// A delayed operation starts.
     Start(FlightKey),
-    /// A connect is answered.
+    /// A connect completes.
     Connected(FlightKey, u64, Result<(), i32>),
-    /// An answer of a peer arrives.
+    /// A reply of a peer arrives.
     Arrive(u64, Reply),
     /// The disk is done with an operation; a sync covers the writes before this number.
     Disk(FlightKey, u64),
@@ -34,10 +34,10 @@ pub(super) enum Event {
     Cancel(FlightKey),
 }
 
-/// When an event happens, and its number: equal moments keep the order in which they were set.
+/// When an event happens, and its number: events of one instant keep the order in which they were set.
 pub(super) type EventKey = (Instant, u64);
 
-/// What will happen.
+/// Pending events, in order.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) due: BTreeMap<EventKey, Event>,
@@ -53,16 +53,16 @@ impl Events {
     }
 }
 
-/// Where an operation is that has been submitted and has not landed.
+/// Where an operation is that has been submitted and has not completed.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// An event will move it on; a connect also names its connection.
     Scheduled(EventKey, Option<u64>),
-    /// It waits for bytes on this connection.
+    /// Waiting for bytes on this connection.
     Receiving(u64),
 }
 
-/// What a ring holds open.
+/// An open socket or file of a ring.
 #[derive(Debug)]
 pub(super) enum Held {
     /// The connection of this number.
@@ -71,20 +71,20 @@ pub(super) enum Held {
     File(Opened),
 }
 
-pub(super) struct Seat {
-    pub(super) desk: Desk<Held>,
+pub(super) struct RingState {
+    pub(super) ops: OpTable<Held>,
     pub(super) waker: Waker,
-    /// Pushed, not submitted.
+    /// Operations pushed and not submitted.
     pub(super) queued: Vec<Name>,
     /// To be cancelled at the next submission; the flag says whether its socket is closing.
     pub(super) cancels: Vec<(Name, bool)>,
-    /// Done, not seen by the ring.
-    pub(super) landed: Vec<(Name, i32)>,
-    /// Some of them did not fit into its queue of completions.
+    /// Operations completed and not reaped by the ring.
+    pub(super) completed: Vec<(Name, i32)>,
+    /// Some completions did not fit into its queue.
     overflown: bool,
     /// The last wait found no completion and no wake-up, and its deadline was in the future.
     pub(super) sleeps: bool,
-    /// When the ring wants to be woken.
+    /// When the ring is to be woken.
     pub(super) wanted: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct World {
     pub(super) counts: SimCounts,
     pub(super) host: Box<dyn Host>,
     pub(super) events: Events,
-    pub(super) seats: Vec<Option<Seat>>,
+    pub(super) rings: Vec<Option<RingState>>,
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) next_conn: u64,
     pub(super) disk: Disk,
@@ -111,7 +111,7 @@ impl World {
             counts: SimCounts::default(),
             host,
             events: Events::default(),
-            seats: Vec::new(),
+            rings: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
             disk: Disk::default(),
@@ -120,11 +120,11 @@ impl World {
     }
 
     pub(super) fn advance(&mut self) -> bool {
-        let seats = || self.seats.iter().flatten();
-        if seats().any(|seat| seat.waker.is_notified()) {
+        let rings = || self.rings.iter().flatten();
+        if rings().any(|state| state.waker.is_notified()) {
             return true;
         }
-        let wanted = seats().filter_map(|seat| seat.wanted).min();
+        let wanted = rings().filter_map(|state| state.wanted).min();
         let Some(next) = self.events.due.keys().next().map(|(at, _)| *at).into_iter().chain(wanted).min() else {
             return false;
         };
@@ -133,8 +133,8 @@ impl World {
             let event = due.remove();
             self.happen(event);
         }
-        for seat in self.seats.iter_mut().flatten() {
-            seat.wanted = seat.wanted.filter(|wanted| *wanted > self.now);
+        for state in self.rings.iter_mut().flatten() {
+            state.wanted = state.wanted.filter(|wanted| *wanted > self.now);
         }
         true
     }
@@ -150,7 +150,7 @@ impl World {
                 if let Some(conn) = self.conns.get_mut(&conn) {
                     conn.phase = result.map_or_else(Phase::Broken, |()| Phase::Open);
                 }
-                self.land(key, result.map_or_else(|errno| -errno, |()| 0));
+                self.complete(key, result.map_or_else(|errno| -errno, |()| 0));
             }
             Event::Arrive(id, reply) => {
                 if let Some(conn) = self.conns.get_mut(&id) {
@@ -167,17 +167,17 @@ impl World {
     }
 
     pub(super) fn add_ring(&mut self, entries: u32, sockets: u32, waker: Waker) -> usize {
-        self.seats.push(Some(Seat {
-            desk: Desk::new(entries, sockets, self.now),
+        self.rings.push(Some(RingState {
+            ops: OpTable::new(entries, sockets, self.now),
             waker,
             queued: Vec::new(),
             cancels: Vec::new(),
-            landed: Vec::new(),
+            completed: Vec::new(),
             overflown: false,
             sleeps: false,
             wanted: None,
         }));
-        self.seats.len() - 1
+        self.rings.len() - 1
     }
 
     pub(super) fn remove_ring(&mut self, ring: usize) {
@@ -186,24 +186,24 @@ impl World {
             self.abandon_disk(key);
             self.unstage(key);
         }
-        let Some(seat) = self.seats[ring].take() else { return };
-        for (_, held) in seat.desk.holdings() {
+        let Some(state) = self.rings[ring].take() else { return };
+        for (_, held) in state.ops.holdings() {
             self.let_go(held);
         }
     }
 
-    pub(super) fn seat(&mut self, ring: usize) -> &mut Seat {
-        self.seats[ring].as_mut().expect("a ring has its seat until it is dropped")
+    pub(super) fn ring_state(&mut self, ring: usize) -> &mut RingState {
+        self.rings[ring].as_mut().expect("a ring has its state until it is dropped")
     }
 
     pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
-        let others = self.seat(ring).desk.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
+        let others = self.ring_state(ring).ops.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
         if others && self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
             return Err(Error::from_errno(Kind::Environment, "opening a socket", libc::EMFILE));
         }
         let conn = self.next_conn;
-        let id = self.seat(ring).desk.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
+        let id = self.ring_state(ring).ops.take_in(Held::Conn(conn), false).map_err(|_| sockets_open())?;
         self.next_conn += 1;
         self.conns.insert(conn, Conn::default());
         Ok(id.into())
@@ -211,7 +211,7 @@ impl World {
 
     pub(super) fn open_file(&mut self, ring: usize, path: &Path, options: &FileOptions) -> Result<FileId> {
         let held = self.open_there(path, options)?;
-        self.seat(ring).desk.take_in(held, true).map(FileId::from).map_err(|held| {
+        self.ring_state(ring).ops.take_in(held, true).map(FileId::from).map_err(|held| {
             self.let_go(&held);
             files_open()
         })
@@ -227,25 +227,25 @@ impl World {
 
     /// Closes a socket or a file.
     pub(super) fn close(&mut self, ring: usize, id: Name) {
-        let seat = self.seat(ring);
-        for name in seat.desk.close(id) {
-            seat.desk.mark_cancelled(name);
-            seat.cancels.push((name, true));
+        let state = self.ring_state(ring);
+        for name in state.ops.close(id) {
+            state.ops.mark_cancelled(name);
+            state.cancels.push((name, true));
         }
         self.close_idle(ring);
     }
 
     pub(super) fn wait(&mut self, ring: usize, until: Option<Instant>) {
         let now = self.now;
-        let seat = self.seat(ring);
-        let (queued, cancels) = match seat.overflown {
+        let state = self.ring_state(ring);
+        let (queued, cancels) = match state.overflown {
             true => (Vec::new(), Vec::new()),
-            false => (core::mem::take(&mut seat.queued), core::mem::take(&mut seat.cancels)),
+            false => (core::mem::take(&mut state.queued), core::mem::take(&mut state.cancels)),
         };
-        let notified = seat.waker.is_notified();
-        seat.waker.disarm();
-        seat.desk.submitting(now);
-        seat.desk.counts.wakes += u64::from(notified);
+        let notified = state.waker.is_notified();
+        state.waker.disarm();
+        state.ops.submitting(now);
+        state.ops.counts.wakes += u64::from(notified);
         for name in queued.iter().copied() {
             self.submit((ring, name.to_bits()));
         }
@@ -253,40 +253,40 @@ impl World {
             self.submit_cancel((ring, name.to_bits()), closing);
         }
         self.reap(ring);
-        let seat = self.seat(ring);
-        let sleeps = !seat.desk.has_ready() && !notified && until.is_none_or(|until| until > now);
-        seat.wanted = if sleeps { until } else { None };
-        seat.sleeps = sleeps;
-        seat.desk.counts.sleeps += u64::from(sleeps);
-        seat.desk.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
+        let state = self.ring_state(ring);
+        let sleeps = !state.ops.has_ready() && !notified && until.is_none_or(|until| until > now);
+        state.wanted = if sleeps { until } else { None };
+        state.sleeps = sleeps;
+        state.ops.counts.sleeps += u64::from(sleeps);
+        state.ops.counts.enters += u64::from(sleeps || !queued.is_empty() || !cancels.is_empty());
     }
 
     fn reap(&mut self, ring: usize) {
         let now = self.now;
-        let mut landed = core::mem::take(&mut self.seat(ring).landed);
-        let overflows = landed.len() > 1 && self.strikes(self.faults.overflow);
-        self.seat(ring).overflown = overflows;
+        let mut completed = core::mem::take(&mut self.ring_state(ring).completed);
+        let overflows = completed.len() > 1 && self.strikes(self.faults.overflow);
+        self.ring_state(ring).overflown = overflows;
         if overflows {
             self.counts.overflows += 1;
-            let fit = 1 + self.prng.below(landed.len() as u64 - 1) as usize;
-            self.seat(ring).landed = landed.split_off(fit);
+            let fit = 1 + self.prng.below(completed.len() as u64 - 1) as usize;
+            self.ring_state(ring).completed = completed.split_off(fit);
         }
-        if landed.len() > 1 && self.prng.chance(self.faults.reorder) {
+        if completed.len() > 1 && self.prng.chance(self.faults.reorder) {
             self.counts.reorders += 1;
-            for i in (1..landed.len()).rev() {
-                landed.swap(i, self.prng.below(i as u64 + 1) as usize);
+            for i in (1..completed.len()).rev() {
+                completed.swap(i, self.prng.below(i as u64 + 1) as usize);
             }
         }
-        let seat = self.seat(ring);
-        seat.desk.begin_turn(now);
-        for (name, result) in landed {
-            seat.desk.land(name, result);
+        let state = self.ring_state(ring);
+        state.ops.begin_iteration(now);
+        for (name, result) in completed {
+            state.ops.complete(name, result);
         }
         self.close_idle(ring);
     }
 
     fn close_idle(&mut self, ring: usize) {
-        while let Some((_, held)) = self.seat(ring).desk.take_closable() {
+        while let Some((_, held)) = self.ring_state(ring).ops.take_closable() {
             self.let_go(&held);
         }
     }
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// Tells the host, once, that a connection it knows is gone.
+    /// Informs the host, once, that a connection it accepted is closed.
     pub(super) fn tell_closed(&mut self, id: u64) {
         if let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.host_knows) {
             conn.host_knows = false;

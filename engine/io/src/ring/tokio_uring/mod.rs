@@ -1,11 +1,11 @@
-//! The back-end on the tokio-uring runtime, for programs that live in that runtime, and to compare with.
+//! The back-end on the tokio-uring runtime, for programs that use that runtime, and for comparison.
 //!
-//! The runtime is entered by each wait and left when something happened; completions come through its driver. Requests
+//! The runtime is entered by each wait and left after an event; completions come through its driver. Requests
 //! are the same as those of the ring on plain io_uring, but for what the runtime does not have: registered files and memory,
-//! deferred completions, and one system call a turn (it sleeps in epoll and enters io_uring besides).
+//! deferred completions, and one system call per iteration (it sleeps in epoll and enters io_uring besides).
 //!
-//! The runtime's driver frees what an operation owns before it has asked the kernel to let go, so here operations own
-//! nothing: their memory stays in the ring's books until they come back, and the runtime is dropped only when all have.
+//! The runtime's driver frees what an operation owns before the kernel has cancelled it, so here operations own nothing:
+//! their memory stays in the op table until they complete, and the runtime is dropped only when all have.
 
 #[cfg(test)]
 mod tests;
@@ -20,15 +20,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedOneshot};
 
-use super::bells::Bells;
-use super::desk::Desk;
 use super::kernel::{Abilities, Backend, KernelRing};
+use super::msghdr::MsghdrTable;
+use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
-use super::wires::Wires;
+use super::wake_bridge::WakeBridge;
 use crate::clock::monotonic_now;
 use crate::wake::Waker;
 
@@ -41,20 +41,20 @@ pub struct TokioUring {
     runtime: Runtime,
 }
 
-/// What a turn of the runtime works on.
+/// What an iteration of the runtime works on.
 struct Inside {
-    desk: Desk<Descriptor>,
-    /// What the kernel reads while an operation flies.
-    wires: Wires,
-    /// The operations in the runtime's hands, by their place in the table. They own nothing: no drop of one, or of the runtime, can
-    /// free what the kernel writes to.
+    ops: OpTable<Descriptor>,
+    /// What the kernel reads while an operation is in flight.
+    msghdrs: MsghdrTable,
+    /// Operations submitted to the runtime, by their place in the table. They own nothing: no drop of one, or of the runtime,
+    /// frees what the kernel writes to.
     flights: Box<[Option<InFlightOneshot<(), Outcome>>]>,
-    bells: Bells,
-    /// Bells that rang, kept for its memory.
-    rung: Vec<u32>,
-    /// Operations to be submitted by the next turn.
+    bridge: WakeBridge,
+    /// Numbers of the woken tasks, kept for its memory.
+    notified: Vec<u32>,
+    /// Operations to be submitted by the next iteration.
     backlog: Vec<Name>,
-    /// Descriptors whose operations are to be asked back by the next turn.
+    /// Descriptors whose operations the next iteration is to cancel.
     unwanted: Vec<RawFd>,
     wakes: AsyncFd<WakeEvent>,
 }
@@ -68,7 +68,7 @@ impl AsRawFd for WakeEvent {
     }
 }
 
-/// What comes of an operation: whose it is, and what the kernel says of it.
+/// Maps a completion to the operation's name and the kernel's result.
 struct Outcome(Name);
 
 impl OneshotOutputTransform for Outcome {
@@ -115,11 +115,11 @@ impl TokioUringRing {
         }
         let entries = config.entries as usize;
         let inside = Inside {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
-            wires: Wires::new(config.entries),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            msghdrs: MsghdrTable::new(config.entries),
             flights: (0..entries).map(|_| None).collect(),
-            bells: Bells::new(config.entries),
-            rung: Vec::with_capacity(entries),
+            bridge: WakeBridge::new(config.entries),
+            notified: Vec::with_capacity(entries),
             backlog: Vec::with_capacity(entries),
             unwanted: Vec::with_capacity(config.sockets as usize),
             wakes,
@@ -132,83 +132,83 @@ impl Inside {
     /// Gives everything queued to the runtime, in whose context this must be called. Requests that found the submission
     /// queue full make the driver flush it; all others go to the kernel when the thread parks. Whether there were any.
     fn submit(&mut self) -> bool {
-        let Inside { desk, wires, flights, bells, backlog, unwanted, .. } = self;
+        let Inside { ops, msghdrs, flights, bridge, backlog, unwanted, .. } = self;
         let any = !backlog.is_empty() || !unwanted.is_empty();
         for name in backlog.drain(..) {
-            // Landed already: asked back before it was submitted.
-            let Some((op, held)) = desk.flight(name) else { continue };
-            let (entry, _) = request(name, op, held, false, wires, None);
+            // Completed already: cancelled before it was submitted.
+            let Some((op, held)) = ops.flight(name) else { continue };
+            let (entry, _) = request(name, op, held, false, msghdrs, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
             let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
             let mut flight = UnsubmittedOneshot::new((), Outcome(name), entry).submit();
-            let mut context = Context::from_waker(bells.waker(name.index));
+            let mut context = Context::from_waker(bridge.waker(name.index));
             let early = Pin::new(&mut flight).poll(&mut context);
             debug_assert!(early.is_pending(), "completions are seen by the driver's task only");
             flights[name.index as usize] = Some(flight);
         }
         for fd in unwanted.drain(..) {
-            // Nobody waits for the answer: the operations themselves say.
+            // The result is not needed: the cancelled operations complete themselves.
             let all = io_uring::types::CancelBuilder::fd(io_uring::types::Fd(fd)).all();
             let cancel = io_uring::opcode::AsyncCancel2::new(all).build();
-            drop(UnsubmittedOneshot::new((), Outcome(Name::NOBODY), cancel).submit());
+            drop(UnsubmittedOneshot::new((), Outcome(Name::NONE), cancel).submit());
         }
         any
     }
 
-    /// Takes what came back. False when nothing did.
+    /// Reaps completions. False when there were none.
     fn collect(&mut self) -> bool {
-        self.bells.take(&mut self.rung);
-        if self.rung.is_empty() {
+        self.bridge.take(&mut self.notified);
+        if self.notified.is_empty() {
             return false;
         }
-        self.desk.begin_turn(monotonic_now());
-        for number in self.rung.drain(..) {
+        self.ops.begin_iteration(monotonic_now());
+        for number in self.notified.drain(..) {
             let Some(flight) = &mut self.flights[number as usize] else { continue };
-            let mut context = Context::from_waker(self.bells.waker(number));
+            let mut context = Context::from_waker(self.bridge.waker(number));
             let Poll::Ready((name, result)) = Pin::new(flight).poll(&mut context) else { continue };
             self.flights[number as usize] = None;
-            if result == -libc::ECANCELED && !self.desk.is_cancelled(name) {
-                // It was on the same descriptor as one that was asked back, and nothing was moved: it goes again.
+            if result == -libc::ECANCELED && !self.ops.is_cancelled(name) {
+                // It was on the same descriptor as a cancelled one, and nothing was moved: it is submitted again.
                 self.backlog.push(name);
                 continue;
             }
-            let opened = result >= 0 && self.desk.opening(name).is_some();
-            // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
+            let opened = result >= 0 && self.ops.opening(name).is_some();
+            // SAFETY: the kernel has opened it for this request, and no other owner exists.
             let fd = opened.then(|| unsafe { OwnedFd::from_raw_fd(result) });
             let result = fd.map_or(result, |fd| {
                 patient(&fd);
-                self.desk.opened(name, fd.into()).map_or(-libc::EMFILE, |_| 0)
+                self.ops.opened(name, fd.into()).map_or(-libc::EMFILE, |_| 0)
             });
-            self.desk.land(name, result);
+            self.ops.complete(name, result);
         }
         true
     }
 
-    /// Until something came back or woke us, or `limit` is over.
+    /// Waits for a completion or a wake, at most for `limit`.
     async fn stay(&mut self, limit: Option<Duration>) {
         let mut limit = pin!(limit.map(tokio::time::sleep));
         core::future::poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             let over = limit.as_mut().as_pin_mut().is_some_and(|sleep| sleep.poll(context).is_ready());
-            // All three are looked at, so that all three are armed.
+            // All three are polled, so that all three are armed.
             if self.woken(context) | self.collect() | over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// Once through the driver without sleeping. What completes meanwhile may be seen by the next turn only.
+    /// Passes once through the driver without sleeping. A completion meanwhile may be seen by the next iteration only.
     async fn pass(&mut self, submitted: bool) {
         let mut passed = false;
         core::future::poll_fn(|context| {
-            self.bells.listen(context.waker());
+            self.bridge.listen(context.waker());
             if core::mem::replace(&mut passed, true) {
                 return Poll::Ready(());
             }
             match submitted {
-                // The queue is flushed only by a thread that parks, which it does only when nothing woke it. So it parks,
-                // and finds an event.
+                // Only a thread that parks flushes the queue, and it parks only when it was not woken. So it parks and finds
+                // an event.
                 true => {
-                    self.wakes.get_ref().0.ring_bell();
+                    self.wakes.get_ref().0.signal();
                     while let Poll::Ready(Ok(mut guard)) = self.wakes.poll_read_ready(context) {
                         guard.clear_ready();
                     }
@@ -221,14 +221,14 @@ impl Inside {
         self.collect();
     }
 
-    /// Whether another thread woke us.
+    /// Whether another thread woke this ring.
     fn woken(&mut self, context: &mut Context<'_>) -> bool {
         match self.wakes.poll_read_ready(context) {
             Poll::Pending => false,
             Poll::Ready(Ok(mut guard)) => {
                 guard.clear_ready();
-                self.desk.counts.wakes += 1;
-                // Asked again, so that the next edge finds this stay.
+                self.ops.counts.wakes += 1;
+                // Polled again, so that the next edge wakes this stay.
                 let _ = self.wakes.poll_read_ready(context);
                 true
             }
@@ -243,12 +243,12 @@ impl Backend for TokioUring {
     const NAME: &'static str = "tokio-uring";
     const BLOCKING: Blocking = Blocking::Yes;
 
-    fn desk(&self) -> &Desk<Descriptor> {
-        &self.inside.desk
+    fn ops(&self) -> &OpTable<Descriptor> {
+        &self.inside.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Descriptor> {
-        &mut self.inside.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Descriptor> {
+        &mut self.inside.ops
     }
 
     fn end(&mut self, _: u32, held: Descriptor) {
@@ -259,23 +259,23 @@ impl Backend for TokioUring {
         self.inside.backlog.push(name);
     }
 
-    /// At once when the kernel does not know it yet.
-    fn ask_back(&mut self, name: Name) {
-        let Inside { desk, flights, unwanted, .. } = &mut self.inside;
+    /// Completes it at once when it is not submitted yet.
+    fn request_cancel(&mut self, name: Name) {
+        let Inside { ops, flights, unwanted, .. } = &mut self.inside;
         if flights[name.index as usize].is_none() {
-            desk.land(name, -libc::ECANCELED);
-        } else if let Some((_, Some(held))) = desk.flight(name)
+            ops.complete(name, -libc::ECANCELED);
+        } else if let Some((_, Some(held))) = ops.flight(name)
             && !unwanted.contains(&held.fd.as_raw_fd())
         {
             unwanted.push(held.fd.as_raw_fd());
         }
     }
 
-    /// Submits what is queued and looks at what came back.
+    /// Submits what is queued and reaps completions.
     fn enter(&mut self, sleep: bool, limit: Option<Duration>) -> Result<()> {
         let inside = &mut self.inside;
-        inside.desk.counts.enters += 1;
-        inside.desk.counts.sleeps += u64::from(sleep);
+        inside.ops.counts.enters += 1;
+        inside.ops.counts.sleeps += u64::from(sleep);
         self.runtime.block_on(async {
             let submitted = inside.submit();
             if sleep {
@@ -284,7 +284,7 @@ impl Backend for TokioUring {
                 inside.pass(submitted).await;
             }
         });
-        self.inside.bells.unlisten();
+        self.inside.bridge.unlisten();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What an io_uring ring is asked to be. Owns the checks of the asking; opens nothing.
+//! Configuration of an io_uring ring, and its checks. Opens nothing.
 
 use fuelrail_base::{Error, Kind, Result};
 
@@ -11,8 +11,8 @@ pub struct UringConfig {
     pub entries: u32,
     /// Sockets that can be open.
     pub sockets: u32,
-    /// Arena to register with the kernel, so that receives into one window skip the page look-up. Registering touches
-    /// and locks all of it. When it is refused, the ring works without and [`RingFacts::refusals`](crate::RingFacts::refusals) says why.
+    /// Arena to register with the kernel, so that receives into one window skip the page lookup. Registering touches
+    /// and locks all of it. When it is refused, the ring works without it and [`RingFacts::refusals`](crate::RingFacts::refusals) says why.
     pub register: Option<Arena>,
 }
 
@@ -24,7 +24,7 @@ impl Default for UringConfig {
 }
 
 impl UringConfig {
-    /// Checks that such a ring can exist.
+    /// Checks the counts.
     ///
     /// # Errors
     /// `Usage` for counts of zero or beyond the kernel's limits.

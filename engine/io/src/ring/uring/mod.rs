@@ -1,4 +1,4 @@
-//! The io_uring back-end: one ring per shard, one system call per turn of its loop.
+//! The io_uring back-end: one ring per shard, one system call per iteration of its loop.
 //!
 //! Operations live in a table of fixed capacity that never moves; their index and generation travel through the kernel
 //! as user data. The memory an operation names belongs to the operation, which stays in the table until its completion
@@ -19,20 +19,20 @@ use fuelrail_base::{Duration, Error, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::Opened;
-use super::desk::Desk;
 use super::kernel::{Backend, KernelRing};
+use super::msghdr::MsghdrTable;
+use super::op_table::OpTable;
 use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
-use super::wires::Wires;
 use crate::arena::Mapping;
 use crate::clock::monotonic_now;
 use crate::wake::Waker;
 
 /// User data of the poll of the waker. No operation has such a number, nor the next: indices are below 2^15.
 const WAKE: u64 = u64::MAX;
-/// User data of requests whose completions say nothing we want to know.
+/// User data of requests whose completions are ignored.
 const CANCEL: u64 = u64::MAX - 1;
 
 /// A ring on io_uring. Must be made on the thread that uses it.
@@ -40,20 +40,20 @@ pub type UringRing = KernelRing<Uring>;
 
 /// The way to the kernel through io_uring.
 pub struct Uring {
-    desk: Desk<Descriptor>,
-    wires: Wires,
+    ops: OpTable<Descriptor>,
+    msghdrs: MsghdrTable,
     /// Keeps registered memory mapped.
     registered: Option<Arc<Mapping>>,
-    /// The kernel has a table of descriptors, in which each has the place it has in the ring's.
+    /// Descriptors are registered with the kernel, each at its place in the ring's table.
     fixed: bool,
-    /// What operations have opened, until the ring's table knows it.
+    /// Files that operations have opened, until they are in the ring's table.
     opened: Vec<(Name, OwnedFd)>,
     /// Requests that found the submission queue full; they go first at the next submission.
     backlog: VecDeque<squeue::Entry>,
     waker: Waker,
     /// Whether the kernel polls the waker's eventfd.
     wake_polled: bool,
-    /// It shall not any more.
+    /// The poll is not to be renewed.
     closing: bool,
     ring: IoUring,
 }
@@ -77,8 +77,8 @@ impl UringRing {
         let Opened { ring, fixed_files, registered, abilities } = setup::open(config, kernel)?;
         let waker = Waker::eventfd()?;
         let uring = Uring {
-            desk: Desk::new(config.entries, config.sockets, monotonic_now()),
-            wires: Wires::new(config.entries),
+            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            msghdrs: MsghdrTable::new(config.entries),
             registered,
             fixed: fixed_files,
             opened: Vec::with_capacity(config.entries as usize),
@@ -95,7 +95,7 @@ impl UringRing {
 impl Uring {
     fn enqueue(&mut self, entry: squeue::Entry) {
         if self.backlog.is_empty() {
-            // SAFETY: every address in `entry` belongs to an operation in `desk`, to `wires` or to `waker`; the ring
+            // SAFETY: every address in `entry` belongs to an operation in `ops`, to `msghdrs` or to `waker`; the ring
             // keeps all of them, unmoved, until the completion is reaped, and leaks them if it never is.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
@@ -105,11 +105,11 @@ impl Uring {
     }
 
     fn enter_once(&mut self, sleep: bool, limit: Option<Duration>) -> core::result::Result<(), i32> {
-        self.desk.counts.enters += 1;
+        self.ops.counts.enters += 1;
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
         let outcome = if sleep {
-            self.desk.counts.sleeps += 1;
+            self.ops.counts.sleeps += 1;
             let spec = limit.map(|limit| types::Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos()));
             let mut args = types::SubmitArgs::new();
             if let Some(spec) = &spec {
@@ -118,13 +118,13 @@ impl Uring {
             submitter.submit_with_args(1, &args)
         } else {
             let flags = io_uring::EnterFlags::GETEVENTS.bits();
-            // SAFETY: no argument is passed; what the queued requests point to is kept as said in `enqueue`.
+            // SAFETY: no argument is passed; what the queued requests point to is kept as stated in `enqueue`.
             unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) }
         };
         outcome.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Puts a descriptor into the kernel's table, or with -1 clears its place: the table's reference would keep a connection open.
+    /// Registers a descriptor with the kernel, or with -1 clears its place: the kernel's reference would keep a connection open.
     fn register(&self, index: u32, raw: i32) -> Result<()> {
         if !self.fixed {
             return Ok(());
@@ -136,24 +136,24 @@ impl Uring {
         })
     }
 
-    /// Takes the files in that operations have opened.
+    /// Adds the files that operations have opened to the table.
     fn take_in_opened(&mut self) {
         while let Some((name, fd)) = self.opened.pop() {
             patient(&fd);
             let raw = fd.as_raw_fd();
-            let file = self.desk.opened(name, fd.into()).ok();
+            let file = self.ops.opened(name, fd.into()).ok();
             let registered = file.filter(|file| self.register(file.index, raw).is_ok());
             if registered.is_none()
-                && let Some(opening) = self.desk.opening(name)
+                && let Some(opening) = self.ops.opening(name)
             {
                 opening.file = None;
             }
             if registered.is_none()
                 && let Some(file) = file
             {
-                self.desk.discard(file.into());
+                self.ops.discard(file.into());
             }
-            self.desk.land(name, if registered.is_some() { 0 } else { -libc::EMFILE });
+            self.ops.complete(name, if registered.is_some() { 0 } else { -libc::EMFILE });
         }
     }
 }
@@ -163,33 +163,33 @@ impl Backend for Uring {
     const NAME: &'static str = "uring";
     const BLOCKING: Blocking = Blocking::Yes;
 
-    fn desk(&self) -> &Desk<Descriptor> {
-        &self.desk
+    fn ops(&self) -> &OpTable<Descriptor> {
+        &self.ops
     }
 
-    fn desk_mut(&mut self) -> &mut Desk<Descriptor> {
-        &mut self.desk
+    fn ops_mut(&mut self) -> &mut OpTable<Descriptor> {
+        &mut self.ops
     }
 
     fn taken_in(&mut self, id: Name) -> Result<()> {
-        self.desk.held(id).map_or(Ok(()), |held| self.register(id.index, held.fd.as_raw_fd()))
+        self.ops.held(id).map_or(Ok(()), |held| self.register(id.index, held.fd.as_raw_fd()))
     }
 
     fn end(&mut self, index: u32, held: Descriptor) {
-        // Refused only if the index were out of range.
+        // Fails only for an index out of range.
         let cleared = self.register(index, -1);
         debug_assert!(cleared.is_ok(), "{cleared:?}");
         drop(held);
     }
 
     fn start(&mut self, name: Name) {
-        let Some((op, held)) = self.desk.flight(name) else { unreachable!("{name:?} was just registered") };
-        let (entry, fixed) = request(name, op, held, self.fixed, &mut self.wires, self.registered.as_deref());
-        self.desk.counts.fixed_receives += u64::from(fixed);
+        let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
+        let (entry, fixed) = request(name, op, held, self.fixed, &mut self.msghdrs, self.registered.as_deref());
+        self.ops.counts.fixed_receives += u64::from(fixed);
         self.enqueue(entry);
     }
 
-    fn ask_back(&mut self, name: Name) {
+    fn request_cancel(&mut self, name: Name) {
         self.enqueue(opcode::AsyncCancel::new(name.to_bits()).build().user_data(CANCEL));
     }
 
@@ -227,7 +227,7 @@ impl Backend for Uring {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {}
                 Err(errno) => match errno {
-                    // Time is up, a signal came, or the kernel wants completions reaped or memory freed first.
+                    // A timeout, a signal, or the kernel needs completions reaped or memory freed first.
                     libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY => return Ok(()),
                     // A seccomp filter may let a ring be made and not entered.
                     libc::EPERM | libc::EACCES | libc::ENOSYS => return Err(refusal(errno)),
@@ -237,24 +237,24 @@ impl Backend for Uring {
         }
     }
 
-    /// Takes all completions the kernel has posted.
+    /// Reaps all completions the kernel has posted.
     fn reap(&mut self) {
-        self.desk.begin_turn(monotonic_now());
+        self.ops.begin_iteration(monotonic_now());
         for entry in self.ring.completion() {
             let result = entry.result();
             match entry.user_data() {
                 CANCEL => {}
                 WAKE => {
-                    self.desk.counts.wakes += 1;
+                    self.ops.counts.wakes += 1;
                     self.wake_polled = cqueue::more(entry.flags());
                 }
                 bits => {
                     let name = Name::from_bits(bits);
-                    if result >= 0 && self.desk.opening(name).is_some() {
-                        // SAFETY: the kernel has opened it for this request, and nobody else knows of it.
+                    if result >= 0 && self.ops.opening(name).is_some() {
+                        // SAFETY: the kernel has opened it for this request, and no other owner exists.
                         self.opened.push((name, unsafe { OwnedFd::from_raw_fd(result) }));
                     } else {
-                        self.desk.land(name, result);
+                        self.ops.complete(name, result);
                     }
                 }
             }

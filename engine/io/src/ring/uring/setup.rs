@@ -1,4 +1,4 @@
-//! Opening an io_uring: the best mode the kernel gives, registered files and memory, and refusals in plain words.
+//! Opening an io_uring: the best mode of this kernel, registered files and memory, and the errors of refusals.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::ring::requests::BUFFER_BYTES_MAX;
 /// Most registered buffers of one ring: the kernel's limit.
 const BUFFERS_MAX: usize = 1 << 14;
 
-/// An open ring and what it got.
+/// An open ring and the abilities it has.
 pub(super) struct Opened {
     pub(super) ring: IoUring,
     pub(super) fixed_files: bool,
@@ -62,10 +62,10 @@ impl Mode {
     }
 }
 
-/// Which kernel's abilities to use at most.
+/// The kernel version whose abilities are used at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
-    /// All this one has.
+    /// All abilities of the running kernel.
     Running,
     /// Those of 5.19: registered files, cooperative completions.
     V5_19,
@@ -144,7 +144,7 @@ fn register_memory(ring: &IoUring, mapping: &Mapping) -> core::result::Result<()
     unsafe { ring.submitter().register_buffers(&buffers) }.map_err(|error| registering_refused(size.0, &error))
 }
 
-/// Why so many bytes could not be registered, and what to do.
+/// The error of a refused registration of `bytes`, with the cure.
 fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
     let cure = match error.raw_os_error() {
         Some(libc::ENOMEM) => {
@@ -163,7 +163,7 @@ fn registering_refused(bytes: u64, error: &std::io::Error) -> String {
 
 const OLD_KERNEL: &str = "use kernel 5.13 or later (6.1 for full speed)";
 
-/// Why `io_uring_setup` failed, and what to do.
+/// The error of a failed `io_uring_setup`, with the cure.
 pub(crate) fn refusal(errno: i32) -> Error {
     let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -171,7 +171,7 @@ pub(crate) fn refusal(errno: i32) -> Error {
     io_uring_refusal(errno, disabled.trim(), filtered)
 }
 
-/// What `io_uring_setup` failing with `errno` means where sysctl `kernel.io_uring_disabled` reads `disabled` (empty:
+/// The error of `io_uring_setup` failing with `errno` where sysctl `kernel.io_uring_disabled` reads `disabled` (empty:
 /// there is none) and a seccomp filter is on or not. Public so that every refusal can be tested on one machine.
 #[doc(hidden)]
 #[must_use]

@@ -1,4 +1,4 @@
-//! Where rings meet peers, what those peers do, and what a check is. Runs nothing.
+//! The harness of the suite: makes rings and scripted peers. Runs nothing.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,20 +9,20 @@ use fuelrail_base::prng::mix64;
 use crate::arena::Arena;
 use crate::ring::Ring;
 
-/// What a peer does with each connection.
+/// The script of a peer for each connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Script {
     /// Sends back every byte.
     Echo,
-    /// After the first byte received: pauses, then sends `len` bytes of [`recital`] in chunks, then finishes.
-    Recite {
-        /// Names the content.
+    /// After the first byte received: pauses, then sends `len` bytes of [`pattern`] in chunks, then finishes.
+    Pattern {
+        /// Seed of the content.
         seed: u64,
         /// Bytes in all.
         len: usize,
         /// Bytes per write.
         chunk: usize,
-        /// Before the first of them.
+        /// Before the first write.
         pause: Duration,
     },
     /// Accepts and never sends.
@@ -31,8 +31,8 @@ pub enum Script {
     Reset,
 }
 
-/// Where rings meet peers.
-pub trait Venue {
+/// Makes the rings and peers of the checks.
+pub trait Harness {
     /// The back-end.
     type Ring: Ring;
 
@@ -42,11 +42,11 @@ pub trait Venue {
     /// A peer that follows this script.
     fn peer(&mut self, script: Script) -> SocketAddr;
 
-    /// An address where nobody listens.
-    fn nobody(&mut self) -> SocketAddr;
+    /// An address without a listener.
+    fn closed_addr(&mut self) -> SocketAddr;
 
-    /// The path of a file that does not exist, each time another, in a directory that does. What is made there is removed
-    /// with the venue.
+    /// The path of a file that does not exist, each time another, in a directory that does. It is removed with the
+    /// harness.
     fn file(&mut self) -> PathBuf;
 
     /// Lets time pass for the peers, where that does not happen by itself. Called after each wait.
@@ -59,8 +59,8 @@ pub trait Venue {
 /// One check of the suite, which panics with what it finds wrong.
 pub type Check<V> = (&'static str, fn(&mut V));
 
-/// The bytes a reciting peer sends: byte `i` of recital `seed`.
+/// Byte `i` of the pattern `seed`, which peers send.
 #[must_use]
-pub fn recital(seed: u64, i: usize) -> u8 {
+pub fn pattern(seed: u64, i: usize) -> u8 {
     mix64(seed ^ (i as u64 / 8).wrapping_mul(0x9E37_79B9)).to_le_bytes()[i % 8]
 }

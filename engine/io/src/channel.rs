@@ -1,6 +1,6 @@
-//! The mesh's lanes: bounded single-producer single-consumer queues between shards, with a wake at the far end.
+//! Inter-shard channels: bounded single-producer single-consumer queues, whose receiver is woken.
 //!
-//! Built on `rtrb` (wait-free). A lane never blocks and never allocates after it is made.
+//! Built on `rtrb` (wait-free). A channel never blocks and never allocates after it is made.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use fuelrail_base::sync::rtrb;
 
 use crate::wake::{Waker, WakerCell};
 
-/// A lane of at most `entries` items: the two ends, each for one thread.
+/// A channel of at most `entries` items: the two ends, each for one thread.
 ///
 /// # Panics
 /// When `entries` is zero.
 #[must_use]
-pub fn lane<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
-    assert!(entries > 0, "a lane holds at least one item");
+pub fn channel<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
+    assert!(entries > 0, "a channel holds at least one item");
     let (producer, consumer) = rtrb::RingBuffer::new(entries);
     let waker = Arc::new(WakerCell::default());
     (Sender { producer, end: End(waker.clone()) }, Receiver { consumer, waker })
 }
 
-/// The sending end. Dropping it closes the lane and wakes the receiver, which still gets what was sent.
+/// The sending end. Dropping it closes the channel and wakes the receiver, which still gets what was sent.
 #[derive(Debug)]
 pub struct Sender<T> {
-    /// Dropped before the receiver is woken, which then sees the lane closed.
+    /// Dropped before the receiver is woken, which then sees the channel closed.
     producer: rtrb::Producer<T>,
     end: End,
 }
@@ -43,14 +43,14 @@ impl<T> Sender<T> {
     /// Sends one item and wakes the receiver.
     ///
     /// # Errors
-    /// Gives the item back when the lane is full or [closed](Sender::is_closed).
+    /// Gives the item back when the channel is full or [closed](Sender::is_closed).
     pub fn send(&mut self, item: T) -> Result<(), T> {
         self.push(item)?;
         self.wake();
         Ok(())
     }
 
-    /// Sends one of several items: the receiver finds it when it looks, and is woken by [`wake`](Sender::wake) after the last.
+    /// Sends one of several items without a wake: call [`wake`](Sender::wake) after the last.
     ///
     /// # Errors
     /// As [`send`](Sender::send).
@@ -61,7 +61,7 @@ impl<T> Sender<T> {
         self.producer.push(item).map_err(|rtrb::PushError::Full(item)| item)
     }
 
-    /// Items that can be sent before the lane is full.
+    /// Items that can be sent before the channel is full.
     #[must_use]
     pub fn room(&self) -> usize {
         self.producer.slots()
@@ -79,7 +79,7 @@ impl<T> Sender<T> {
     }
 }
 
-/// The receiving end. Dropping it closes the lane; items not yet received are dropped with it.
+/// The receiving end. Dropping it closes the channel; items not yet received are dropped with it.
 #[derive(Debug)]
 pub struct Receiver<T> {
     consumer: rtrb::Consumer<T>,
@@ -92,7 +92,7 @@ impl<T> Receiver<T> {
         self.consumer.pop().ok()
     }
 
-    /// Whether nothing is waiting.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.consumer.is_empty()
@@ -110,12 +110,12 @@ impl<T> Receiver<T> {
         self.consumer.is_abandoned()
     }
 
-    /// Sets whom each send wakes. Items sent before are found by looking once after this call.
+    /// Sets the waker that each send wakes. Check once after this call for items sent before it.
     ///
     /// # Panics
-    /// When it was set before: a lane has one receiver for life.
+    /// When it was set before: a channel has one receiver for life.
     pub fn set_waker(&self, waker: Waker) {
-        assert!(self.waker.set(waker), "a lane's waker is set once");
+        assert!(self.waker.set(waker), "a channel's waker is set once");
     }
 }
 
@@ -125,22 +125,22 @@ mod tests {
 
     #[test]
     fn bounded_and_closed_at_both_ends() {
-        let (mut tx, mut rx) = lane::<u32>(2);
+        let (mut tx, mut rx) = channel::<u32>(2);
         assert_eq!((tx.send(1), tx.send(2), tx.send(3)), (Ok(()), Ok(()), Err(3)));
         assert_eq!((tx.room(), rx.len(), rx.recv()), (0, 2, Some(1)));
         drop(tx);
         assert!(rx.is_closed() && !rx.is_empty());
         assert_eq!((rx.recv(), rx.recv()), (Some(2), None));
 
-        let (mut tx, rx) = lane::<u32>(2);
+        let (mut tx, rx) = channel::<u32>(2);
         drop(rx);
         assert!(tx.is_closed());
-        assert_eq!(tx.send(7), Err(7), "a closed lane gives the item back");
+        assert_eq!(tx.send(7), Err(7), "a closed channel gives the item back");
     }
 
     #[test]
     fn sends_and_the_drop_wake_the_receiver() {
-        let (mut tx, rx) = lane::<u32>(2);
+        let (mut tx, rx) = channel::<u32>(2);
         tx.send(1).unwrap();
         let waker = Waker::flag();
         rx.set_waker(waker.clone());
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn everything_arrives_in_order_across_threads() {
         const ITEMS: u64 = 100_000;
-        let (mut tx, mut rx) = lane::<u64>(64);
+        let (mut tx, mut rx) = channel::<u64>(64);
         let waker = Waker::sleeper();
         rx.set_waker(waker.clone());
         let sender = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What is known of a batch while its bytes are on the device.
+//! The description of a batch whose bytes are on the device.
 //!
 //! Owns lists that are filled anew for every batch and keep their memory: a warm feed allocates nothing for them.
 
@@ -9,7 +9,7 @@ use fuelrail_base::Error;
 
 /// The description that travels with a device buffer.
 #[derive(Default)]
-pub(crate) struct Note {
+pub(crate) struct BatchInfo {
     pub(crate) epoch: u64,
     pub(crate) step: u64,
     pub(crate) seq: u64,
@@ -26,9 +26,9 @@ pub(crate) struct Note {
     pub(crate) state: Option<State>,
 }
 
-impl Note {
-    /// Takes down a batch, and where the run stands behind it.
-    pub(crate) fn take_down(&mut self, batch: &Batch, state: State) {
+impl BatchInfo {
+    /// Describes `batch`; `state` is the run's after it.
+    pub(crate) fn describe(&mut self, batch: &Batch, state: State) {
         self.epoch = batch.epoch();
         self.step = batch.step();
         self.seq = batch.seq();

@@ -1,8 +1,8 @@
-//! A ring on stage: one ring with its venue and memory, and the steps every check is made of. Each step is bounded.
+//! The fixture of a check: one ring with its harness and memory, and the steps checks are made of. Each step is bounded.
 
 use fuelrail_base::Duration;
 
-use super::venue::{Script, Venue};
+use super::harness::{Harness, Script};
 use crate::arena::{Arena, ArenaConfig, HugePages};
 use crate::region::Region;
 use crate::ring::{Done, Op, OpId, Ring, SockId};
@@ -11,25 +11,25 @@ use crate::slot::{Filling, Slot, Window};
 
 /// Longest a check waits for one completion, by the ring's clock.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest single wait, so that a venue's time can pass.
+/// Longest single wait, so that a harness's time can pass.
 const STEP: Duration = Duration::from_millis(20);
 
-/// A ring with its venue and memory, as the checks use it.
-pub(super) struct Stage<'v, V: Venue> {
-    pub(super) venue: &'v mut V,
+/// A ring with its harness and memory, as the checks use it.
+pub(super) struct Fixture<'v, V: Harness> {
+    pub(super) harness: &'v mut V,
     pub(super) ring: V::Ring,
     pub(super) region: Region,
     pub(super) arena: Arena,
     next_token: u64,
 }
 
-impl<'v, V: Venue> Stage<'v, V> {
-    pub(super) fn new(venue: &'v mut V, entries: u32) -> Stage<'v, V> {
+impl<'v, V: Harness> Fixture<'v, V> {
+    pub(super) fn new(harness: &'v mut V, entries: u32) -> Fixture<'v, V> {
         let config = ArenaConfig { bytes: 8 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
         let (arena, mut regions) = Arena::new(&config).unwrap();
         let region = regions.pop().expect("an arena of one region has one region");
-        let ring = venue.ring(entries, &arena);
-        Stage { venue, ring, region, arena, next_token: 1 }
+        let ring = harness.ring(entries, &arena);
+        Fixture { harness, ring, region, arena, next_token: 1 }
     }
 
     pub(super) fn push(&mut self, op: Op) -> (u64, OpId) {
@@ -40,7 +40,7 @@ impl<'v, V: Venue> Stage<'v, V> {
         (token, id.unwrap_or_else(|full| panic!("the ring is full with {in_flight} in flight: {:?}", full.0)))
     }
 
-    /// Pushes an operation, the only one, and waits until it is back.
+    /// Pushes an operation, the only one, and waits until it has completed.
     pub(super) fn run(&mut self, op: Op) -> Done {
         let (token, _) = self.push(op);
         let done = self.next();
@@ -53,11 +53,11 @@ impl<'v, V: Venue> Stage<'v, V> {
         self.ring.wait(Some(self.ring.now())).unwrap();
     }
 
-    /// One turn: waits a little and lets time pass.
-    pub(super) fn turn(&mut self) {
+    /// One iteration: waits a little and lets time pass.
+    pub(super) fn step(&mut self) {
         let until = self.ring.now().after(STEP);
         self.ring.wait(Some(until)).unwrap();
-        self.venue.pass();
+        self.harness.pass();
     }
 
     /// The next completion.
@@ -69,14 +69,14 @@ impl<'v, V: Venue> Stage<'v, V> {
                 return done;
             }
             assert!(self.ring.now() < deadline, "no completion with {} in flight", self.ring.in_flight());
-            self.turn();
+            self.step();
         }
     }
 
-    /// Nothing comes back any more, and nothing is in flight.
+    /// Checks that no completion follows and nothing is in flight.
     pub(super) fn quiet(&mut self) {
         for _ in 0..3 {
-            self.turn();
+            self.step();
             assert!(self.ring.pop().is_none(), "a completion too many");
         }
         assert!(self.ring.in_flight() == 0, "{} in flight after everything came back", self.ring.in_flight());
@@ -84,7 +84,7 @@ impl<'v, V: Venue> Stage<'v, V> {
 
     /// A connected socket.
     pub(super) fn connect(&mut self, script: Script) -> SockId {
-        let addr = self.venue.peer(script);
+        let addr = self.harness.peer(script);
         let sock = self.ring.socket(&addr).unwrap();
         assert_eq!(self.run(Op::Connect { sock, addr }).result, Ok(0), "connect");
         sock
@@ -126,24 +126,24 @@ impl<'v, V: Venue> Stage<'v, V> {
         received(self.run(Op::Recv { sock, into }))
     }
 
-    /// Closes, waits until everything is back, and checks the books: operations, memory.
-    pub(super) fn strike(mut self) {
+    /// Drops the ring and checks the counts: operations, memory.
+    pub(super) fn finish(mut self) {
         self.quiet();
         let counts = self.ring.facts().counts;
         assert!(counts.ops == counts.completions, "{} operations, {} completions", counts.ops, counts.completions);
         drop(self.ring);
-        all_home(&mut self.region);
+        all_returned(&mut self.region);
     }
 }
 
-/// All memory is back in the region.
-pub(super) fn all_home(region: &mut Region) {
+/// Checks that all memory is returned to the region.
+pub(super) fn all_returned(region: &mut Region) {
     region.collect();
-    assert_eq!(region.outstanding(), 0, "slots did not come home");
+    assert_eq!(region.outstanding(), 0, "slots were not returned");
     assert_eq!(region.free_bytes(), region.capacity(), "the region is not whole again");
 }
 
-/// The bytes a completed receive brought, after checking its accounting.
+/// The bytes of a completed receive, after checking its accounting.
 pub(super) fn received(done: Done) -> Result<Vec<u8>, i32> {
     let Op::Recv { into, .. } = done.op else { panic!("a receive came back as something else") };
     let asked = into.asked();

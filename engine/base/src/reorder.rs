@@ -1,30 +1,30 @@
-//! Things that come in any order and leave by number: a window over consecutive numbers that only moves forward.
+//! A reorder window: values inserted under consecutive numbers in any order, removed by number.
 //!
-//! What a map from number to thing would do, without its allocations: after the window has once been at its widest,
-//! nothing is allocated any more.
+//! What a map from number to value would do, without its allocations: once the window has been at its widest, nothing is
+//! allocated any more. It only moves forward.
 
 use std::collections::VecDeque;
 
 /// Values by number, in a window that begins at the least number present.
 #[derive(Clone, Debug)]
-pub struct Turns<T> {
+pub struct ReorderWindow<T> {
     /// The number of the first place.
     first: u64,
     places: VecDeque<Option<T>>,
     len: usize,
 }
 
-impl<T> Default for Turns<T> {
-    fn default() -> Turns<T> {
-        Turns { first: 0, places: VecDeque::new(), len: 0 }
+impl<T> Default for ReorderWindow<T> {
+    fn default() -> ReorderWindow<T> {
+        ReorderWindow { first: 0, places: VecDeque::new(), len: 0 }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> ReorderWindow<T> {
     /// With room for a window of so many numbers.
     #[must_use]
-    pub fn with_capacity(numbers: usize) -> Turns<T> {
-        Turns { places: VecDeque::with_capacity(numbers), ..Turns::default() }
+    pub fn with_capacity(numbers: usize) -> ReorderWindow<T> {
+        ReorderWindow { places: VecDeque::with_capacity(numbers), ..ReorderWindow::default() }
     }
 
     /// Values present.
@@ -81,31 +81,31 @@ mod tests {
 
     #[test]
     fn does_what_a_map_does() {
-        let (mut turns, mut map, mut prng) = (Turns::default(), BTreeMap::new(), Prng::new(7));
+        let (mut window, mut map, mut prng) = (ReorderWindow::default(), BTreeMap::new(), Prng::new(7));
         for step in 0..20_000u64 {
             let number = step / 8 + prng.below(64);
             if prng.below(2) == 0 {
                 map.entry(number).or_insert_with(|| {
-                    turns.insert(number, step);
+                    window.insert(number, step);
                     step
                 });
             } else {
-                assert_eq!(turns.remove(number), map.remove(&number));
+                assert_eq!(window.remove(number), map.remove(&number));
             }
-            assert_eq!((turns.len(), turns.is_empty()), (map.len(), map.is_empty()));
+            assert_eq!((window.len(), window.is_empty()), (map.len(), map.is_empty()));
         }
         let left: Vec<u64> = map.keys().copied().collect();
         for number in left {
-            assert_eq!(turns.remove(number), map.remove(&number));
+            assert_eq!(window.remove(number), map.remove(&number));
         }
-        assert!(turns.is_empty());
+        assert!(window.is_empty());
     }
 
     #[test]
     #[should_panic(expected = "number 3 is taken")]
     fn a_number_is_given_once() {
-        let mut turns = Turns::default();
-        turns.insert(3, 'a');
-        turns.insert(3, 'b');
+        let mut window = ReorderWindow::default();
+        window.insert(3, 'a');
+        window.insert(3, 'b');
     }
 }

@@ -1,8 +1,8 @@
-//! The books of a ring: which operations are out, on which sockets and files, and which came back.
+//! The op table of a ring: operations in flight, the sockets and files they are on, and completions to be popped.
 //!
-//! Shared by the back-ends, so that ids, cancellation, closing and accounting mean the same on all of them. Knows nothing
-//! of kernels or worlds but the results it is told; `S` is what a back-end keeps per socket
-//! or file. Both are in one table, so that one name serves for both, and one table in the kernel.
+//! Shared by the back-ends, so that ids, cancellation, closing and accounting mean the same on all of them. Of the kernel or the
+//! simulated world it knows only results; `S` is what a back-end keeps per socket or file. Both kinds are in one table, so that
+//! one name serves for both, and one table in the kernel.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ struct Flight {
     op: Op,
     token: u64,
     times: Times,
-    /// Somebody asked for it back.
+    /// Its cancellation was requested.
     cancelled: bool,
-    /// Set when it came back.
+    /// Set when it completed.
     result: Option<Result<usize, i32>>,
 }
 
@@ -27,32 +27,32 @@ struct Flight {
 struct Holding<S> {
     inner: S,
     is_file: bool,
-    /// Operations on it that have not come back, and other work of the kernel.
+    /// Operations on it that have not completed.
     in_flight: u32,
     closing: bool,
 }
 
-pub struct Desk<S> {
+pub struct OpTable<S> {
     flights: Table<Flight>,
     holdings: Table<Holding<S>>,
-    /// Places left for sockets and for files: neither takes the other's.
+    /// Free places for sockets and for files: two separate limits.
     sockets_left: u32,
     files_left: u32,
     /// Pushed since the last submission.
     fresh: Vec<Name>,
     ready: VecDeque<Name>,
-    /// Closing sockets and files whose last operation came back.
+    /// Closing sockets and files whose last operation has completed.
     closable: Vec<Name>,
     pub(super) counts: RingCounts,
     pub(super) in_flight: usize,
-    /// When the current turn began: the time of all pushes in it.
-    turn: Instant,
+    /// When the current iteration of the loop began: the time of all pushes in it.
+    iteration: Instant,
 }
 
-impl<S> Desk<S> {
-    /// Books for so many operations and sockets, and [`RING_FILES_MAX`] files.
-    pub(super) fn new(entries: u32, sockets: u32, now: Instant) -> Desk<S> {
-        Desk {
+impl<S> OpTable<S> {
+    /// A table for so many operations and sockets, and [`RING_FILES_MAX`] files.
+    pub(super) fn new(entries: u32, sockets: u32, now: Instant) -> OpTable<S> {
+        OpTable {
             flights: Table::new(entries),
             holdings: Table::new(sockets + RING_FILES_MAX),
             sockets_left: sockets,
@@ -62,7 +62,7 @@ impl<S> Desk<S> {
             closable: Vec::with_capacity((sockets + RING_FILES_MAX) as usize),
             counts: RingCounts::default(),
             in_flight: 0,
-            turn: now,
+            iteration: now,
         }
     }
 
@@ -70,7 +70,7 @@ impl<S> Desk<S> {
         self.files_left > 0
     }
 
-    /// Takes a socket or a file in; gives it back when all of its kind are open.
+    /// Adds a socket or a file; gives it back when all places of its kind are taken.
     pub(super) fn take_in(&mut self, inner: S, is_file: bool) -> Result<Name, S> {
         let left = if is_file { &mut self.files_left } else { &mut self.sockets_left };
         if *left == 0 {
@@ -82,39 +82,39 @@ impl<S> Desk<S> {
         Ok(name)
     }
 
-    /// Books an operation in. The flag says whether it is for the kernel: on a stale socket or file it is ready at once.
-    pub(super) fn book(&mut self, op: Op, token: u64) -> Result<(Name, bool), Full> {
+    /// Registers an operation. The flag says whether it goes to the kernel: on a stale socket or file it is complete at once.
+    pub(super) fn register(&mut self, op: Op, token: u64) -> Result<(Name, bool), Full> {
         if self.flights.is_full() {
             self.counts.full += 1;
             return Err(Full(op));
         }
         self.counts.ops += 1;
-        let times = Times { pushed: self.turn, submitted: self.turn, reaped: self.turn };
+        let times = Times { pushed: self.iteration, submitted: self.iteration, reaped: self.iteration };
         let holding = self.holdings.get_mut(op.holding()).filter(|holding| !holding.closing);
-        let flies = holding.is_some() || matches!(op, Op::Open(_));
-        self.in_flight += usize::from(flies);
+        let submits = holding.is_some() || matches!(op, Op::Open(_));
+        self.in_flight += usize::from(submits);
         if let Some(holding) = holding {
             holding.in_flight += 1;
         }
-        let result = if flies { None } else { Some(Err(libc::EBADF)) };
+        let result = if submits { None } else { Some(Err(libc::EBADF)) };
         let flight = Flight { op, token, times, cancelled: false, result };
         let Ok(name) = self.flights.insert(flight) else { unreachable!("room was checked above") };
-        if flies {
+        if submits {
             self.fresh.push(name);
         } else {
             self.ready.push_back(name);
         }
-        Ok((name, flies))
+        Ok((name, submits))
     }
 
-    /// An operation that is out, and its socket or file; none where one is to be opened.
+    /// An operation in flight, and its socket or file; none where one is to be opened.
     pub(super) fn flight(&mut self, name: Name) -> Option<(&mut Op, Option<&mut S>)> {
         let flight = self.flights.get_mut(name).filter(|flight| flight.result.is_none())?;
         let holding = self.holdings.get_mut(flight.op.holding());
         Some((&mut flight.op, holding.map(|holding| &mut holding.inner)))
     }
 
-    /// A file to be opened that is out.
+    /// The file to be opened by this operation, while it is in flight.
     pub(super) fn opening(&mut self, name: Name) -> Option<&mut Opening> {
         match self.flight(name) {
             Some((Op::Open(opening), _)) => Some(opening),
@@ -122,7 +122,7 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Takes in what an operation opened; gives it back when all files are open.
+    /// Adds the file that an operation opened; gives it back when all files are open.
     pub(super) fn opened(&mut self, name: Name, inner: S) -> Result<FileId, S> {
         let file = FileId::from(self.take_in(inner, true)?);
         if let Some(opening) = self.opening(name) {
@@ -131,7 +131,7 @@ impl<S> Desk<S> {
         Ok(file)
     }
 
-    /// Marks an operation as asked back; false when it came back already.
+    /// Marks an operation as cancelled; false when it has completed.
     pub(super) fn mark_cancelled(&mut self, name: Name) -> bool {
         match self.flights.get_mut(name) {
             Some(flight) if flight.result.is_none() => {
@@ -142,7 +142,7 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Whether somebody asked for it back.
+    /// Whether its cancellation was requested.
     #[cfg(feature = "tokio-uring")]
     pub(super) fn is_cancelled(&self, name: Name) -> bool {
         self.flights.get(name).is_some_and(|flight| flight.cancelled)
@@ -159,15 +159,15 @@ impl<S> Desk<S> {
         self.out(|op| op.holding() == id)
     }
 
-    /// Operations that have not come back and are such.
-    pub(super) fn out(&self, such: impl Fn(&Op) -> bool) -> Vec<Name> {
-        let out = self.flights.iter().filter(|(_, flight)| flight.result.is_none() && such(&flight.op));
+    /// Operations in flight that `matches` selects.
+    pub(super) fn out(&self, matches: impl Fn(&Op) -> bool) -> Vec<Name> {
+        let out = self.flights.iter().filter(|(_, flight)| flight.result.is_none() && matches(&flight.op));
         out.map(|(name, _)| name).collect()
     }
 
-    /// Stamps what the next submission takes along, and starts a turn.
+    /// Stamps the operations of the next submission, and starts an iteration.
     pub(super) fn submitting(&mut self, now: Instant) {
-        self.turn = now;
+        self.iteration = now;
         for name in self.fresh.drain(..) {
             if let Some(flight) = self.flights.get_mut(name) {
                 flight.times.submitted = now;
@@ -175,19 +175,19 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Starts a turn: completions seen from now on, and pushes, carry this time.
-    pub(super) fn begin_turn(&mut self, now: Instant) {
-        self.turn = now;
+    /// Starts an iteration: completions seen from now on, and pushes, carry this time.
+    pub(super) fn begin_iteration(&mut self, now: Instant) {
+        self.iteration = now;
     }
 
-    /// The kernel says how an operation went: a count, or a negative error number.
-    pub(super) fn land(&mut self, name: Name, kernel: i32) {
+    /// Completes an operation with the kernel's result: a count, or a negative error number.
+    pub(super) fn complete(&mut self, name: Name, kernel: i32) {
         let Some(flight) = self.flights.get_mut(name).filter(|flight| flight.result.is_none()) else {
             debug_assert!(false, "a completion for {name:?}, which is not in flight");
             return;
         };
         let result = match (kernel, &flight.op) {
-            // What a read brought into the padding is nobody's.
+            // Bytes read into the padding do not count.
             (0.., Op::ReadAt { into, .. }) => Ok((kernel as usize).min(into.room())),
             (0.., _) => Ok(kernel as usize),
             // A worker interrupted by our own cancellation is cancelled; nothing was moved.
@@ -208,7 +208,7 @@ impl<S> Desk<S> {
             _ => {}
         }
         flight.result = Some(result);
-        flight.times.reaped = self.turn;
+        flight.times.reaped = self.iteration;
         let id = flight.op.holding();
         self.ready.push_back(name);
         self.in_flight -= 1;
@@ -220,13 +220,13 @@ impl<S> Desk<S> {
         }
     }
 
-    /// Takes out the next closing socket or file whose last operation came back: its place in the table and what is kept.
+    /// Removes the next closing socket or file whose last operation has completed: its place in the table and what is kept of it.
     pub(super) fn take_closable(&mut self) -> Option<(u32, S)> {
         let id = self.closable.pop()?;
         self.discard(id).map(|inner| (id.index, inner))
     }
 
-    /// Takes a socket or file out at once that no operation is on.
+    /// Removes a socket or file that has no operation in flight.
     pub(super) fn discard(&mut self, id: Name) -> Option<S> {
         let holding = self.holdings.remove(id)?;
         *(if holding.is_file { &mut self.files_left } else { &mut self.sockets_left }) += 1;
