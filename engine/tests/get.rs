@@ -103,7 +103,7 @@ fn checksums_of_every_kind_are_verified() {
         assert_eq!((sound.heard().len(), sound.heard()[0].header("x-amz-checksum-mode")), (1, "ENABLED"));
         let error = got(&sends("123456780")).expect_err(name);
         assert!(
-            error.kind() == Kind::Mismatch && error.to_string().contains("server sends with it"),
+            error.kind() == Kind::Mismatch && error.to_string().contains("the checksum the server sent"),
             "{name}: {error}"
         );
     }

@@ -114,7 +114,7 @@ fn damaged_files_are_not_used() {
         (good[..good.len() / 3].to_vec(), "is truncated"),
         ([&good[..], b"x"].concat(), "contains invalid values"),
         (flipped, "is damaged"),
-        ([b"something", &good[..]].concat(), "something else"),
+        ([b"something", &good[..]].concat(), "another kind of file"),
         ([&good[..16], b"\x02", &good[17..]].concat(), "version 2"),
     ];
     for (bytes, why) in cases {
@@ -148,7 +148,7 @@ fn a_listing_that_is_interrupted_asks_for_what_is_missing_and_for_nothing_else()
     let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
     let (error, taken) = broken_off(&bucket, dir.path());
     assert_eq!(error.kind(), Kind::Throttled, "{error}");
-    assert!(error.to_string().contains("goes on"), "{error}");
+    assert!(error.to_string().contains("resumes after them"), "{error}");
     bucket.reset_counters();
     let mut told = Vec::new();
     let listed = kept_at(&bucket.url(""), dir.path(), 3600, |count| told.push(count)).unwrap();

@@ -27,8 +27,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail demo --full
   fuelrail demo --quick --json | jq '.rows[] | {name, miss_rate}'
 
-Nine rows on one bucket inside the process: local disk; the bucket, one GET at a time; DELI's demand cache of three sizes and
-without limit; DELI's full fetch and 50/50; and Fuelrail with the same cache bytes. Three trainers share every epoch. The
+Eleven rows on one bucket inside the process: local disk; the bucket, one GET at a time; DELI's demand cache of three sizes and
+without limit; DELI's full fetch and 50/50, each with its own number of connections and with Fuelrail's; and Fuelrail with the same cache bytes. Three trainers share every epoch. The
 trainer's step is simulated by waiting; every delivered byte is compared with the generator. The report says what else is
 simulated. Takes about two minutes; --full, at the published scale, about half an hour.";
 
@@ -95,12 +95,23 @@ fn make_folder_of(path: &Path) -> Outcome<()> {
     fs::create_dir_all(folder).map_err(|error| file("making the folder", folder, &error))
 }
 
-const HEAD: [&str; 9] =
-    ["", "data wait", "reduction", "epoch", "first batch", "miss rate", "p99 wait", "CPU", "peak memory"];
+const HEAD: [&str; 11] = [
+    "",
+    "data wait",
+    "reduction",
+    "epoch",
+    "first batch",
+    "miss rate",
+    "p99 wait",
+    "connections",
+    "CPU",
+    "held",
+    "peak memory",
+];
 
 /// The rows as a table.
 pub(crate) fn rows_text(rows: &[Row]) -> String {
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     table.row(HEAD);
     for row in rows {
         table.row(cells(row));
@@ -116,8 +127,9 @@ fn text(report: &Report, paths: &[String]) -> String {
         text.push_str(&format!("{mark}  {}\n", verdict.text));
     }
     text.push_str(
-        "\nTimes are per epoch, means over ranks and epochs; miss rates of the last epoch; CPU without the bucket's. The \
-         trainer's step\nis simulated by waiting; every delivered byte was compared with the generator.\n",
+        "\nTimes are per epoch, means over ranks and epochs; miss rates of the last epoch; CPU without the bucket's; connections of a \
+         rank.\nHeld: samples in caches; for fuelrail all memory of its loaders. The trainer's step is simulated by waiting; every \
+         delivered\nbyte was compared with the generator.\n",
     );
     for path in paths {
         text.push_str(&format!("report: {path}\n"));
@@ -136,7 +148,9 @@ fn cells(row: &Row) -> [String; HEAD.len()] {
         time(row.first_batch_ms / 1e3),
         format!("{:.4}", row.miss_rate),
         time(row.batch_wait_p99_ms / 1e3),
+        row.connections.to_string(),
         time(row.cpu_s),
+        ByteSize(row.held_bytes_max).to_string(),
         format!("{shared}{}", ByteSize(row.peak_rss_bytes)),
     ]
 }

@@ -49,6 +49,11 @@ fn every_row_delivers_every_byte_and_the_reports_say_so() {
         }
     }
     reads_add_up(&scale, &findings);
+    let of = |name| row(&findings, name);
+    assert_eq!((of(RowName::LocalDisk).connections, of(RowName::Bucket).connections), (0, 1));
+    assert_eq!(of(RowName::Deli5050).connections, scale.fetch_connections + 2);
+    assert_eq!(of(RowName::Deli5050Wide).connections, of(RowName::Fuelrail).connections + 2);
+    assert!(of(RowName::Fuelrail).held_bytes_max > findings.cache_bytes_per_rank * u64::from(scale.ranks));
     miss_rates_are_near_theory(&findings);
     let report = Report::new(findings, Machine::here(), "quick", 1.0);
     let json = serde_json::to_string(&report).unwrap();

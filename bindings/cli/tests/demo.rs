@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const ROWS: [&str; 9] = [
+const ROWS: [&str; 11] = [
     "local_disk",
     "bucket",
     "demand_fifo_25",
@@ -14,6 +14,8 @@ const ROWS: [&str; 9] = [
     "demand_unlimited",
     "deli_full_fetch",
     "deli_50_50",
+    "deli_full_fetch_wide",
+    "deli_50_50_wide",
     "fuelrail",
 ];
 

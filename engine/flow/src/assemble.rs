@@ -322,6 +322,6 @@ fn prove(sample: &Sample, windows: &[Option<Window>]) -> Option<Error> {
     let actual = parts.fold(0, crc32c::crc32c_append);
     (actual != promised && !canary::on(Mistake::AssembleTrusts)).then(|| {
         Error::new(Kind::Mismatch, format!("its CRC-32C is {actual:08x}, the server promised {promised:08x}"))
-            .with_hint("the bytes were damaged in the server or on the way")
+            .with_hint("the bytes were corrupted on the server or in transit")
     })
 }

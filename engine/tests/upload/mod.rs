@@ -63,7 +63,7 @@ fn a_bucket_that_may_not_be_written_to_says_what_to_do() {
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     let error = put(&closed.url(""), b"x").unwrap_err();
-    assert!(error.kind() == Kind::Usage && error.to_string().contains("names no object"), "{error}");
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("does not name an object"), "{error}");
     let elsewhere = closed.url("k").replace("/bucket/", "/other/");
     assert_eq!(put(&elsewhere, b"x").unwrap_err().kind(), Kind::NotFound);
 }

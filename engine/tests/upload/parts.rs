@@ -151,7 +151,7 @@ fn a_full_disk_ends_an_upload_without_a_trace() {
     let mut source = Counting { inner: Cursor::new(content(200_000)), read_bytes: Arc::clone(&read_bytes) };
     let error = put_as(&options(), Access::default(), &bucket.url("k"), &mut source, |_| {}).unwrap_err();
     assert_eq!((error.kind(), error.object()), (Kind::Denied, Some("k")), "{error}");
-    assert!(error.to_string().contains("make room") && error.to_string().contains("StorageFull"), "{error}");
+    assert!(error.to_string().contains("free space there") && error.to_string().contains("StorageFull"), "{error}");
     assert_eq!(read_bytes.load(Relaxed), 4 * PART, "parts are read as they are sent, four at a time");
     let counters = bucket.counters();
     assert_eq!((counters.uploads_open, counters.abort_requests, counters.complete_requests), (0, 1, 0));
@@ -183,7 +183,7 @@ fn what_is_refused_for_good_is_given_up() {
     let bucket =
         limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "error=1.0,per_key_max=99,only=k?uploadId");
     let error = put_parts(&bucket, 43_210).unwrap_err().to_string();
-    assert!(error.contains("make room") && error.contains("AbortIncompleteMultipartUpload"), "{error}");
+    assert!(error.contains("free space there") && error.contains("AbortIncompleteMultipartUpload"), "{error}");
 }
 
 #[test]

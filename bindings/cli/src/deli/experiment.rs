@@ -22,7 +22,7 @@ use super::http::Client;
 use super::meter::{cpu_without_bucket, restart_peak_rss};
 use super::outcome::{Row, RowName};
 use super::prefetch::Sampler;
-use super::rail::{Rail, budget_bytes};
+use super::rail::{Rail, budget_bytes, connections};
 use super::scale::Scale;
 use super::trainer::{Originals, RankEpoch, batches, train};
 use crate::failure::of_bucket;
@@ -30,11 +30,13 @@ use crate::failure::of_bucket;
 /// The bucket's name.
 const BUCKET: &str = "bucket";
 /// Rows that run together: first those that wait for one `GET` after the other, among them what all are compared with.
-const TOGETHER: [&[RowName]; 5] = [
+const TOGETHER: [&[RowName]; 7] = [
     &[RowName::Bucket, RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited],
     &[RowName::LocalDisk],
     &[RowName::DeliFullFetch],
     &[RowName::Deli5050],
+    &[RowName::DeliFullFetchWide],
+    &[RowName::Deli5050Wide],
     &[RowName::Fuelrail],
 ];
 
@@ -137,13 +139,21 @@ impl<'a> Bench<'a> {
             RowName::DemandFifo50 => share(50),
             RowName::DemandFifo75 => share(75),
             RowName::DemandUnlimited => (Some(u64::MAX), None),
-            RowName::DeliFullFetch => (Some(cache_samples), Some((cache_samples, 0))),
-            RowName::Deli5050 => (Some(cache_samples), Some((cache_samples / 2, cache_samples / 2))),
+            RowName::DeliFullFetch | RowName::DeliFullFetchWide => (Some(cache_samples), Some((cache_samples, 0))),
+            RowName::Deli5050 | RowName::Deli5050Wide => {
+                (Some(cache_samples), Some((cache_samples / 2, cache_samples / 2)))
+            }
+        };
+        let fetch_connections = match name {
+            RowName::DeliFullFetchWide | RowName::Deli5050Wide => connections(scale, &self.originals),
+            _ => scale.fetch_connections,
         };
         let client = || Client::new(self.bucket.addr(), BUCKET);
         let cache = items_max.map(|items_max| Arc::new(ItemCache::new(items_max)));
         let sampler = match (&cache, watermarks) {
-            (Some(cache), Some(watermarks)) => Some(Sampler::new(watermarks, scale, Arc::clone(cache), client)?),
+            (Some(cache), Some(watermarks)) => {
+                Some(Sampler::new(watermarks, scale, Arc::clone(cache), fetch_connections, client)?)
+            }
             _ => None,
         };
         let keys = &self.originals.keys;
@@ -186,7 +196,10 @@ impl<'a> Bench<'a> {
             let own: Duration = ranks.iter().map(|rank| rank.own_cpu).sum();
             epochs.push((ranks, if alone { cpu_without_bucket().saturating_sub(before) } else { own }));
         }
-        Ok(Row::of(name, &epochs, feeds.iter().flatten().map(|feed| feed.held_bytes_max()).sum()))
+        let feeds = || feeds.iter().flatten();
+        let held_bytes_max = feeds().map(|feed| feed.held_bytes_max()).sum();
+        let connections = feeds().map(|feed| feed.connections()).max().unwrap_or(0);
+        Ok(Row { held_bytes_max, connections, ..Row::of(name, &epochs) })
     }
 
     /// One epoch, each rank on a thread of its own.

@@ -40,8 +40,13 @@ pub(super) trait Feed: Send {
         Counts::default()
     }
 
-    /// Most payload bytes it kept for later use.
+    /// Most bytes it took for samples and what belongs to them.
     fn held_bytes_max(&self) -> u64 {
+        0
+    }
+
+    /// Connections that it may have open.
+    fn connections(&self) -> usize {
         0
     }
 }
@@ -118,5 +123,9 @@ impl Feed for Remote<'_> {
 
     fn held_bytes_max(&self) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.held_bytes_max())
+    }
+
+    fn connections(&self) -> usize {
+        1 + self.sampler.as_ref().map_or(0, Sampler::connections)
     }
 }

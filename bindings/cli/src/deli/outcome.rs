@@ -33,13 +33,18 @@ pub enum RowName {
     /// DELI with threshold and fetches of half the cache: the best setting published.
     #[serde(rename = "deli_50_50")]
     Deli5050,
+    /// DELI's full fetch with as many connections as Fuelrail has.
+    DeliFullFetchWide,
+    /// DELI's 50/50 with as many connections as Fuelrail has.
+    #[serde(rename = "deli_50_50_wide")]
+    Deli5050Wide,
     /// This engine.
     Fuelrail,
 }
 
 impl RowName {
     /// All of them.
-    pub const ALL: [RowName; 9] = [
+    pub const ALL: [RowName; 11] = [
         RowName::LocalDisk,
         RowName::Bucket,
         RowName::DemandFifo25,
@@ -48,6 +53,8 @@ impl RowName {
         RowName::DemandUnlimited,
         RowName::DeliFullFetch,
         RowName::Deli5050,
+        RowName::DeliFullFetchWide,
+        RowName::Deli5050Wide,
         RowName::Fuelrail,
     ];
 
@@ -62,6 +69,8 @@ impl RowName {
             RowName::DemandUnlimited => ("demand_unlimited", "Demand cache, unlimited"),
             RowName::DeliFullFetch => ("deli_full_fetch", "DELI, full fetch"),
             RowName::Deli5050 => ("deli_50_50", "DELI, 50/50"),
+            RowName::DeliFullFetchWide => ("deli_full_fetch_wide", "DELI, full fetch, more connections"),
+            RowName::Deli5050Wide => ("deli_50_50_wide", "DELI, 50/50, more connections"),
             RowName::Fuelrail => ("fuelrail", "Fuelrail"),
         }
     }
@@ -141,8 +150,10 @@ pub struct Row {
     pub peak_rss_bytes: u64,
     /// What it had resident before.
     pub rss_before_bytes: u64,
-    /// Payload memory of the row itself, all ranks: most bytes in its caches, or the engine's budget.
+    /// Memory of the row itself, all ranks: most bytes in its caches; for the engine all that its loaders take.
     pub held_bytes_max: u64,
+    /// Connections that each rank may have open.
+    pub connections: usize,
     /// Rows that ran at the same time and share `peak_rss_bytes`.
     pub side_by_side: Vec<RowName>,
     /// The epochs apart.
@@ -181,9 +192,9 @@ impl Epoch {
 }
 
 impl Row {
-    /// A row of these epochs: what the ranks of each did, and the processor time of all together. What was resident, and how it
-    /// compares with the bucket's row, is not known yet.
-    pub(super) fn of(name: RowName, epochs: &[(Vec<RankEpoch>, Duration)], held_bytes_max: u64) -> Row {
+    /// A row of these epochs: what the ranks of each did, and the processor time of all together. What it took, and how it compares
+    /// with the bucket's row, is not known yet.
+    pub(super) fn of(name: RowName, epochs: &[(Vec<RankEpoch>, Duration)]) -> Row {
         let ranks = || epochs.iter().flat_map(|(ranks, _)| ranks);
         let first_waits: Vec<Duration> =
             epochs.iter().take(1).flat_map(|(ranks, _)| ranks).filter_map(|rank| rank.waits.first().copied()).collect();
@@ -202,7 +213,8 @@ impl Row {
             cpu_s,
             peak_rss_bytes: 0,
             rss_before_bytes: 0,
-            held_bytes_max,
+            held_bytes_max: 0,
+            connections: 0,
             side_by_side: Vec::new(),
             epochs,
         }
@@ -250,11 +262,11 @@ mod tests {
             samples: 10,
             ..RankEpoch::default()
         };
-        let mut row = Row::of(RowName::Bucket, &[(vec![rank(10, 10), rank(30, 0)], Duration::from_secs(3))], 200);
+        let mut row = Row::of(RowName::Bucket, &[(vec![rank(10, 10), rank(30, 0)], Duration::from_secs(3))]);
         let epoch = &row.epochs[0];
         assert!((epoch.data_wait_s - 0.04).abs() < 1e-9 && epoch.step_wait_ms == [20.0, 20.0], "{epoch:?}");
         assert_eq!((epoch.miss_rate, epoch.gets, epoch.list_pages, epoch.samples), (0.5, 10, 2, 20));
-        assert_eq!((row.first_batch_ms, row.held_bytes_max, row.cpu_s), (20.0, 200, 3.0));
+        assert_eq!((row.first_batch_ms, row.cpu_s), (20.0, 3.0));
         let bucket = Row { data_wait_s: 0.4, ..row.clone() };
         row.compare(&bucket);
         assert!((row.wait_reduction - 0.9).abs() < 1e-9);

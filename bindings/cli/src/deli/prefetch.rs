@@ -31,6 +31,7 @@ pub(super) struct Sampler {
     epoch: Vec<SampleId>,
     taken: usize,
     asked: usize,
+    connections: usize,
     shared: Arc<Shared>,
     requests: Option<Sender<Vec<SampleId>>>,
     service: Option<JoinHandle<Result<()>>>,
@@ -45,19 +46,20 @@ struct Shared {
 }
 
 impl Sampler {
-    /// A sampler with a service that fills `cache` through such clients: `fetch_size` samples whenever no more than `threshold` of
-    /// those asked for are left.
+    /// A sampler with a service that fills `cache` through so many such clients: `fetch_size` samples whenever no more than
+    /// `threshold` of those asked for are left.
     pub(super) fn new(
         (fetch_size, threshold): (u64, u64),
         scale: &Scale,
         cache: Arc<ItemCache>,
+        connections: usize,
         client: impl Fn() -> Client,
     ) -> Result<Sampler> {
         let watermarks = Watermarks::new(fetch_size, threshold)?;
         let shared = Arc::<Shared>::default();
         let (requests, received) = channel();
         let (back, free) = channel();
-        (0..scale.fetch_connections).for_each(|_| drop(back.send(client())));
+        (0..connections).for_each(|_| drop(back.send(client())));
         let service = Service {
             shared: Arc::clone(&shared),
             cache,
@@ -77,6 +79,8 @@ impl Sampler {
             epoch: Vec::new(),
             taken: 0,
             asked: 0,
+            // And the one that lists.
+            connections: connections + 1,
             shared,
             requests: Some(requests),
             service: Some(service),
@@ -111,6 +115,11 @@ impl Sampler {
             self.taken += 1;
         }
         Ok(())
+    }
+
+    /// Connections of the service.
+    pub(super) fn connections(&self) -> usize {
+        self.connections
     }
 
     /// Objects and listing pages the service has read.

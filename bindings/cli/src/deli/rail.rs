@@ -1,7 +1,7 @@
 //! Fuelrail in the experiment: the real engine, one loader per rank, with DELI's cache bytes as its whole budget.
 //!
 //! Owns nothing beside the loader. The budget covers the batches looked ahead, the batch the trainer holds and the RAM cache
-//! of blocks; only the receive scratch of the connections comes on top, as DELI's sockets and thread stacks do on its side.
+//! of blocks; what connections and tables take comes on top and is counted among what the row holds.
 
 use fuelrail::{Batch, ByteSize, Loader};
 use fuelrail_base::limits::SCRATCH_BYTES;
@@ -24,14 +24,14 @@ pub(super) struct Rail {
     loader: Loader,
     batch: Option<Batch>,
     batch_size: u64,
-    budget_bytes: u64,
+    connections: usize,
 }
 
 impl Rail {
     /// A loader of `uri` for one rank.
     pub(super) fn open(uri: &str, scale: &Scale, rank: u32, originals: &Originals) -> Result<Rail> {
         let budget_bytes = budget_bytes(scale, originals);
-        let (memory_bytes, connections) = with_connections(budget_bytes, scale.cache_samples / CACHE_PART);
+        let (memory_bytes, connections) = memory(scale, originals);
         let loader = Loader::builder(uri)
             .listing(originals.listing())
             .batch_size(scale.batch_size)
@@ -45,7 +45,7 @@ impl Rail {
             .connections_max(connections)
             .pin(false)
             .build()?;
-        Ok(Rail { loader, batch: None, batch_size: u64::from(scale.batch_size), budget_bytes })
+        Ok(Rail { loader, batch: None, batch_size: u64::from(scale.batch_size), connections })
     }
 
     /// The engine's notices.
@@ -58,9 +58,20 @@ impl Rail {
 const CACHED_BLOCK_BYTES: u64 = 256;
 const CACHED_BLOCKS_MORE: u64 = 64;
 
+/// The loader's memory limit, bytes, and its connections: more than DELI has, because a round of latency brings only as many
+/// objects as there are connections.
+fn memory(scale: &Scale, originals: &Originals) -> (u64, usize) {
+    with_connections(budget_bytes(scale, originals), scale.cache_samples / CACHE_PART)
+}
+
+/// Connections of a rank's loader.
+pub(super) fn connections(scale: &Scale, originals: &Originals) -> usize {
+    memory(scale, originals).1
+}
+
 /// A limit of whole arena steps that leaves `budget_bytes` beside the scratch of so many connections and what is known of so many cached
 /// blocks, and that number of connections: what rounding up adds goes to them, never to batches or cache.
-pub(super) fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, usize) {
+fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, usize) {
     let known_bytes = (cached_blocks * 9 / 8 + CACHED_BLOCKS_MORE) * CACHED_BLOCK_BYTES;
     let held_bytes = budget_bytes + known_bytes;
     let memory_bytes = (held_bytes + CONNECTIONS_MIN * SCRATCH_BYTES as u64).next_multiple_of(ARENA_STEP_BYTES);
@@ -88,7 +99,11 @@ impl Feed for Rail {
     }
 
     fn held_bytes_max(&self) -> u64 {
-        self.budget_bytes
+        self.loader.stats().memory.total_bytes()
+    }
+
+    fn connections(&self) -> usize {
+        self.connections
     }
 }
 

@@ -92,7 +92,7 @@ fn charts(report: &Report) -> [(&'static str, String, String); 5] {
         (
             "What it costs",
             "Processor time of all trainers, threads and shards over the whole row, the bucket’s left out; and the memory the \
-             row held for samples."
+             row held: samples in DELI’s caches, and all that Fuelrail’s loaders take."
                 .to_owned(),
             bars(&rows(&cost), Axis { log: false, tick: seconds }),
         ),
@@ -102,7 +102,7 @@ fn charts(report: &Report) -> [(&'static str, String, String); 5] {
 fn hue(name: RowName) -> Hue {
     match name {
         RowName::Fuelrail => Hue::Rail,
-        RowName::DeliFullFetch | RowName::Deli5050 => Hue::Deli,
+        RowName::DeliFullFetch | RowName::Deli5050 | RowName::DeliFullFetchWide | RowName::Deli5050Wide => Hue::Deli,
         RowName::LocalDisk => Hue::Disk,
         _ => Hue::Plain,
     }

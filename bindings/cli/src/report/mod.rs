@@ -36,7 +36,7 @@ const SIMULATED: [&str; 6] = [
 ];
 
 /// How the columns are to be read.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 9] = [
     ("data_wait_s", "time inside next() per epoch, mean over ranks and epochs; opening the source is in it"),
     ("wait_reduction", "share of the bucket row's data wait that is gone"),
     ("first_batch_ms", "from before the source is opened to the first batch, mean over ranks"),
@@ -50,6 +50,16 @@ const COLUMNS: [(&str, &str); 7] = [
         "cpu_s",
         "user and system time of all ranks and epochs without the bucket's threads; rows run side by side count their own \
          threads",
+    ),
+    (
+        "connections",
+        "that a rank may have open: one to read samples with; DELI's 16 of a fetch, and one that lists, as its published times \
+         imply; fuelrail's own choice, as many as its memory leaves room for; in the rows with more connections DELI fetches with \
+         fuelrail's number",
+    ),
+    (
+        "held_bytes_max",
+        "memory of all ranks: samples in DELI's caches; for fuelrail all that its loaders take, with buffers of connections and tables",
     ),
     (
         "peak_rss_bytes",

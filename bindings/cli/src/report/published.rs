@@ -56,6 +56,6 @@ mod tests {
         let of = |name| rows.iter().find(|row| row.name == name).copied().unwrap();
         assert_eq!(of(RowName::Bucket).wait_reduction, 0.0);
         assert!((of(RowName::Deli5050).wait_reduction - 0.86).abs() < 0.005);
-        assert!(rows.iter().map(|row| row.name).eq(RowName::ALL.into_iter().filter(|name| *name != RowName::Fuelrail)));
+        assert!(rows.iter().map(|row| row.name).eq(RowName::ALL.into_iter().take(8)));
     }
 }

@@ -67,11 +67,25 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
         let holds = cut >= DELI_REDUCTION_MIN;
         judge("deli_50_50_wait_reduction", cut, DELI_REDUCTION_MIN, holds, Some(theirs), text);
     }
+    let misses = [RowName::DeliFullFetch, RowName::Deli5050]
+        .iter()
+        .filter_map(|&name| Some((row(name)?.miss_rate, paper(name)?.miss_rate?)));
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = misses.unzip();
+    if let Some(more) = ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs).reduce(f64::max) {
+        let text = format!(
+            "DELI's prefetch misses no more than published: {} here, {} in the paper. Its threads and listing are faster here.",
+            list(&ours),
+            list(&theirs),
+        );
+        let holds = more <= MISS_RATE_TOLERANCE;
+        judge("deli_miss_rates", more, MISS_RATE_TOLERANCE, holds, Some(0.0), text);
+    }
     if let (Some(fuelrail), Some(disk)) = (row(RowName::Fuelrail), row(RowName::LocalDisk)) {
         let (cut, cache) = (fuelrail.wait_reduction, fuelrail_base::ByteSize(findings.cache_bytes_per_rank));
         let text = format!(
-            "Fuelrail cuts it by {:.2} % with DELI's cache bytes ({cache} a rank) for look-ahead and cache together.",
-            cut * 100.0
+            "Fuelrail cuts it by {:.2} % with DELI's cache bytes ({cache} a rank) for look-ahead and cache together, and {} a rank in all.",
+            cut * 100.0,
+            fuelrail_base::ByteSize(fuelrail.held_bytes_max / u64::from(findings.scale.ranks))
         );
         judge("fuelrail_wait_reduction", cut, FUELRAIL_REDUCTION_MIN, cut >= FUELRAIL_REDUCTION_MIN, None, text);
         let ratio = fuelrail.epoch_s / disk.epoch_s;

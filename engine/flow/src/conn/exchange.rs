@@ -205,9 +205,9 @@ impl Exchange {
         match self.digest {
             Some(digest) if self.resumed_at == 0 && !digest.holds(window.bytes()) => Err(Error::new(
                 Kind::Mismatch,
-                format!("its {} is not the one that the server sends with it", digest.name()),
+                format!("checksum mismatch: the bytes differ from the {} the server sent", digest.name()),
             )
-            .with_hint("the bytes were damaged in the server or on the way")),
+            .with_hint("the bytes were corrupted on the server or in transit")),
             _ => Ok(()),
         }
     }

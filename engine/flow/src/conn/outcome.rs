@@ -109,8 +109,6 @@ pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
             if window.room() > 0 {
                 let (got, want) = (window.filled(), window.len());
                 Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
-            } else if let Err(damaged) = exchange.check_digest() {
-                damaged
             } else {
                 return land(exchange, cx);
             }
@@ -143,7 +141,13 @@ pub(super) fn unserved(mut exchange: Exchange, displaced: bool, cx: &mut Context
     cx.outcomes.push(Outcome::new(exchange, End::Unserved { displaced }));
 }
 
+/// Every byte has come. It counts, unless the server's checksum says otherwise.
 fn land(exchange: Exchange, cx: &mut Context) {
-    let proof = exchange.proof;
-    cx.outcomes.push(Outcome::landed(exchange, proof, cx.now));
+    match exchange.check_digest() {
+        Ok(()) => {
+            let proof = exchange.proof;
+            cx.outcomes.push(Outcome::landed(exchange, proof, cx.now));
+        }
+        Err(damaged) => fail(exchange, damaged, false, cx),
+    }
 }

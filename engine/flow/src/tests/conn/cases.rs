@@ -92,6 +92,10 @@ fn status_line(case: &Case, heads: Heads, prng: &mut Prng) -> Vec<u8> {
         format!("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {first}-{}/{object_len}\r\n", first + len - 1)
     };
     text += "Server: test\r\nETag: \"v1\"\r\n";
+    if len == object_len && prng.chance(0.3) {
+        let sum = crc32(&bytes(case.asked.sample.0, 0, len)) ^ u32::from(prng.chance(0.2));
+        text += &format!("x-amz-checksum-crc32: {}\r\n", base64(sum.to_be_bytes()));
+    }
     let longer = match heads {
         Heads::Constant => false,
         Heads::Sometimes => prng.chance(0.25),
@@ -101,6 +105,19 @@ fn status_line(case: &Case, heads: Heads, prng: &mut Prng) -> Vec<u8> {
         text += &format!("X-Pad: {}\r\n", "p".repeat(prng.below(200) as usize));
     }
     text.into_bytes()
+}
+
+/// CRC-32 of IEEE 802.3, bit after bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ (0xEDB8_8320 * (sum & 1)))
+    })
+}
+
+fn base64(bytes: [u8; 4]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = u64::from(u32::from_be_bytes(bytes)) << 4;
+    (0..6).rev().map(|at| char::from(DIGITS[(bits >> (6 * at)) as usize % 64])).collect::<String>() + "=="
 }
 
 /// Anything else a server may say.

@@ -91,6 +91,12 @@ fn answer(case: &Case, rest: &mut &[u8], end: End) -> (Ended, bool) {
         Judged::Wanted { kept } if payload.len() > case.window_len() - kept => {
             (failed(Kind::Mismatch, case, &[], &[]), false)
         }
+        // A sum is of the whole body.
+        Judged::Wanted { .. }
+            if payload.len() == case.window_len() && head.digest.is_some_and(|digest| !digest.holds(&payload)) =>
+        {
+            (failed(Kind::Mismatch, case, &[], &[]), goes_on)
+        }
         Judged::Wanted { kept } => {
             (failed(fault.unwrap_or(Kind::Truncated), case, &case.before[..kept], &payload), goes_on)
         }
