@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// How often to look whether the disk is done with a batch that is to be changed.
-const LENT_LOOK: std::time::Duration = std::time::Duration::from_micros(100);
+const PIN_POLL: std::time::Duration = std::time::Duration::from_micros(100);
 
 /// Samples delivered together.
 pub struct Batch {
@@ -141,7 +141,7 @@ impl Batch {
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         while self.inner.slot.is_read_pinned() {
-            std::thread::sleep(LENT_LOOK);
+            std::thread::sleep(PIN_POLL);
         }
         &mut self.inner.slot
     }

@@ -1,7 +1,7 @@
-//! Channels between shards: a bounded lane for requests and one for replies in each direction of every pair.
+//! Channels between shards: a bounded channel for requests and one for replies in each direction of every pair.
 //!
-//! An assembling shard keeps at most as many requests open with one owner as a lane holds, so a reply always finds room: the
-//! channels cannot deadlock, however short the lanes are. Further requests wait in the assembling shard.
+//! An assembling shard keeps at most as many requests open with one owner as a channel holds, so a reply always finds room: the
+//! channels cannot deadlock, however short they are. Further requests wait in the assembling shard.
 
 use crate::assemble::BadSamples;
 use crate::messages::{BlockReply, BlockRequest};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 pub struct ChannelEnds {
     /// By peer; the place of the shard itself is empty. Empty where shards keep nothing for each other.
     peers: Vec<Option<Peer>>,
-    /// Entries of each lane.
+    /// Entries of each channel.
     entries: usize,
     /// Requests for blocks of the shard itself: they do not travel.
     pub(crate) own: VecDeque<BlockRequest>,
@@ -125,7 +125,7 @@ impl ChannelEnds {
         let peer = self.peers[assembler].as_mut().expect("the shard takes its own replies itself");
         peer.unwoken = true;
         if peer.replies_out.push(reply).is_err() {
-            assert!(peer.replies_out.is_closed(), "open requests are bounded by the lane, so a reply has room");
+            assert!(peer.replies_out.is_closed(), "open requests are bounded by the channel, so a reply has room");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The deliver stage and the outlet: finished batches reach the consumer in order.
 //!
 //! A shard sends its batches in the order of their numbers; the outlet merges the shards, batch by batch, so order never
-//! depends on which shard was faster. Owns the hand-off lanes. Never touches payload.
+//! depends on which shard was faster. Owns the hand-off channels. Never touches payload.
 
 use crate::assemble::Finished;
 use crate::failure::Failure;
@@ -114,9 +114,9 @@ impl DeliverStage {
     }
 }
 
-/// The consumer's end of all shards' lanes: their batches, merged in order.
+/// The consumer's end of all shards' channels: their batches, merged in order.
 pub struct Outlet {
-    lanes: Vec<Receiver<Finished>>,
+    channels: Vec<Receiver<Finished>>,
     shards: Vec<Waker>,
     consumer: Arc<Consumer>,
     next: u64,
@@ -124,10 +124,10 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Merges `lanes`, one per shard in order of shard, of a run of `end` batches.
+    /// Merges `channels`, one per shard in order of shard, of a run of `end` batches.
     #[must_use]
-    pub fn new(lanes: Vec<Receiver<Finished>>, shards: Vec<Waker>, consumer: Arc<Consumer>, end: u64) -> Outlet {
-        Outlet { lanes, shards, consumer, next: 0, end }
+    pub fn new(channels: Vec<Receiver<Finished>>, shards: Vec<Waker>, consumer: Arc<Consumer>, end: u64) -> Outlet {
+        Outlet { channels, shards, consumer, next: 0, end }
     }
 
     /// All batches have been taken.
@@ -141,13 +141,13 @@ impl Outlet {
         if self.is_finished() {
             return None;
         }
-        let lane = (self.next % self.lanes.len() as u64) as usize;
-        let finished = self.lanes[lane].recv()?;
+        let shard = (self.next % self.channels.len() as u64) as usize;
+        let finished = self.channels[shard].recv()?;
         debug_assert_eq!(finished.seq.0, self.next, "a shard sends its batches in order");
         self.next += 1;
         self.consumer.taken.store(self.next, Ordering::Relaxed);
-        // The freed place is in this shard's lane: the others need not wake.
-        self.shards[lane].wake();
+        // The freed place is in this shard's channel: the others need not wake.
+        self.shards[shard].wake();
         Some(finished)
     }
 
@@ -167,8 +167,8 @@ impl Outlet {
 
     /// Sets the waker that is called when a batch arrives.
     pub fn set_waker(&self, waker: &Waker) {
-        for lane in &self.lanes {
-            lane.set_waker(waker.clone());
+        for channel in &self.channels {
+            channel.set_waker(waker.clone());
         }
     }
 

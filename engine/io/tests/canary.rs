@@ -150,13 +150,13 @@ impl Drop for Planted {
     }
 }
 
-struct PlantedVenue {
+struct PlantedHarness {
     world: SimWorld,
     plant: Plant,
     files: u32,
 }
 
-impl Harness for PlantedVenue {
+impl Harness for PlantedHarness {
     type Ring = Planted;
 
     fn ring(&mut self, entries: u32, _arena: &Arena) -> Planted {
@@ -196,14 +196,14 @@ impl Harness for PlantedVenue {
 /// Names of the checks that fail over this plant.
 fn caught(plant: Plant) -> Vec<&'static str> {
     let mut caught = Vec::new();
-    for (name, check) in suite::<PlantedVenue>() {
+    for (name, check) in suite::<PlantedHarness>() {
         // In virtual time a ring never sleeps: the checks of waking spin, and no plant here concerns them.
         if name.contains("wake") {
             continue;
         }
         let host = ScriptedHost::new(Duration::from_micros(150));
         let mut harness =
-            PlantedVenue { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant, files: 0 };
+            PlantedHarness { world: SimWorld::new(1, SimFaults::default(), Box::new(host)), plant, files: 0 };
         if catch_unwind(AssertUnwindSafe(|| check(&mut harness))).is_err() {
             caught.push(name);
         }

@@ -101,13 +101,13 @@ impl Responses {
 
     /// Returns the scatter's windows to their exchanges; the pieces that were received.
     pub(super) fn take_back_windows(&mut self, landed: impl Iterator<Item = Landed>) -> Pieces {
-        let mut lent = 0;
+        let mut filled = 0;
         let piece = |piece| match piece {
             Landed::Head { from, got, .. } => Piece::Head { from, got },
             Landed::Body { window, got, .. } => {
-                self.queue[lent].window = Some(window);
-                lent += 1;
-                Piece::Body { exchange: lent - 1, got }
+                self.queue[filled].window = Some(window);
+                filled += 1;
+                Piece::Body { exchange: filled - 1, got }
             }
         };
         landed.map(piece).collect()

@@ -46,7 +46,7 @@ pub(super) struct Read {
 /// A long block being written.
 pub(super) struct Write {
     pub(super) block: Block,
-    pub(super) lent: ReadPin,
+    pub(super) pin: ReadPin,
     /// Bytes of it that are written.
     pub(super) start: usize,
 }

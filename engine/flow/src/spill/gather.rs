@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// A short block that waits to be copied.
 pub(super) struct Short {
     pub(super) block: Block,
-    pub(super) lent: ReadPin,
+    pub(super) pin: ReadPin,
 }
 
 /// The buffer and the blocks before it.
@@ -74,8 +74,8 @@ impl Gather {
             }
             let from = (place - stretch) as usize;
             self.zeroes(from);
-            let Short { block, lent } = self.waiting.pop_front().expect("seen above");
-            copied += self.buffer.put(lent.bytes()) as u64;
+            let Short { block, pin } = self.waiting.pop_front().expect("seen above");
+            copied += self.buffer.put(pin.bytes()) as u64;
             self.since.get_or_insert(now);
             self.inside.push(block);
         }
@@ -101,11 +101,11 @@ impl Gather {
         let (segment, stretch) = self.at?;
         let filled = self.buffer.filled();
         self.zeroes(filled.next_multiple_of(self.unit));
-        let lent = self.buffer.read_pin();
+        let pin = self.buffer.read_pin();
         (self.busy, self.full, self.since) = (true, false, None);
         let start = self.written;
         self.written = filled / self.unit * self.unit;
-        Some((segment, stretch, lent, start))
+        Some((segment, stretch, pin, start))
     }
 
     /// Ends the write, whose read pin is gone; the blocks that were inside.

@@ -205,11 +205,11 @@ impl SpillStage {
         let block = Block { id, segment: key, place, len, crc32c, promised };
         self.segments.get(key).busy += 1;
         if u64::from(len) < DIRECT_BYTES_MIN {
-            self.stats.copied_bytes += self.gather.push(now, Short { block, lent: window.read_pin() });
+            self.stats.copied_bytes += self.gather.push(now, Short { block, pin: window.read_pin() });
             return;
         }
-        let lent = window.read_pin_padded(self.unit as usize).expect("long blocks are padded in their batch");
-        self.writes.push_back(Write { block, lent, start: 0 });
+        let pin = window.read_pin_padded(self.unit as usize).expect("long blocks are padded in their batch");
+        self.writes.push_back(Write { block, pin, start: 0 });
     }
 
     /// Keeps what the disk does not.

@@ -20,8 +20,8 @@ impl SpillStage {
         let before = if all { Instant(u64::MAX) } else { before(ring.now()) };
         while room && self.writing < writes_max {
             self.stats.copied_bytes += self.gather.fill(ring.now());
-            if let Some((segment, stretch, lent, start)) = self.gather.due(before) {
-                room = self.begin_gather(ring, segment, stretch, lent, start);
+            if let Some((segment, stretch, pin, start)) = self.gather.due(before) {
+                room = self.begin_gather(ring, segment, stretch, pin, start);
             } else if let Some(write) = self.writes.pop_front() {
                 room = self.begin_write(ring, write);
             } else {
@@ -98,7 +98,7 @@ impl SpillStage {
     }
 
     fn begin_write<R: Ring>(&mut self, ring: &mut R, write: Write) -> bool {
-        let Write { block, lent, start } = write;
+        let Write { block, pin, start } = write;
         let file = match self.segments.open(ring, block.segment) {
             Ok(file) => file,
             Err(error) => {
@@ -108,11 +108,11 @@ impl SpillStage {
             }
         };
         let token = self.flights.insert(Flight::Block(block)) as u64;
-        let op = Op::WriteAt { file, offset: block.place + start as u64, from: lent, start };
+        let op = Op::WriteAt { file, offset: block.place + start as u64, from: pin, start };
         if let Err(Full(op)) = ring.push(op, token) {
             let Op::WriteAt { from, .. } = op else { unreachable!("a write comes back as one") };
             self.flights.remove(token as usize);
-            self.writes.push_front(Write { block, lent: from, start });
+            self.writes.push_front(Write { block, pin: from, start });
             return false;
         }
         self.writing += 1;
@@ -124,13 +124,13 @@ impl SpillStage {
         ring: &mut R,
         segment: usize,
         stretch: u64,
-        lent: ReadPin,
+        pin: ReadPin,
         start: usize,
     ) -> bool {
         let pushed = match self.segments.open(ring, segment) {
             Ok(file) => {
                 let token = self.flights.insert(Flight::Gather(segment)) as u64;
-                let op = Op::WriteAt { file, offset: stretch + start as u64, from: lent, start };
+                let op = Op::WriteAt { file, offset: stretch + start as u64, from: pin, start };
                 ring.push(op, token).map(drop).map_err(|Full(op)| {
                     self.flights.remove(token as usize);
                     drop(op);
@@ -138,7 +138,7 @@ impl SpillStage {
                 })
             }
             Err(error) => {
-                drop(lent);
+                drop(pin);
                 Err(Some(error))
             }
         };
@@ -167,14 +167,14 @@ impl SpillStage {
             };
             window.rewind(0);
             window.put(bytes);
-            let lent = window.read_pin();
+            let pin = window.read_pin();
             let Ok(file) = self.segments.open(ring, segment) else {
-                drop(lent);
+                drop(pin);
                 self.page_ended(segment, number, window);
                 continue;
             };
             let token = self.flights.insert(Flight::Page { segment, number, window }) as u64;
-            let op = Op::WriteAt { file, offset, from: lent, start: 0 };
+            let op = Op::WriteAt { file, offset, from: pin, start: 0 };
             self.segments.get(segment).busy += 1;
             if let Err(Full(op)) = ring.push(op, token) {
                 drop(op);
