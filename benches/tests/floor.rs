@@ -71,7 +71,10 @@ fn what_cannot_be_read_is_said() {
     assert_eq!(fail(&Task { arena_bytes: 1, ..task.clone() }), Kind::Usage);
     assert_eq!(fail(&Task { uri: format!("{}elsewhere/", task.uri), ..task.clone() }), Kind::Protocol);
     let gone = floor::run(&floor, &task, &b"gone\n"[..], Vec::new()).unwrap_err();
-    assert!(gone.kind() == Kind::Protocol && gone.to_string().contains("the harness says `gone`"), "{gone}");
+    assert!(
+        gone.kind() == Kind::Protocol && gone.to_string().contains("unexpected command from the harness: `gone`"),
+        "{gone}"
+    );
     let longer = std::fs::read_to_string(&laid.manifest).unwrap().replace('\t', "\t1");
     let manifest = venue.folder().join("longer.tsv");
     std::fs::write(&manifest, longer).unwrap();

@@ -51,9 +51,9 @@ pub(super) fn run(program: &Path, folder: &Path) -> Outcome<()> {
     if status.success() {
         return Err(failed("rank 0 went on without rank 1", said));
     }
-    // Its error; the line behind it is the hint.
-    let error = said.lines().rfind(|line| line.starts_with("error: ")).or(said.lines().last());
-    note(&format!("training: rank 0 says: {}", error.unwrap_or_default()));
+    // Its error and hint, the last that it says.
+    let error = said.rfind("error: ").map_or(said.trim(), |at| said[at..].trim());
+    note(&format!("training: rank 0 says: {}", error.replace('\n', "; ")));
     note("training: both ranks start again");
     let ended = Ranks::start(program, &arguments, 2, &second)?.ended()?;
     if let Some((_, said)) = ended.iter().find(|(status, _)| !status.success()) {
