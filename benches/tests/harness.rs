@@ -133,7 +133,7 @@ fn one_that_hangs_is_given_up_and_gone() {
     assert!(failure.contains("before `ready`"), "{failure}");
     let deaf = format!("echo ready; read word; echo '{RESULT}'; read word; echo '{RESULT}'; sleep 600");
     let failure = stuck(Patience { end: short, ..patience() }, &deaf);
-    assert!(failure.contains("does not end"), "{failure}");
+    assert!(failure.contains("did not exit at the end of its input"), "{failure}");
     assert_gone(&note);
 }
 

@@ -397,8 +397,8 @@ fn a_refusal_is_told_with_what_to_do_and_when_to_try_again() {
     for (status, text, kind, words) in [
         (301, "", Kind::Usage, "set region or endpoint"),
         (400, "The plain HTTP request was sent to HTTPS port", Kind::Protocol, "https://"),
-        (401, "The plain HTTP request was sent to HTTPS port", Kind::Denied, "who may read the bucket"),
-        (403, "", Kind::Denied, "who may read the bucket"),
+        (401, "The plain HTTP request was sent to HTTPS port", Kind::Denied, "the bucket's permissions"),
+        (403, "", Kind::Denied, "the bucket's permissions"),
         (403, "<Error><Code>ExpiredToken</Code></Error>", Kind::Expired, "(ExpiredToken)"),
         (404, "", Kind::NotFound, "deleted after it was listed"),
         (404, "<Error><Code>NoSuchKey</Code></Error>", Kind::NotFound, "answered 404 (NoSuchKey)"),
