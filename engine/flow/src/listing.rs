@@ -367,6 +367,15 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_stated_is_what_keys_ends_and_sizes_take() {
+        let mut chunk = Chunk::default();
+        (0..1000).for_each(|n| chunk.push(&format!("key/{n:04}"), n, None));
+        // 8 bytes of key, 8 of its end, 8 of its size; vectors grow by doubling.
+        let least = 24 * 1000;
+        assert!((least..=2 * least + 4096).contains(&chunk.memory_bytes()), "{}", chunk.memory_bytes());
+    }
+
+    #[test]
     fn what_is_packed_comes_out_as_it_was() {
         let objects = objects();
         let listing: Listing = objects.iter().collect();

@@ -93,6 +93,10 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
     assert!(status.beats() > 0);
     status.stop();
     assert!(!shard.iterate());
+    // With nothing under way there is nothing to wait for.
+    let before = world.now();
+    shard.end();
+    assert!(status.is_gone() && world.now() == before);
 }
 
 #[test]
