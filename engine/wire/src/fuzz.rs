@@ -290,7 +290,7 @@ pub fn proxy(bytes: &[u8]) {
             assert_eq!(request.split(|byte| *byte == b'\n').count(), lines + 1, "nothing splits a line");
         }
         Err(error) => {
-            let fixed = ["scheme", "host and port", "percent-encoded", "plain HTTP"];
+            let fixed = ["host or port", "percent-encoded", "plain HTTP"];
             assert!(error.kind() == Kind::Usage && fixed.iter().any(|word| error.cause().contains(word)));
         }
     }
