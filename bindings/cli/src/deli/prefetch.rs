@@ -233,7 +233,7 @@ mod tests {
         let scale = Scale { cache_samples: 40, list_page_keys: 100, ..Scale::quick(0) };
         let cache = Arc::new(ItemCache::new(scale.cache_samples));
         let client = || Client::new(bucket.addr(), "bucket");
-        (Sampler::new(watermarks, &scale, Arc::clone(&cache), client).unwrap(), cache)
+        (Sampler::new(watermarks, &scale, Arc::clone(&cache), scale.fetch_connections, client).unwrap(), cache)
     }
 
     fn until(what: &str, done: impl Fn() -> bool) {
