@@ -53,7 +53,8 @@ pub(super) fn script(prng: &mut Prng, cases: &[Case]) -> Script {
     let odd = [0.0, 0.1, 0.5][prng.below(3) as usize];
     let mut responses = Vec::new();
     for case in cases {
-        responses.push(if prng.chance(odd) { unusual(prng, case, heads) } else { good(prng, case, heads) });
+        let response = if prng.chance(odd) { unusual(prng, case, heads) } else { good(prng, case, heads) };
+        responses.push(if prng.chance(0.3) { summed(prng, case, response) } else { response });
     }
     let extra = if prng.chance(0.2) { b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_vec() } else { Vec::new() };
     let all: usize = responses.iter().map(Vec::len).sum::<usize>() + extra.len();
@@ -92,10 +93,6 @@ fn status_line(case: &Case, heads: Heads, prng: &mut Prng) -> Vec<u8> {
         format!("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {first}-{}/{object_len}\r\n", first + len - 1)
     };
     text += "Server: test\r\nETag: \"v1\"\r\n";
-    if len == object_len && prng.chance(0.3) {
-        let sum = crc32(&bytes(case.asked.sample.0, 0, len)) ^ u32::from(prng.chance(0.2));
-        text += &format!("x-amz-checksum-crc32: {}\r\n", base64(sum.to_be_bytes()));
-    }
     let longer = match heads {
         Heads::Constant => false,
         Heads::Sometimes => prng.chance(0.25),
@@ -105,6 +102,17 @@ fn status_line(case: &Case, heads: Heads, prng: &mut Prng) -> Vec<u8> {
         text += &format!("X-Pad: {}\r\n", "p".repeat(prng.below(200) as usize));
     }
     text.into_bytes()
+}
+
+/// With a checksum of the object in its head, if it is sent as a whole: now and then a wrong one.
+fn summed(prng: &mut Prng, case: &Case, mut response: Vec<u8>) -> Vec<u8> {
+    const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\n";
+    if response.starts_with(WHOLE) {
+        let sum = crc32(&bytes(case.asked.sample.0, 0, case.asked.object_len)) ^ u32::from(prng.chance(0.2));
+        let line = format!("x-amz-checksum-crc32: {}\r\n", base64(sum.to_be_bytes()));
+        response.splice(WHOLE.len()..WHOLE.len(), line.into_bytes());
+    }
+    response
 }
 
 /// CRC-32 of IEEE 802.3, bit after bit.
