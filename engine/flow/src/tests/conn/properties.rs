@@ -193,3 +193,26 @@ fn a_flood_of_interim_responses_ends_the_connection() {
     let played = play(&[case], &script, Chops::none(), HeadPredictor::default());
     assert_eq!(played.ended, [Ended::Failed(Kind::Protocol, Vec::new())]);
 }
+
+#[test]
+fn a_body_that_is_whole_when_its_framing_breaks_off_still_has_to_fit_its_checksum() {
+    let digits = b"123456789";
+    let asked = Asked {
+        fetch: fuelrail_plan::planner::FetchId { place: 0, serial: 0 },
+        sample: fuelrail_base::SampleId(0),
+        first: 0,
+        len: 9,
+        object_len: 9,
+        etag: None,
+        second: false,
+    };
+    for (sum, lands) in [("y/Q5Jg==", true), ("y/Q5Jw==", false)] {
+        let head = format!("HTTP/1.1 200 OK\r\nx-amz-checksum-crc32: {sum}\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n");
+        let response = [head.as_bytes(), digits, b"\r\n"].concat();
+        let script = Script { cut: response.len(), responses: vec![response], extra: Vec::new(), end: End::Reset };
+        let case = Case { asked, before: Vec::new() };
+        let ended = play(&[case], &script, Chops::none(), HeadPredictor::default()).ended;
+        let expected = if lands { Ended::Landed(digits.to_vec()) } else { Ended::Failed(Kind::Mismatch, Vec::new()) };
+        assert_eq!(ended, [expected]);
+    }
+}
