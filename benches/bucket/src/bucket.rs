@@ -19,7 +19,7 @@ use crate::counters::{Counters, Tally};
 use crate::dataset::DataSet;
 use crate::error::{Error, Result};
 use crate::script::{Act, Script};
-use crate::server::{AccessKey, Desk, Hosted, Site, serve};
+use crate::server::{AccessKey, Hosted, Site, Worker, serve};
 use crate::store::{Source, Store, UploadLimits};
 use crate::tls::Tls;
 
@@ -270,7 +270,7 @@ fn work(
     dealer: Option<impl Future<Output = ()> + 'static>,
     mut stopped: watch::Receiver<()>,
 ) {
-    let (desk, local) = (Desk::new(site), LocalSet::new());
+    let (worker, local) = (Worker::new(site), LocalSet::new());
     if let Some(dealer) = dealer {
         local.spawn_local(dealer);
     }
@@ -278,7 +278,7 @@ fn work(
         while let Some(socket) = connections.recv().await {
             // It was a socket a moment ago in the dealer's runtime; if it fails here it was closed meanwhile.
             if let Ok(socket) = TcpStream::from_std(socket) {
-                tokio::task::spawn_local(serve(socket, Rc::clone(&desk)));
+                tokio::task::spawn_local(serve(socket, Rc::clone(&worker)));
             }
         }
     });

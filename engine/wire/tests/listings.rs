@@ -118,7 +118,10 @@ fn hostile_documents() {
     refused(b"<ListBucketResult>&a;</ListBucketResult>", "'&a;' is not defined");
     refused(b"<ListBucketResult>&#xD800;</ListBucketResult>", "is not defined");
     refused(b"<ListBucketResult>&#0;</ListBucketResult>", "is not defined");
-    refused(b"<html><body>Index of /</body></html>", "<html> document, not a listing; the server may not support ListObjectsV2");
+    refused(
+        b"<html><body>Index of /</body></html>",
+        "<html> document, not a listing; the server may not support ListObjectsV2",
+    );
     refused(&vec![b' '; DOCUMENT_BYTES_MAX + 1], "longer than");
 }
 

@@ -15,7 +15,7 @@ const AREAS: [(&str, &str, &str); 4] = [
     ("flow", "engine/flow/src/**", "fuelrail-flow fuelrail-sim"),
     ("wire/tls", "engine/wire/src/tls/**", "fuelrail-wire"),
     ("wire/sign", "engine/wire/src/sign/**", "fuelrail-wire"),
-    ("plan/brain", "engine/plan/src/planner/**", "fuelrail-plan fuelrail-sim"),
+    ("plan/planner", "engine/plan/src/planner/**", "fuelrail-plan fuelrail-sim"),
 ];
 pub(super) const NAMES: [&str; 4] = [AREAS[0].0, AREAS[1].0, AREAS[2].0, AREAS[3].0];
 

@@ -11,7 +11,7 @@ use super::list::{self, ListQuery};
 use super::refusal::{Refusal, document, http_date, iso_date, xml_text};
 use super::reply::{Body, Length, Reply, read};
 use super::sums::checksum_text;
-use super::{Desk, FRAME_BYTES, Hosted, Site};
+use super::{FRAME_BYTES, Hosted, Site, Worker};
 use crate::store::{GENERATED_MODIFIED_S, Object};
 
 /// Objects up to this size carry a checksum.
@@ -20,7 +20,7 @@ const CHECKSUM_OBJECT_BYTES_MAX: u64 = 1 << 20;
 const CHECKSUMS_MAX: usize = 1 << 20;
 
 /// An object, or the part of it that the request wants; for a `HEAD`, what describes it.
-pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Parts) -> Result<Reply, Refusal> {
+pub(super) async fn object(worker: &Worker, key: &str, object: &Object, request: &Parts) -> Result<Reply, Refusal> {
     let (is_part, range) = match judge(&request.headers, &object.etag, object.size) {
         Verdict::Whole => (false, 0..object.size),
         Verdict::Part(range) => (true, range),
@@ -40,10 +40,10 @@ pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Pa
         Body::Part(object.content.clone(), range)
     } else {
         // Read at once: the checksum needs all of it.
-        let buffer = read(desk, &object.content, 0, length as usize).await.map_err(|e| Refusal::from_io(key, &e))?;
+        let buffer = read(worker, &object.content, 0, length as usize).await.map_err(|e| Refusal::from_io(key, &e))?;
         Body::Whole(buffer, length as usize)
     };
-    let checksum = checksum(desk, key, object, &body).await?;
+    let checksum = checksum(worker, key, object, &body).await?;
     let mut reply = Reply::tagged(if is_part { 206 } else { 200 }, &object.etag);
     (reply.body, reply.length) = (body, Length::Is(length));
     reply.headers.extend([
@@ -57,8 +57,8 @@ pub(super) async fn object(desk: &Desk, key: &str, object: &Object, request: &Pa
 }
 
 /// CRC-32C of the whole object when it is small enough and checksums are on; of one that came in parts that over its parts.
-async fn checksum(desk: &Desk, key: &str, object: &Object, body: &Body) -> Result<Option<String>, Refusal> {
-    let Some(known) = &desk.site.checksums else { return Ok(None) };
+async fn checksum(worker: &Worker, key: &str, object: &Object, body: &Body) -> Result<Option<String>, Refusal> {
+    let Some(known) = &worker.site.checksums else { return Ok(None) };
     if object.parts_checksum.is_some() || object.size > CHECKSUM_OBJECT_BYTES_MAX {
         return Ok(object.parts_checksum.clone());
     }
@@ -71,9 +71,9 @@ async fn checksum(desk: &Desk, key: &str, object: &Object, body: &Body) -> Resul
     let checksum = if let Body::Whole(buffer, _) = body {
         crc32c::crc32c(&buffer[..bytes])
     } else {
-        let buffer = read(desk, &object.content, 0, bytes).await.map_err(|e| Refusal::from_io(key, &e))?;
+        let buffer = read(worker, &object.content, 0, bytes).await.map_err(|e| Refusal::from_io(key, &e))?;
         let checksum = crc32c::crc32c(&buffer[..bytes]);
-        desk.give_back(buffer);
+        worker.give_back(buffer);
         checksum
     };
     let mut known = known.lock().expect("no checksum holder panics");
@@ -85,9 +85,9 @@ async fn checksum(desk: &Desk, key: &str, object: &Object, body: &Body) -> Resul
 }
 
 /// A page of a listing.
-pub(super) async fn list(desk: &Desk, bucket: &Arc<Hosted>, query: &ListQuery) -> Result<Reply, Refusal> {
+pub(super) async fn list(worker: &Worker, bucket: &Arc<Hosted>, query: &ListQuery) -> Result<Reply, Refusal> {
     let asked = query.clone();
-    let page = desk.on(bucket, move |bucket| bucket.store.list(&asked)).await?;
+    let page = worker.on(bucket, move |bucket| bucket.store.list(&asked)).await?;
     Ok(Reply::xml(200, list::listing(&bucket.name, query, &page)))
 }
 

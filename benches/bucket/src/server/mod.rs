@@ -76,7 +76,7 @@ pub(crate) struct Hosted {
 }
 
 /// What the connections of one thread share.
-pub(crate) struct Desk {
+pub(crate) struct Worker {
     pub(crate) site: Arc<Site>,
     /// Last in, first out, so that the next frame is written into a warm one.
     buffers: RefCell<Vec<Vec<u8>>>,
@@ -84,9 +84,9 @@ pub(crate) struct Desk {
     date: RefCell<(u64, String)>,
 }
 
-impl Desk {
-    pub(crate) fn new(site: Arc<Site>) -> Rc<Desk> {
-        Rc::new(Desk { site, buffers: RefCell::default(), date: RefCell::default() })
+impl Worker {
+    pub(crate) fn new(site: Arc<Site>) -> Rc<Worker> {
+        Rc::new(Worker { site, buffers: RefCell::default(), date: RefCell::default() })
     }
 
     /// Runs what may wait for the disk of a bucket: where it has one, on another thread.

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio_rustls::server::TlsStream;
 
 use super::refusal::{Refusal, xml_text};
-use super::{Desk, FRAME_BYTES};
+use super::{FRAME_BYTES, Worker};
 use crate::pace::Pace;
 use crate::script::Act;
 use crate::store::Content;
@@ -160,7 +160,7 @@ impl Socket for TlsStream<TcpStream> {
 
 /// A connection: its socket, what was read ahead from it, and what is held back from it.
 pub(super) struct Pipe {
-    pub(super) desk: Rc<Desk>,
+    pub(super) worker: Rc<Worker>,
     pub(super) socket: Box<dyn Socket>,
     pub(super) unread: BytesMut,
     unsent: Vec<u8>,
@@ -169,9 +169,9 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    pub(super) fn new(desk: &Rc<Desk>, socket: Box<dyn Socket>) -> Pipe {
-        let desk = Rc::clone(desk);
-        Pipe { desk, socket, unread: BytesMut::new(), unsent: Vec::new(), pace: None }
+    pub(super) fn new(worker: &Rc<Worker>, socket: Box<dyn Socket>) -> Pipe {
+        let worker = Rc::clone(worker);
+        Pipe { worker, socket, unread: BytesMut::new(), unsent: Vec::new(), pace: None }
     }
 
     /// Sends bytes, or holds them back when they are few.
@@ -196,14 +196,14 @@ impl Pipe {
 
     fn sent(&mut self, bytes: usize) -> io::Result<()> {
         let bytes = (self.unsent.len() + bytes) as u64;
-        self.desk.site.tally.count(|counters| counters.sent_bytes += bytes);
+        self.worker.site.tally.count(|counters| counters.sent_bytes += bytes);
         self.unsent.clear();
         Ok(())
     }
 
     pub(super) async fn sleep_until(&mut self, deadline: Instant) -> io::Result<()> {
         self.flush().await?;
-        self.desk.site.alarm.sleep_until(deadline).await;
+        self.worker.site.alarm.sleep_until(deadline).await;
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Pipe {
     pub(super) async fn send(&mut self, mut reply: Reply, act: &Arc<Act>) -> io::Result<()> {
         match reply.head.take() {
             Some(head) => self.write(&head).await?,
-            None => reply.write_head(self.desk.date().as_str(), &mut self.unsent),
+            None => reply.write_head(self.worker.date().as_str(), &mut self.unsent),
         }
         let total = reply.bytes();
         let end = reply.cut.map_or(total, |cut| cut.min(total));
@@ -234,23 +234,23 @@ impl Pipe {
             self.write(b"0\r\n\r\n").await?;
         }
         if let Body::Whole(buffer, _) = reply.body {
-            self.desk.give_back(buffer);
+            self.worker.give_back(buffer);
         }
         Ok(())
     }
 
     /// Sends the bytes of an object's body from `at` on.
     async fn frame(&mut self, reply: &mut Reply, at: u64, bytes: usize) -> io::Result<()> {
-        self.desk.site.tally.count(|counters| counters.body_bytes += bytes as u64);
+        self.worker.site.tally.count(|counters| counters.body_bytes += bytes as u64);
         let is_chunked = reply.length == Length::Chunked;
         if is_chunked {
             self.write(format!("{bytes:x}\r\n").as_bytes()).await?;
         }
         match &reply.body {
             Body::Part(content, range) => {
-                let buffer = read(&self.desk, content, range.start + at, bytes).await?;
+                let buffer = read(&self.worker, content, range.start + at, bytes).await?;
                 self.write(&buffer[..bytes]).await?;
-                self.desk.give_back(buffer);
+                self.worker.give_back(buffer);
             }
             Body::Whole(buffer, _) | Body::Document(buffer) => {
                 self.write(&buffer[at as usize..at as usize + bytes]).await?;
@@ -289,8 +289,8 @@ impl Pipe {
 }
 
 /// Bytes of an object from `at` on, in a buffer that may be longer.
-pub(super) async fn read(desk: &Desk, content: &Content, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
-    let mut buffer = desk.buffer(bytes);
+pub(super) async fn read(worker: &Worker, content: &Content, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = worker.buffer(bytes);
     if !content.blocks() {
         return content.read_at(at, &mut buffer[..bytes]).map(|()| buffer);
     }

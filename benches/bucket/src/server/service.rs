@@ -9,7 +9,7 @@ use http::Method;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::HandshakeKind;
 
-use super::Desk;
+use super::Worker;
 use super::refusal::Refusal;
 use super::reply::{Body, End, Length, Pipe, Reply, Socket, linger};
 use super::request::Request;
@@ -26,7 +26,7 @@ const LENGTH_ERROR_BYTES_MAX: u64 = 4096;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Counts a connection as open while it lives, also when its task is dropped.
-struct Open<'a>(&'a Desk);
+struct Open<'a>(&'a Worker);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
@@ -35,18 +35,18 @@ impl Drop for Open<'_> {
 }
 
 /// Serves one connection until either side ends it.
-pub(crate) async fn serve(tcp: TcpStream, desk: Rc<Desk>) {
-    desk.site.tally.connection_opened();
-    let _open = Open(&desk);
+pub(crate) async fn serve(tcp: TcpStream, worker: Rc<Worker>) {
+    worker.site.tally.connection_opened();
+    let _open = Open(&worker);
     // Without it a small answer could wait for the acknowledgement of the one before. Failing costs time, not bytes.
     let _ = tcp.set_nodelay(true);
-    let Some(socket) = secured(tcp, &desk).await else { return };
-    let mut pipe = Pipe::new(&desk, socket);
-    match converse(&mut pipe, &desk).await {
+    let Some(socket) = secured(tcp, &worker).await else { return };
+    let mut pipe = Pipe::new(&worker, socket);
+    match converse(&mut pipe, &worker).await {
         Ok(end) => pipe.finish(end).await,
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             let refusal = Refusal::new("InvalidRequest", "This is no HTTP/1.1 request.").reply("");
-            if pipe.send(refusal, &desk.site.act()).await.is_ok() {
+            if pipe.send(refusal, &worker.site.act()).await.is_ok() {
                 pipe.finish(End::Close).await;
             }
         }
@@ -56,12 +56,12 @@ pub(crate) async fn serve(tcp: TcpStream, desk: Rc<Desk>) {
 }
 
 /// The socket after the TLS handshake, where there is to be one; `None` when the client will not.
-async fn secured(tcp: TcpStream, desk: &Desk) -> Option<Box<dyn Socket>> {
-    let Some(terminator) = &desk.site.terminator else { return Some(Box::new(tcp)) };
+async fn secured(tcp: TcpStream, worker: &Worker) -> Option<Box<dyn Socket>> {
+    let Some(terminator) = &worker.site.terminator else { return Some(Box::new(tcp)) };
     match tokio::time::timeout(HANDSHAKE_LIMIT, terminator.acceptor.accept(tcp).into_fallible()).await {
         Ok(Ok(tls)) => {
             let is_resumed = tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
-            desk.site.tally.count(|counters| {
+            worker.site.tally.count(|counters| {
                 *if is_resumed { &mut counters.tls_resumed } else { &mut counters.tls_full } += 1;
             });
             Some(Box::new(tls))
@@ -76,17 +76,17 @@ async fn secured(tcp: TcpStream, desk: &Desk) -> Option<Box<dyn Socket>> {
 }
 
 /// Answers requests until the connection is to end.
-async fn converse(pipe: &mut Pipe, desk: &Desk) -> io::Result<End> {
+async fn converse(pipe: &mut Pipe, worker: &Worker) -> io::Result<End> {
     for number in 1.. {
         let Some(mut request) = pipe.request().await? else { break };
-        let act = desk.site.act();
-        let mut reply = attend(desk, &mut request, &act).await;
+        let act = worker.site.act();
+        let mut reply = attend(worker, &mut request, &act).await;
         let goes_on = request.forget_body().await && request.keeps_alive();
         if request.parts.method == Method::HEAD {
             reply.body = Body::Document(Vec::new());
         }
         if reply.end == End::Keep {
-            close_on_count(desk, &act, number, &mut reply);
+            close_on_count(worker, &act, number, &mut reply);
             if reply.end == End::Keep && !goes_on {
                 close(&mut reply);
             }
@@ -101,8 +101,8 @@ async fn converse(pipe: &mut Pipe, desk: &Desk) -> io::Result<End> {
 }
 
 /// Answers one request.
-async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
-    let (arrived, site) = (Instant::now(), &desk.site);
+async fn attend(worker: &Worker, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
+    let (arrived, site) = (Instant::now(), &worker.site);
     let target = Target::parse(&request.parts, site);
     let operation = target.as_ref().map_or(Operation::Other, |target| target.operation);
     site.tally.request(operation);
@@ -119,7 +119,7 @@ async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply
             Err(Refusal::slow_down(act.script.retry_after_s))
         }
         Ok(target) => match site.key.as_ref().map_or(Ok(()), |key| key.check(&request.parts)) {
-            Ok(()) => play(desk, act, (&target, drawn), request).await,
+            Ok(()) => play(worker, act, (&target, drawn), request).await,
             Err(refusal) => Err(refusal),
         },
         Err(refusal) => Err(refusal),
@@ -129,58 +129,63 @@ async fn attend(desk: &Desk, request: &mut Request<'_>, act: &Arc<Act>) -> Reply
 
 /// The answer with its fault, if one was drawn and can happen to it.
 async fn play(
-    desk: &Desk,
+    worker: &Worker,
     act: &Act,
     (target, mut drawn): (&Target, Drawn),
     request: &mut Request<'_>,
 ) -> Result<Reply, Refusal> {
-    let tally = &desk.site.tally;
+    let tally = &worker.site.tally;
     let kind = drawn.fault.map(|fault| fault.kind);
     if let Some(kind @ (FaultKind::Slowdown | FaultKind::Error)) = kind {
         tally.fault(kind);
         let is_slowdown = kind == FaultKind::Slowdown;
         return Err(if is_slowdown { Refusal::slow_down(act.script.retry_after_s) } else { Refusal::internal() });
     }
-    let (Some(bucket), key) = (&target.bucket, &target.key) else { return write(desk, target, drawn, request).await };
+    let (Some(bucket), key) = (&target.bucket, &target.key) else { return write(worker, target, drawn, request).await };
     if key.is_empty() || !matches!(target.operation, Operation::Get | Operation::Head) {
-        return write(desk, target, drawn, request).await;
+        return write(worker, target, drawn, request).await;
     }
     if any_matches(&act.script.missing_keys, key) {
         tally.fault(FaultKind::MissingKey);
         return Err(Refusal::no_such_key(key));
     }
     let owned = key.clone();
-    let mut object = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await?;
+    let mut object = worker.on(bucket, move |bucket| bucket.store.find(&owned)).await?;
     let always_replaced = any_matches(&act.script.changed_keys, key);
     if always_replaced || kind == Some(FaultKind::Changed) {
         tally.fault(if always_replaced { FaultKind::ChangedKey } else { FaultKind::Changed });
         object = object.replaced();
     }
-    let mut reply = answer::object(desk, key, &object, &request.parts).await?;
+    let mut reply = answer::object(worker, key, &object, &request.parts).await?;
     if let Some(fault) = drawn.fault.filter(|_| matches!(reply.status, 200 | 206)) {
-        inflict(desk, fault, &mut drawn, &mut reply);
+        inflict(worker, fault, &mut drawn, &mut reply);
     }
     Ok(reply)
 }
 
 /// The honest answer to what is no `GET` or `HEAD` of an object.
-async fn honest(desk: &Desk, target: &Target, request: &mut Request<'_>) -> Result<Reply, Refusal> {
-    let Some(bucket) = &target.bucket else { return Ok(answer::buckets(&desk.site)) };
+async fn honest(worker: &Worker, target: &Target, request: &mut Request<'_>) -> Result<Reply, Refusal> {
+    let Some(bucket) = &target.bucket else { return Ok(answer::buckets(&worker.site)) };
     match target.operation {
-        Operation::List => answer::list(desk, bucket, &target.list).await,
-        Operation::Put => writing::put(desk, bucket, &target.key, request).await,
-        Operation::Delete => writing::delete(desk, bucket, &target.key).await,
+        Operation::List => answer::list(worker, bucket, &target.list).await,
+        Operation::Put => writing::put(worker, bucket, &target.key, request).await,
+        Operation::Delete => writing::delete(worker, bucket, &target.key).await,
         Operation::Get | Operation::Head | Operation::Other => Ok(Reply::empty(200)),
-        _ => writing::step(desk, bucket, target, request).await,
+        _ => writing::step(worker, bucket, target, request).await,
     }
 }
 
 /// The same with the fault that was drawn for it.
-async fn write(desk: &Desk, target: &Target, mut drawn: Drawn, request: &mut Request<'_>) -> Result<Reply, Refusal> {
-    let Some(fault) = drawn.fault else { return honest(desk, target, request).await };
+async fn write(
+    worker: &Worker,
+    target: &Target,
+    mut drawn: Drawn,
+    request: &mut Request<'_>,
+) -> Result<Reply, Refusal> {
+    let Some(fault) = drawn.fault else { return honest(worker, target, request).await };
     let last = request.promised_bytes().saturating_sub(1);
     let place = fault.at.unwrap_or_else(|| drawn.draws.below(last + 1)).min(last);
-    desk.site.tally.fault(fault.kind);
+    worker.site.tally.fault(fault.kind);
     match fault.kind {
         FaultKind::Reset => {
             request.read_up_to(place).await;
@@ -188,7 +193,7 @@ async fn write(desk: &Desk, target: &Target, mut drawn: Drawn, request: &mut Req
         }
         FaultKind::Lost => {
             // Whatever comes of it, the client does not hear of it.
-            let _ = honest(desk, target, request).await;
+            let _ = honest(worker, target, request).await;
             Ok(Reply::raw(Vec::new(), End::Close))
         }
         FaultKind::HiddenError => {
@@ -197,13 +202,13 @@ async fn write(desk: &Desk, target: &Target, mut drawn: Drawn, request: &mut Req
         }
         _ => {
             request.corrupt_at(place);
-            honest(desk, target, request).await
+            honest(worker, target, request).await
         }
     }
 }
 
 /// Puts the fault on the reply to a `GET` of an object and counts it. A body without bytes meets no fault of bodies.
-fn inflict(desk: &Desk, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
+fn inflict(worker: &Worker, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
     use FaultKind::{BadStatus, Changed, Garbage, OverlongHead, WrongEtag};
     let length = reply.bytes();
     if length == 0 && !matches!(fault.kind, Garbage | OverlongHead | BadStatus | WrongEtag) {
@@ -212,7 +217,7 @@ fn inflict(desk: &Desk, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
     let place = fault.at.unwrap_or_else(|| drawn.draws.below(length)).min(length.saturating_sub(1));
     let off_by = fault.at.unwrap_or_else(|| 1 + drawn.draws.below(LENGTH_ERROR_BYTES_MAX)).max(1);
     if fault.kind != Changed {
-        desk.site.tally.fault(fault.kind);
+        worker.site.tally.fault(fault.kind);
     }
     let mut cut = |end| (reply.cut, reply.end) = (Some(place), end);
     match fault.kind {
@@ -240,7 +245,7 @@ fn inflict(desk: &Desk, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
         }
         BadStatus => {
             let mut head = Vec::new();
-            reply.write_head(&desk.date(), &mut head);
+            reply.write_head(&worker.date(), &mut head);
             head.splice(.."HTTP/1.1 200".len(), *b"HTTP/1.1 2O0");
             (reply.head, reply.end) = (Some(head), End::Close);
         }
@@ -255,12 +260,12 @@ fn close(reply: &mut Reply) {
 }
 
 /// Ends the connection after its scripted number of requests.
-fn close_on_count(desk: &Desk, act: &Act, number: u32, reply: &mut Reply) {
+fn close_on_count(worker: &Worker, act: &Act, number: u32, reply: &mut Reply) {
     if act.script.drop_after_requests.is_some_and(|most| number >= most) {
-        desk.site.tally.fault(FaultKind::DropAfter);
+        worker.site.tally.fault(FaultKind::DropAfter);
         reply.end = End::Close;
     } else if act.script.close_after_requests.is_some_and(|most| number >= most) {
-        desk.site.tally.fault(FaultKind::CloseAfter);
+        worker.site.tally.fault(FaultKind::CloseAfter);
         close(reply);
     }
 }

@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::request::Request;
 use super::sums::{Summed, Sums, checksum_text, of_parts, promises_md5};
 use super::target::Target;
-use super::{Desk, FRAME_BYTES, Hosted};
+use super::{FRAME_BYTES, Hosted, Worker};
 use crate::script::Operation;
 use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
@@ -44,7 +44,7 @@ enum Listed {
 
 /// An object in one request: its bytes, or where to copy them from.
 pub(super) async fn put(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     key: &str,
     request: &mut Request<'_>,
@@ -54,16 +54,16 @@ pub(super) async fn put(
     bucket.store.check_writable()?;
     let from = text(&request.parts.headers, "x-amz-copy-source").map(str::to_owned);
     let owned = key.to_owned();
-    let draft = desk.on(bucket, move |bucket| bucket.store.begin(Some(&owned))).await?;
+    let draft = worker.on(bucket, move |bucket| bucket.store.begin(Some(&owned))).await?;
     let draft = match &from {
-        Some(from) => copied(desk, from, draft).await?,
+        Some(from) => copied(worker, from, draft).await?,
         None => {
             let bytes_max = bucket.store.object_bytes_max().min(PUT_BYTES_MAX);
-            take_in(desk, bucket, request, (bytes_max, None), draft).await?.0
+            take_in(worker, bucket, request, (bytes_max, None), draft).await?.0
         }
     };
     let owned = key.to_owned();
-    let object = desk.on(bucket, move |bucket| bucket.store.finish(&owned, (draft, None), &condition)).await?;
+    let object = worker.on(bucket, move |bucket| bucket.store.finish(&owned, (draft, None), &condition)).await?;
     if from.is_some() {
         let (etag, date) = (xml_text(&object.etag), iso_date(object.modified_s));
         let inner = format!("<ETag>{etag}</ETag><LastModified>{date}</LastModified>");
@@ -73,38 +73,39 @@ pub(super) async fn put(
 }
 
 /// A draft with the bytes of another object, named as `/bucket/key`.
-async fn copied(desk: &Desk, from: &str, mut draft: Draft) -> Result<Draft, Refusal> {
+async fn copied(worker: &Worker, from: &str, mut draft: Draft) -> Result<Draft, Refusal> {
     let from = decode(from.split('?').next().unwrap_or_default())?;
     let named = from.trim_start_matches('/').split_once('/');
     let (name, key) = named.ok_or_else(|| Refusal::new("InvalidArgument", "The copy source is not /bucket/key."))?;
     let no_such = || Refusal::new("NoSuchBucket", format!("There is no bucket `{name}` on this server."));
-    let (bucket, key) = (desk.site.buckets.get(name).ok_or_else(no_such)?, key.to_owned());
-    desk.on(bucket, move |bucket| {
-        let object = bucket.store.find(&key)?;
-        let mut bytes = vec![0; FRAME_BYTES];
-        let mut at = 0;
-        while at < object.size {
-            let step = bytes.len().min((object.size - at) as usize);
-            object.content.read_at(at, &mut bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
-            draft.write(&bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
-            at += step as u64;
-        }
-        Ok(draft)
-    })
-    .await
+    let (bucket, key) = (worker.site.buckets.get(name).ok_or_else(no_such)?, key.to_owned());
+    worker
+        .on(bucket, move |bucket| {
+            let object = bucket.store.find(&key)?;
+            let mut bytes = vec![0; FRAME_BYTES];
+            let mut at = 0;
+            while at < object.size {
+                let step = bytes.len().min((object.size - at) as usize);
+                object.content.read_at(at, &mut bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
+                draft.write(&bytes[..step]).map_err(|e| Refusal::from_io(&key, &e))?;
+                at += step as u64;
+            }
+            Ok(draft)
+        })
+        .await
 }
 
 /// Deletes an object. That there is none is no error, as in S3.
-pub(super) async fn delete(desk: &Desk, bucket: &Arc<Hosted>, key: &str) -> Result<Reply, Refusal> {
+pub(super) async fn delete(worker: &Worker, bucket: &Arc<Hosted>, key: &str) -> Result<Reply, Refusal> {
     bucket.store.check_writable()?;
     let key = key.to_owned();
-    desk.on(bucket, move |bucket| bucket.store.delete(&key)).await?;
+    worker.on(bucket, move |bucket| bucket.store.delete(&key)).await?;
     Ok(Reply::empty(204))
 }
 
 /// One step of an upload in parts.
 pub(super) async fn step(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     target: &Target,
     request: &mut Request<'_>,
@@ -123,9 +124,9 @@ pub(super) async fn step(
             if !(1..=uploads.limits.parts_max).contains(&number) {
                 return Err(Refusal::new("InvalidArgument", format!("There is no part {number}.")));
             }
-            let summed = part(desk, bucket, (key, upload, numbered(number)), request).await?;
+            let summed = part(worker, bucket, (key, upload, numbered(number)), request).await?;
             let mut reply = Reply::tagged(200, &summed.etag());
-            if desk.site.checksums.is_some() {
+            if worker.site.checksums.is_some() {
                 reply.headers.push(("x-amz-checksum-crc32c", checksum_text(summed.crc32c)));
             }
             Ok(reply)
@@ -135,11 +136,11 @@ pub(super) async fn step(
                 return Err(Refusal::new("InvalidArgument", "A block id has 1 to 64 bytes, in Base64."));
             }
             uploads.begin_as(BLOCKS, key)?;
-            part(desk, bucket, (key, BLOCKS, target.part.clone()), request).await?;
+            part(worker, bucket, (key, BLOCKS, target.part.clone()), request).await?;
             Ok(Reply::empty(201))
         }
-        (Operation::Complete, Some(upload)) => complete(desk, bucket, (key, upload), request).await,
-        (Operation::Complete, None) => list_blocks(desk, bucket, key, request).await,
+        (Operation::Complete, Some(upload)) => complete(worker, bucket, (key, upload), request).await,
+        (Operation::Complete, None) => list_blocks(worker, bucket, key, request).await,
         (_, upload) => {
             uploads.end(upload.unwrap_or_default(), key)?;
             Ok(Reply::empty(204))
@@ -154,22 +155,22 @@ fn numbered(number: u32) -> String {
 
 /// Keeps a body as a part.
 async fn part(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     (key, upload, name): (&str, &str, String),
     request: &mut Request<'_>,
 ) -> Result<Summed, Refusal> {
     let room = bucket.uploads.room(upload, key)?;
-    let draft = desk.on(bucket, |bucket| bucket.store.begin(None)).await?;
+    let draft = worker.on(bucket, |bucket| bucket.store.begin(None)).await?;
     let (draft, sums) =
-        take_in(desk, bucket, request, (bucket.uploads.limits.part_bytes_max, Some(room)), draft).await?;
+        take_in(worker, bucket, request, (bucket.uploads.limits.part_bytes_max, Some(room)), draft).await?;
     bucket.uploads.keep((upload, key), name, Part { draft, sums })?;
     Ok(sums)
 }
 
 /// Reads a body to its end; of a part, which has so much room, with its MD5. It is what its headers promised, or refused.
 async fn take_in(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     request: &mut Request<'_>,
     (bytes_max, room): (u64, Option<u64>),
@@ -179,7 +180,7 @@ async fn take_in(
     if expected > bytes_max {
         return Err(Refusal::too_large(expected, bytes_max));
     }
-    let mut sums = Sums::new(room.is_some() || promises_md5(&request.parts.headers), desk.site.key.is_some());
+    let mut sums = Sums::new(room.is_some() || promises_md5(&request.parts.headers), worker.site.key.is_some());
     while let Some(frame) = request.next_frame().await? {
         sums.add(&frame);
         if sums.summed.bytes > bytes_max {
@@ -188,7 +189,7 @@ async fn take_in(
         if room.is_some_and(|room| sums.summed.bytes > room) {
             return Err(Refusal::disk_full());
         }
-        draft = desk
+        draft = worker
             .on(bucket, move |_| match draft.write(&frame) {
                 Ok(()) => Ok(draft),
                 Err(e) => Err(Refusal::from_io("a draft", &e)),
@@ -217,7 +218,7 @@ fn parse_list(document: &[u8]) -> Result<Vec<Listed>, Refusal> {
 
 /// Makes an object of S3's parts.
 async fn complete(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     (key, upload): (&str, &str),
     request: &mut Request<'_>,
@@ -244,7 +245,7 @@ async fn complete(
     }
     let made = of_parts(parts.iter().map(|part| &part.sums));
     let condition = PutCondition::of(&request.parts.headers, false);
-    let object = join(desk, bucket, key, (parts, Some(made)), condition).await?;
+    let object = join(worker, bucket, key, (parts, Some(made)), condition).await?;
     // Another request may have completed it meanwhile, to the same end.
     let _ = bucket.uploads.end(upload, key);
     let (name, key, etag) = (xml_text(&bucket.name), xml_text(key), xml_text(&object.etag));
@@ -254,7 +255,7 @@ async fn complete(
 
 /// Makes an object of Azure's blocks. The same list again is the same object.
 async fn list_blocks(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     key: &str,
     request: &mut Request<'_>,
@@ -268,21 +269,21 @@ async fn list_blocks(
     let parts = names.iter().map(|name| bucket.uploads.part((BLOCKS, key), name));
     let Ok(parts) = parts.collect::<Result<_, _>>() else {
         let owned = key.to_owned();
-        let there = desk.on(bucket, move |bucket| bucket.store.find(&owned)).await.ok().map(|there| there.etag);
+        let there = worker.on(bucket, move |bucket| bucket.store.find(&owned)).await.ok().map(|there| there.etag);
         condition.check(there.as_deref())?;
         return match there {
             Some(etag) if bucket.uploads.is_listed(key, &names) => Ok(Reply::tagged(201, &etag)),
             _ => Err(Refusal::new("InvalidBlockList", "The specified block list is invalid.")),
         };
     };
-    let object = join(desk, bucket, key, (parts, None), condition).await?;
+    let object = join(worker, bucket, key, (parts, None), condition).await?;
     bucket.uploads.list(key, names);
     let _ = bucket.uploads.end(BLOCKS, key);
     Ok(Reply::tagged(201, &object.etag))
 }
 
 async fn join(
-    desk: &Desk,
+    worker: &Worker,
     bucket: &Arc<Hosted>,
     key: &str,
     (parts, made): (Vec<Arc<Part>>, Option<MadeOfParts>),
@@ -293,12 +294,13 @@ async fn join(
         return Err(Refusal::too_large(bytes, bytes_max));
     }
     let key = key.to_owned();
-    desk.on(bucket, move |bucket| {
-        let mut draft = bucket.store.begin(Some(&key))?;
-        for part in &parts {
-            draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
-        }
-        bucket.store.finish(&key, (draft, made), &condition)
-    })
-    .await
+    worker
+        .on(bucket, move |bucket| {
+            let mut draft = bucket.store.begin(Some(&key))?;
+            for part in &parts {
+                draft.append(&part.draft).map_err(|e| Refusal::from_io(&key, &e))?;
+            }
+            bucket.store.finish(&key, (draft, made), &condition)
+        })
+        .await
 }
