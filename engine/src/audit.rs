@@ -1,10 +1,10 @@
-//! The exactly-once proof: a log of what was delivered, and the judgement over one or many logs.
+//! The exactly-once audit: writes a log of what was delivered, and checks one or many logs.
 //!
-//! A log is JSON lines: a header that names the run and where it starts, then one line per batch with the cursor behind
-//! it. Logs of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered
-//! at or behind the point where the next one started was lost with the crash and delivered again. A run that crashed
-//! before its first state was saved is followed by one that starts at the same point: then the later one counts. Where
-//! epochs are drawn by importance, a line before an epoch's first batch says how often every sample is due in it.
+//! A log is JSON lines: a header that names the run and its start, then one line per batch with the cursor after it. Logs
+//! of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered at or
+//! after the next run's start was lost in the crash and delivered again. A run that crashed before it saved a state is
+//! followed by one with the same start; then the later one counts. Where epochs are drawn by importance, a line before an
+//! epoch's first batch says how often each sample is due in it.
 
 use crate::batch::Batch;
 use crate::state::State;
@@ -26,9 +26,9 @@ struct Header {
     fuelrail_audit: u32,
     rank: u32,
     world: u32,
-    /// When the log was begun, µs since 1970: of two runs from the same point, the later one counts.
+    /// When the log was started, µs since 1970: of two runs with the same start, the later one counts.
     begun_us: u64,
-    /// Where this run starts.
+    /// Where this run started.
     start: State,
 }
 
@@ -38,21 +38,21 @@ struct Line {
     epoch: u64,
     /// First position of the batch.
     from: u64,
-    /// Cursor behind the global step.
+    /// Cursor after the global step.
     next: (u64, u64),
     ids: Vec<u64>,
-    /// Left out under `skip` or `quarantine`.
+    /// Samples skipped under `skip` or `quarantine`.
     left_out: Vec<u64>,
 }
 
-/// An epoch that is drawn: what it must deliver, said before its first batch.
+/// What an epoch drawn by importance must deliver, written before its first batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DrawnLine {
     drawn: u64,
-    /// Samples that do not come.
+    /// Samples that are not due.
     absent: Vec<u64>,
-    /// Samples that come more than once, and how often.
+    /// Samples that are due more than once, and how often.
     again: Vec<(u64, u8)>,
 }
 
@@ -69,14 +69,14 @@ impl DrawnLine {
         line
     }
 
-    /// How often samples are due that do not come once.
+    /// Returns how often each sample is due, for those not due exactly once.
     fn due(&self) -> BTreeMap<u64, usize> {
         let absent = self.absent.iter().map(|id| (*id, 0));
         absent.chain(self.again.iter().map(|(id, times)| (*id, usize::from(*times)))).collect()
     }
 }
 
-/// A log being written, or one read back.
+/// An audit log, being written or read back.
 #[derive(Debug)]
 pub struct Audit {
     header: Header,
@@ -87,35 +87,35 @@ pub struct Audit {
     said: Option<u64>,
 }
 
-/// What the logs prove about one epoch.
+/// The result for one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EpochVerdict {
-    /// The epoch.
+    /// The epoch's number.
     pub epoch: u64,
-    /// Samples delivered exactly as often as the epoch has them: once, or where it is drawn as often as it was drawn.
+    /// Samples delivered exactly as often as they were due: once, or as often as drawn by importance.
     pub once: u64,
-    /// Samples delivered more often.
+    /// Samples delivered more often than due.
     pub repeated: u64,
-    /// Samples delivered less often, or not.
+    /// Samples delivered less often than due, or never.
     pub missing: u64,
-    /// Samples left out by the policy for bad samples.
+    /// Samples skipped by the policy for bad samples.
     pub left_out: u64,
 }
 
-/// What the logs prove.
+/// The result of an audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AuditVerdict {
-    /// Epoch by epoch.
+    /// The result of each epoch.
     pub epochs: Vec<EpochVerdict>,
-    /// Every sample of every epoch seen was delivered exactly once or left out by policy.
+    /// Whether every sample of every epoch seen was delivered exactly once or skipped by policy.
     pub exactly_once: bool,
 }
 
 impl EpochVerdict {
-    /// Of an epoch with these samples delivered, or left out, in any order. Takes memory for what the log holds, whatever number of
-    /// samples it claims.
+    /// Judges an epoch from the samples delivered or skipped, in any order. Memory is in proportion to the log's entries,
+    /// not to the number of samples that it claims.
     fn new(epoch: u64, mut ids: Vec<u64>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
         let mut verdict = EpochVerdict { epoch, once: 0, repeated: 0, missing: 0, left_out: 0 };
         let mut due = drawn.map(DrawnLine::due).unwrap_or_default();
@@ -137,7 +137,7 @@ impl EpochVerdict {
 }
 
 impl Audit {
-    /// Begins a new log.
+    /// Creates a new log.
     pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
@@ -155,7 +155,7 @@ impl Audit {
         Ok(Audit { header, lines: Vec::new(), drawn: Vec::new(), file: Some(file), said: None })
     }
 
-    /// Adds a delivered batch. One write per batch, so that a killed process leaves whole lines or one torn last line.
+    /// Appends a delivered batch. One write per batch, so that a killed process leaves whole lines and at most one torn last line.
     pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, draw: Option<&Arc<Draw>>) -> Result<()> {
         if let Some(draw) = draw.filter(|_| self.said != Some(batch.epoch())) {
             self.append(&DrawnLine::new(batch.epoch(), draw))?;
@@ -178,7 +178,7 @@ impl Audit {
         file.write_all(text.as_bytes()).map_err(|e| Error::from_io(Kind::File, "cannot append to the audit log", e))
     }
 
-    /// Reads a log. A torn last line is what a crash leaves and is dropped.
+    /// Reads a log. A torn last line, as a crash leaves it, is dropped.
     ///
     /// # Errors
     /// `File` when it cannot be read, `Usage` when it is not an audit log.
@@ -225,13 +225,13 @@ impl Audit {
         Ok(Audit { header, lines: parsed, drawn, file: None, said: None })
     }
 
-    /// Where the run of this log started.
+    /// The state in which this log's run started.
     #[must_use]
     pub fn start(&self) -> &State {
         &self.header.start
     }
 
-    /// The state behind the last batch of this log.
+    /// The state after the last batch of this log.
     #[must_use]
     pub fn last_state(&self) -> State {
         let mut state = self.header.start.clone();
@@ -241,10 +241,10 @@ impl Audit {
         state
     }
 
-    /// Joins the logs of all ranks of all runs that continued each other.
+    /// Joins and checks the logs of all ranks of all runs that continued each other.
     ///
     /// # Errors
-    /// `Usage` when there is no log or they belong to different data sets or orders.
+    /// `Usage` when there are no logs, or they belong to different data sets or orders.
     pub fn join(logs: &[Audit]) -> Result<AuditVerdict> {
         let first = logs.first().ok_or_else(|| Error::new(Kind::Usage, "no audit log is given"))?;
         let reference = &first.header.start;
@@ -282,7 +282,7 @@ impl Audit {
         Ok(AuditVerdict { epochs, exactly_once })
     }
 
-    /// A later run went on from the very point where this one (number `at` of `logs`) started: nothing that this one
+    /// Whether a later run started at the same point as this one (number `at` of `logs`), so that nothing this one
     /// delivered was ever saved.
     fn is_replaced(&self, at: usize, logs: &[Audit]) -> bool {
         let mine = &self.header;
@@ -340,7 +340,7 @@ mod tests {
             begun(30, log(0, 1, 0, &[(0, 3, &[0, 1, 2]), (3, 6, &[3, 4, 5])])),
         ];
         for _ in 0..logs.len() {
-            // In whatever order the files are named.
+            // The order of the files does not matter.
             logs.rotate_left(1);
             assert!(Audit::join(&logs).unwrap().exactly_once);
         }
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!((verdict.exactly_once, epoch.repeated, epoch.missing), (false, 1, 2));
     }
 
-    /// A log's word of how many samples there are costs nothing by itself.
+    /// The number of samples that a log claims allocates nothing by itself.
     #[test]
     fn a_data_set_as_long_as_a_log_claims_is_not_believed() {
         let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u64::MAX]), (2, 3, &[0])]);

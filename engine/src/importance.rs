@@ -1,7 +1,7 @@
-//! Importance at the loader: where losses come in, and draws go out to the shards.
+//! Importance sampling in the loader: accepts losses and passes draws to the shards.
 //!
-//! The rules are the plan's (`fuelrail_plan::importance`); this is the door. Losses are taken on the trainer's thread, which
-//! once an epoch also makes the draw; shards are told when there is one. Owns the scores, behind one lock that no shard takes.
+//! The rules are in `fuelrail_plan::importance`; this module connects them to the loader. Losses are reported on the trainer's thread,
+//! which also makes the draw once an epoch and notifies the shards. Owns the scores, behind one lock that no shard takes.
 
 use crate::config::Config;
 use crate::scores::Table;
@@ -15,11 +15,11 @@ use fuelrail_plan::importance::{Horizons, Known};
 use fuelrail_plan::run::{Cursor, Run};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Takes the losses of a loader's samples, from any thread. Clones are the same.
+/// Accepts the losses of a loader's samples, from any thread. Clones share one state.
 ///
-/// After every step, every rank reports the losses of *all* ranks' samples of that step: they travel with the trainer's own
-/// collectives. Then all ranks draw the next epochs alike. A trainer that takes batches ahead of its steps may be behind by
-/// half of the lag: a sixteenth of an epoch, four steps at least.
+/// After every step, every rank reports the losses of *all* ranks' samples of that step, gathered by the trainer's own
+/// collectives, so that all ranks make the same draws. A trainer that takes batches ahead of its steps may be late by
+/// half of the lag: a sixteenth of an epoch, at least four steps.
 #[derive(Clone)]
 pub struct Reporter(Arc<Shared>);
 
@@ -31,7 +31,7 @@ struct Shared {
     shards: Vec<Waker>,
 }
 
-/// What is drawn, and how often an epoch was settled.
+/// The draws, and their version, which advances with every new draw.
 type Draws = (Horizons, u64);
 
 impl Reporter {
@@ -48,12 +48,12 @@ impl Reporter {
         Reporter(Arc::new(Shared { run, listing, drawn, consumer, shards }))
     }
 
-    /// Takes the losses of one global step, in any order; `seq` is the number of this rank's batch of it (of its last batch,
-    /// where a step is made of several), the same on every rank. A sample left out by the policy for bad samples has no loss.
+    /// Reports the losses of one global step, in any order. `seq` is the number of this rank's batch in it (the last,
+    /// where a step has several), the same on every rank. A sample skipped by the policy for bad samples has no loss.
     ///
     /// # Errors
-    /// `Usage`, and nothing is taken, when there are not as many losses as ids, a sample or batch is not of the run, a step
-    /// comes twice or out of order, or so late that the draw it belongs to has been made.
+    /// `Usage`, with nothing recorded, when the numbers of losses and ids differ, a sample or batch is not of the run, or
+    /// a step is repeated, out of order, or later than the draw it belongs to.
     pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
         let shared = &self.0;
         if seq >= shared.run.batches() {
@@ -68,8 +68,8 @@ impl Reporter {
         Ok(())
     }
 
-    /// The scores that belong to a state of this loader: what is saved beside it. Ranks that have reported the same have the
-    /// same bytes, so one of them is enough.
+    /// Serialises the scores that belong to a state of this loader, to be saved beside it. Ranks that reported the same
+    /// losses get the same bytes, so saving one copy is enough.
     ///
     /// # Errors
     /// `Usage` when the state is older than the draws that are kept.
@@ -79,14 +79,14 @@ impl Reporter {
         Table { seed: state.seed, listing: self.0.listing.clone(), at, kept }.to_bytes()
     }
 
-    /// Weights of samples of an epoch; 1 where it is not drawn.
+    /// Returns the weights of an epoch's samples; 1 where the epoch is not drawn by importance.
     #[must_use]
     pub fn weights(&self, epoch: u64, ids: &[SampleId]) -> Vec<f32> {
         let draw = self.lock().0.draw(epoch).cloned();
         ids.iter().map(|id| draw.as_ref().map_or(1.0, |draw| draw.weight(*id))).collect()
     }
 
-    /// The consumer wants the batch at this cursor. What is known of draws, when that is more than at `seen`.
+    /// Registers that the consumer wants the batch at this cursor. Returns the draws when they are newer than version `seen`.
     pub(crate) fn asked(&self, at: Cursor, seen: &mut Option<u64>) -> Option<Known> {
         let mut drawn = self.lock();
         if drawn.0.asked(moment(&self.0.run, at)) {
@@ -110,7 +110,7 @@ impl Reporter {
     }
 }
 
-/// The run with the moments of its draws, where epochs are drawn; from where a state left off.
+/// Returns the run with its draw points, where epochs are drawn by importance, resumed from `state`.
 pub(crate) fn drawn(
     config: &Config,
     catalog: &Catalog,
@@ -141,7 +141,7 @@ pub(crate) fn drawn(
     Ok((run.drawn(horizons.known()), Some(horizons)))
 }
 
-/// The moment of a cursor, as the plan counts.
+/// The number of samples before a cursor, as the plan counts.
 fn moment(run: &Run, at: Cursor) -> u64 {
     at.epoch * run.config().samples + at.position
 }

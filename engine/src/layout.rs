@@ -1,7 +1,7 @@
-//! How a memory budget is shared out (how many shards it feeds, and what each gets for batches, cache and scratch), and
-//! which core and node each shard sits on.
+//! Divides a memory budget (how many shards it supports, and what each gets for batches, cache and scratch), and assigns
+//! each shard a core and a NUMA node.
 //!
-//! Arithmetic, and the count of seats given out in this process. Refuses a budget that cannot hold one batch per shard, with the number that would do.
+//! Arithmetic, and a process-wide count of assigned cores. A budget below one batch per shard is an error with the bytes needed.
 
 use crate::config::Config;
 use core::ops::RangeInclusive;
@@ -12,36 +12,36 @@ use fuelrail_io::{Core, Topology};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What the layout is made from.
+/// The inputs of a layout.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// The budget, bytes.
     pub memory_bytes: u64,
     /// Cache for all shards, payload bytes.
     pub cache_bytes: u64,
-    /// Memory that knowing of each cached block takes, bytes.
+    /// Index memory for each cached block, bytes.
     pub cached_block_bytes: u64,
-    /// The most room one batch can take, bytes.
+    /// The most memory one batch can take, bytes.
     pub batch_bytes_max: u64,
-    /// Shards asked for; 0 chooses.
+    /// Requested shards; 0 chooses automatically.
     pub shards: u16,
-    /// Shards that can be busy at a time.
+    /// Shards that can run at the same time.
     pub cores: u16,
-    /// Connections per shard at most.
+    /// Most connections per shard.
     pub connections_max: usize,
-    /// Scratch memory of each, bytes: the least that does, and what it uses well.
+    /// Scratch memory of each connection, bytes: the minimum, and the most that still helps.
     pub scratch_bytes: RangeInclusive<u64>,
-    /// Buffers of each shard's disk, bytes; 0 where there is none.
+    /// Disk buffers of each shard, bytes; 0 without a disk cache.
     pub disk_bytes: u64,
-    /// One decoded batch, bytes; 0 where nothing is decoded.
+    /// Bytes of one decoded batch; 0 without decoding.
     pub decoded_bytes: u64,
-    /// Decoded batches there should be room for.
+    /// Decoded batches to make room for.
     pub decoded_batches: u64,
-    /// Whether requests are sent a second time, into spare memory.
+    /// Whether requests are hedged, into spare memory.
     pub hedged: bool,
-    /// The longest block and the mean one, bytes.
+    /// Bytes of the longest block and of the mean one.
     pub block_bytes: (u64, u64),
-    /// Blocks there are.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
@@ -51,71 +51,71 @@ pub(crate) struct Layout {
     pub shards: u16,
     pub region_bytes: u64,
     pub cache_bytes: u64,
-    /// What a cached block counts at least, so that what is known of all takes no more than `index_bytes`, beside the region.
+    /// Least bytes that a cached block is counted as, so that the index of all fits `index_bytes`, outside the region.
     pub cached_block_bytes_min: u64,
     pub index_bytes: u64,
     pub batch_bytes: u64,
-    /// The region behind those of the shards, for decoded batches, and how many it holds.
+    /// Bytes of the region after those of the shards, for decoded batches, and how many it holds.
     pub aside_bytes: u64,
     pub decoded_batches: u64,
     /// Scratch memory of each connection.
     pub scratch_bytes: u64,
-    /// Spare memory, of what batches would have had.
+    /// Spare memory for hedged requests, taken from that for batches.
     pub spares: Spares,
 }
 
 /// Regions are cut at page boundaries.
 const PAGE_BYTES: u64 = 4096;
-/// Part of a shard's memory that connections take beyond the scratch memory they need.
+/// The divisor of a shard's memory that bounds all scratch memory beyond the minimum.
 const SCRATCH_SHARE: u64 = 16;
-/// Large ones at those of huge pages, so that reserved ones can back them.
+/// Large regions are cut at boundaries of huge pages, so that reserved ones can back them.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Cached blocks shorter than such a part of the mean one count as long as that.
+/// Cached blocks shorter than the mean divided by this count as that long.
 const CACHED_BLOCK_SHARE: u64 = 8;
-/// What counts as large: rounding down then costs less than a 32nd.
+/// The least size of a large region: rounding it down wastes less than 1/32.
 const LARGE_REGION_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
 
 impl Wanted {
-    /// Scratch memory of each connection where a shard has so much for all it does: what it uses well, as long as that of all
-    /// connections is a small part.
+    /// Scratch memory of each connection, bytes, in a shard with `share` bytes in all: the most that helps, while all
+    /// connections together stay a small part.
     fn scratch_bytes(&self, share: u64) -> u64 {
         let (least, most) = (*self.scratch_bytes.start(), *self.scratch_bytes.end());
         let each = share / SCRATCH_SHARE / self.connections_max as u64;
         (each / PAGE_BYTES * PAGE_BYTES).clamp(least, most)
     }
 
-    /// What a cached block of one shard counts at least, and bytes that knowing of as many as there can be takes. Blocks shorter than
-    /// an eighth of the mean are rare, and a page costs little beside them; all blocks of the data set need no bound.
+    /// Returns the least bytes that a cached block of one shard counts as, and the bytes of its index at full cache. Blocks shorter than an
+    /// eighth of the mean are rare, and a page costs little beside them; if all blocks of the data set fit, there is no minimum.
     fn index(&self, shards: u16) -> (u64, u64) {
         let mean = self.block_bytes.1.max(1);
         let least = mean.min((mean / CACHED_BLOCK_SHARE).max(PAGE_BYTES));
         let fit = self.cache_bytes / u64::from(shards) / least;
-        // Owners are chosen by hash: some have more than others.
+        // Owners are chosen by hash, so some have more than the mean.
         let owned = self.blocks / u64::from(shards) * 9 / 8 + 64;
         let (least, blocks) = if owned <= fit { (0, owned) } else { (least, fit) };
         (least, (blocks * self.cached_block_bytes).next_multiple_of(PAGE_BYTES))
     }
 
-    /// What one shard needs to hold `batches` of the largest batches.
+    /// Bytes that one shard needs to hold `batches` of the largest batches.
     fn needs(&self, shards: u16, batches: u64) -> u64 {
         let cache = (self.cache_bytes / u64::from(shards)).next_multiple_of(SAMPLE_ALIGN as u64);
         let scratch = self.connections_max as u64 * self.scratch_bytes.start();
         (self.batch_bytes_max * batches + cache + scratch + self.disk_bytes).next_multiple_of(PAGE_BYTES)
     }
 
-    /// What so many shards need, with what is known of cached blocks.
+    /// Bytes that this many shards need, with the index of cached blocks.
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
         let each = self.needs(shards, batches) + self.index(shards).1;
         let shared = each.saturating_mul(u64::from(shards));
         shared.saturating_add(self.aside_bytes(1))
     }
 
-    /// What so many decoded batches need.
+    /// Bytes that this many decoded batches need.
     fn aside_bytes(&self, batches: u64) -> u64 {
         self.decoded_bytes.saturating_mul(batches).min(u64::MAX / 2).next_multiple_of(PAGE_BYTES)
     }
 
-    /// As many decoded batches as are wanted, as far as what the shards need leaves room for; one at least.
+    /// Number of decoded batches: as many as requested, as far as memory beyond the shards' needs allows; at least one.
     fn decoded(&self, shards: u16) -> u64 {
         if self.decoded_bytes == 0 {
             return 0;
@@ -126,7 +126,7 @@ impl Wanted {
         (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1)
     }
 
-    /// What a shard sets aside of so much for batches: nothing where less than two of the largest would be left.
+    /// The spare memory that a shard sets aside of `batch_bytes`: none when fewer than two of the largest batches would fit in the rest.
     fn spares(&self, batch_bytes: u64) -> Spares {
         let (longest, mean) = self.block_bytes;
         let spares = Spares::within(batch_bytes, longest, mean);
@@ -138,13 +138,13 @@ impl Wanted {
         self.in_all(shards, batches) <= self.memory_bytes
     }
 
-    /// Shares the budget out.
+    /// Divides the budget.
     ///
     /// # Errors
     /// `Budget` with the bytes needed.
     pub(crate) fn share_out(&self) -> Result<Layout> {
         let shards = match self.shards {
-            // A shard that cannot fill one batch while another is in use only takes turns: rather have fewer.
+            // A shard that cannot fill one batch while another is in use alternates between the two: use fewer shards.
             0 => (1..=self.cores.max(1)).rev().find(|&n| self.feeds(n, 2)).unwrap_or(1),
             n => n,
         };
@@ -198,9 +198,8 @@ impl Wanted {
     }
 }
 
-/// Where the shards of a loader sit: cores in the order of [`Topology::seats`], from a start of its own for every loader of
-/// a machine, so that the ranks of one node do not all crowd on its first cores. Asked to be near a node, that node's cores
-/// come first.
+/// The cores of a loader's shards, in the order of [`Topology::seats`]. Every loader of a machine starts at another one,
+/// so that the ranks of a node do not crowd its first cores. With `near`, that node's cores come first.
 #[derive(Debug)]
 pub(crate) struct Seating {
     seats: Vec<Core>,
@@ -209,7 +208,7 @@ pub(crate) struct Seating {
 }
 
 impl Seating {
-    /// `taken` seats are those of loaders before this one, near the same node.
+    /// `taken` is the number of cores that earlier loaders near the same node were assigned.
     pub(crate) fn new(topology: &Topology, near: Option<u16>, taken: usize) -> Seating {
         let is_near = |core: &Core| near.is_none_or(|node| core.node == usize::from(node));
         let (mut seats, mut far): (Vec<Core>, Vec<Core>) = topology.seats().into_iter().partition(is_near);
@@ -221,12 +220,12 @@ impl Seating {
         Seating { seats, memory_nodes: topology.memory_nodes.clone(), nodes: topology.nodes.len() }
     }
 
-    /// The core of a shard; `None` when the machine does not name any.
+    /// The core of a shard; `None` when the machine reports none.
     pub(crate) fn core(&self, shard: u16) -> Option<usize> {
         self.seat(shard).map(|core| core.id)
     }
 
-    /// The node a shard's memory should come from; `None` when there is nothing to choose.
+    /// The node that a shard's memory should come from; `None` when there is no choice.
     pub(crate) fn node(&self, shard: u16) -> Option<usize> {
         let node = self.seat(shard)?.node;
         (self.nodes > 1 && self.memory_nodes.contains(&node)).then_some(node)
@@ -238,17 +237,17 @@ impl Seating {
     }
 }
 
-/// Seats given to the loaders of this process so far: near each node, and near none.
+/// Cores assigned to the loaders of this process so far, by node (`None`: without `near`).
 static SEATS_TAKEN: Mutex<BTreeMap<Option<u16>, usize>> = Mutex::new(BTreeMap::new());
 
-/// Takes seats near a node; how many were taken there before.
+/// Takes cores near a node; returns how many were taken there before.
 fn take_seats(near: Option<u16>, seats: usize) -> usize {
     let mut all = SEATS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = all.entry(near).or_default();
     core::mem::replace(taken, *taken + seats)
 }
 
-/// The notice that no shard can sit where it was asked to.
+/// The notice that no shard can run on the requested node.
 fn unavailable(near: Option<u16>, topology: &Topology) -> Option<String> {
     let node = near?;
     (!topology.cores.iter().any(|core| core.node == usize::from(node))).then(|| {
@@ -260,7 +259,7 @@ fn unavailable(near: Option<u16>, topology: &Topology) -> Option<String> {
     })
 }
 
-/// Seats for all shards, behind those of ranks and loaders before, where they are bound to their cores.
+/// Assigns cores to all shards, after those of earlier ranks and loaders, when shards are pinned.
 pub(crate) fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
     notices.extend(unavailable(config.near, topology));
     let shards = usize::from(config.shards.unwrap_or(1));
@@ -354,7 +353,7 @@ mod tests {
         let rich = decoding(1 << 30).share_out().unwrap();
         assert_eq!((rich.decoded_batches, rich.aside_bytes), (5, 15 << 20));
         assert!(rich.region_bytes + rich.aside_bytes <= 1 << 30);
-        // Two batches of 10 MiB, a cache and connections come before the second decoded batch.
+        // Two batches of 10 MiB, the cache and connections take precedence over the second decoded batch.
         assert_eq!(decoding(29 << 20).share_out().unwrap().decoded_batches, 2);
         assert_eq!(decoding(25 << 20).share_out().unwrap().decoded_batches, 1);
     }

@@ -1,4 +1,4 @@
-//! In the place of `picture` in a build that does not decode. Settings that want it are refused before any of this is called.
+//! Stands in for `picture` in a build without decoding. Configurations that ask for decoding are rejected before this is called.
 
 use super::Decode;
 use super::cut::Occasion;

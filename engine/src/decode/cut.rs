@@ -1,7 +1,7 @@
-//! Which part of a picture becomes the sample, and whether it is mirrored: arithmetic on sizes, and draws that are a pure
-//! function of seed, epoch and sample, so that a resumed run and another number of ranks see the same pixels.
+//! Chooses which part of a picture becomes the sample, and whether it is mirrored: arithmetic on sizes, and random draws
+//! that are a pure function of seed, epoch and sample, so a resumed run or another number of ranks sees the same pixels.
 //!
-//! Touches no pixel.
+//! Reads and writes no pixels.
 
 use super::{Decode, Fit};
 use fuelrail_base::SampleId;
@@ -17,7 +17,7 @@ pub(super) struct Cut {
     pub flip: bool,
 }
 
-/// What the draws of one sample in one epoch come from.
+/// What one sample's draws in one epoch are derived from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Occasion {
     pub seed: u64,
@@ -25,7 +25,7 @@ pub(super) struct Occasion {
     pub id: SampleId,
 }
 
-/// Keeps the draws of augmentation apart from those of the order, which has the same seed.
+/// Separates the draws for augmentation from those for the order, which use the same seed.
 const AUGMENTATION: u64 = 0xA06_3E47_A710_0001;
 
 impl Occasion {
@@ -35,13 +35,13 @@ impl Occasion {
     }
 }
 
-/// Shares of the picture's area that a random cut may have, and how often one is drawn before the centre is taken.
+/// Bounds of a random crop's area, as a share of the picture's, and the number of draws before the centre crop is used instead.
 const AREA: (f64, f64) = (0.08, 1.0);
 const DRAWS_MAX: u32 = 10;
-/// Natural logarithm of 4/3: width to height is drawn between e^-this and e^this, evenly in the logarithm.
+/// Natural logarithm of 4/3: the ratio of width to height is drawn between e^-this and e^this, uniformly in the logarithm.
 const RATIO_LOG: f64 = 0.287_682_072_451_780_9;
 
-/// The cut of a picture of `width` × `height`; `None` when its size is not the one that is wanted.
+/// Returns the cut of a picture of `width` × `height` pixels; `None` when `Fit::Exact` wants another size.
 pub(super) fn cut(wanted: &Decode, width: u32, height: u32, occasion: Occasion) -> Option<Cut> {
     let mut draws = occasion.draws();
     let flip = wanted.flip && draws.next() >> 63 == 1;
@@ -58,7 +58,7 @@ fn whole(width: u32, height: u32) -> Cut {
     Cut { left: 0, top: 0, width, height, flip: false }
 }
 
-/// The largest part with sides of `across` to `down`, in the middle.
+/// Returns the largest centred part whose sides have the ratio `across` to `down`.
 fn centre(width: u32, height: u32, across: u32, down: u32) -> Cut {
     let (w, h, a, d) = (u64::from(width), u64::from(height), u64::from(across), u64::from(down));
     let rounded = |n: u64, by: u64, most: u32| u32::try_from((n + by / 2) / by).map_or(most, |n| n.clamp(1, most));
@@ -73,7 +73,7 @@ fn centre(width: u32, height: u32, across: u32, down: u32) -> Cut {
     }
 }
 
-/// The random resized crop that ImageNet is trained with everywhere.
+/// Draws a random resized crop as ImageNet training usually does.
 fn random(width: u32, height: u32, draws: &mut Prng) -> Cut {
     let area = f64::from(width) * f64::from(height);
     for _ in 0..DRAWS_MAX {
@@ -91,7 +91,7 @@ fn random(width: u32, height: u32, draws: &mut Prng) -> Cut {
             };
         }
     }
-    // A picture so long that hardly any part fits: as much of its middle as the ratio allows.
+    // The picture is so elongated that hardly any crop fits: take as much of its middle as the ratio allows.
     if u64::from(width) * 3 > u64::from(height) * 4 {
         centre(width, height, 4, 3)
     } else if u64::from(width) * 4 < u64::from(height) * 3 {
@@ -101,7 +101,7 @@ fn random(width: u32, height: u32, draws: &mut Prng) -> Cut {
     }
 }
 
-/// e to a small power, by its series: the same bits on every machine, which a system's own function does not promise.
+/// Computes e to a small power by its series: the same bits on every machine, which the platform's function does not guarantee.
 fn exp(x: f64) -> f64 {
     let (mut sum, mut term) = (1.0, 1.0);
     for n in 1..16 {
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Pinned for ever: a resumed run may be another build.
+    /// The values are pinned for good: a resumed run may use another build.
     #[test]
     fn golden() {
         let drawn = cut(&wanted(Fit::RandomCrop, true), 500, 375, Occasion { seed: 1, epoch: 2, id: SampleId(3) });

@@ -1,6 +1,6 @@
-//! What the decode stage shows to the outside: counters, gates and one line for the watchdog.
+//! Observability of the decode stage: counters, queue gauges and one line for the watchdog.
 //!
-//! Owns numbers only, behind a lock that is held for a few additions, once a sample.
+//! Holds only numbers, behind a lock that is held for a few additions per sample.
 
 use fuelrail_flow::{Gate, GateFacts};
 use fuelrail_io::monotonic_now;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What decoding did and cost.
+/// Counters and costs of decoding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -18,13 +18,13 @@ pub struct DecodeStats {
     pub threads: usize,
     /// Samples decoded.
     pub samples: u64,
-    /// Samples that could not be decoded. Those in quarantine are not tried, and not counted again.
+    /// Samples that could not be decoded. A quarantined sample is not tried or counted again.
     pub refused: u64,
-    /// Bytes of the objects that were decoded.
+    /// Bytes of the decoded objects.
     pub object_bytes: u64,
-    /// Bytes of pixels made of them.
+    /// Bytes of the pixels they became.
     pub bytes: u64,
-    /// Processor time of the decoding threads, s.
+    /// CPU time of the decoding threads, s.
     pub cpu_s: f64,
 }
 
@@ -33,9 +33,9 @@ pub struct DecodeStats {
 pub(crate) struct Facts {
     depth: usize,
     beats: AtomicU64,
-    /// Batches being decoded, or waiting for the consumer.
+    /// Batches being decoded or waiting for the consumer.
     inside: AtomicU64,
-    /// Nothing is inside, and there is no room for the next batch: only the consumer can make some.
+    /// No batch is inside and there is no slot for the next one: only the consumer can free one.
     pub(super) starved: AtomicBool,
     counted: Mutex<Counted>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Facts {
 #[derive(Debug)]
 struct Counted {
     stats: DecodeStats,
-    /// Batches from their raw bytes to their last pixel, and from there to the consumer.
+    /// Queue gauges: from a batch's raw bytes to its last pixel, and from there to the consumer.
     decoding: Gate,
     decoded: Gate,
 }
@@ -61,7 +61,7 @@ impl Facts {
         }
     }
 
-    /// The numbers are whole at every moment: a thread that died at one has not spoilt them.
+    /// Every update leaves the counters consistent, so a poisoned lock is safe to use.
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +70,7 @@ impl Facts {
         self.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A sample came to its end: what its object held and what was made of it, or nothing.
+    /// Counts a finished sample: the bytes of its object and of its pixels, or `None` when it could not be decoded.
     pub(super) fn ended(&self, made: Option<(usize, usize)>) {
         let stats = &mut self.counted().stats;
         match made {
@@ -89,7 +89,7 @@ impl Facts {
     }
 
     pub(super) fn batch_opened(&self) {
-        // The gate first: an observer that sees the batch opened may already see it finished.
+        // The gauge first: an observer that sees the batch opened may already see it finished.
         self.counted().decoding.entered(monotonic_now());
         self.inside.fetch_add(1, Ordering::Release);
         self.beat();
@@ -107,12 +107,12 @@ impl Facts {
         self.inside.fetch_sub(1, Ordering::Release);
     }
 
-    /// Batches inside: being decoded, or waiting for the consumer.
+    /// Batches being decoded or waiting for the consumer.
     pub(super) fn inside(&self) -> u64 {
         self.inside.load(Ordering::Acquire)
     }
 
-    /// Moves whenever a thread of the stage does something.
+    /// A counter that advances whenever a thread of the stage makes progress.
     pub(crate) fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
-//! Common to all formats: header limits, pixels, and the error of an object that cannot be decoded.
+//! Shared by all formats: header limits, pixel kinds, and the error for an object that cannot be decoded.
 
 use fuelrail_base::limits::PICTURE_PIXELS_MAX;
 use fuelrail_base::{Error, Kind, Result};
 
-/// What a decoder makes of a pixel.
+/// The pixel layout that a decoder produces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pixels {
     Grey,
@@ -26,12 +26,12 @@ pub(super) struct Picture<D> {
     pub decoder: D,
 }
 
-/// An object that is not the picture that was asked for.
+/// The error for an object that is not a decodable picture.
 pub(super) fn undecodable(cause: &str) -> Error {
     Error::new(Kind::Undecodable, cause).with_hint("repair or remove the object, or skip it with bad_samples = skip")
 }
 
-/// Refuses a header beyond the limits.
+/// Rejects a header whose size is beyond the limits.
 pub(super) fn check_size(width: u32, height: u32) -> Result<()> {
     if u64::from(width) * u64::from(height) <= PICTURE_PIXELS_MAX {
         return Ok(());

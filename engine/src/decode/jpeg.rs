@@ -1,7 +1,7 @@
-//! JPEG, by `zune-jpeg`: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. Orientation in EXIF is not applied.
+//! JPEG through `zune-jpeg`: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. EXIF orientation is not applied.
 //!
-//! The decoder would rather show half a picture than none. A trainer must know instead: a file without its end is refused
-//! before it is decoded, what is wrong inside the pixels is an error, and so is a file that has fewer pixels than its header
+//! The decoder prefers half a picture to an error; training needs the error. A file without an end marker is rejected
+//! before it is decoded, and damage inside the pixel data is an error, as is a file with fewer pixels than its header
 //! says (see `until_the_end`).
 
 use super::format::{Picture, Pixels, check_size, undecodable};
@@ -12,14 +12,14 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// What comes first in every file.
+/// The first bytes of every file.
 pub(super) const SIGNATURE: [u8; 3] = [0xFF, 0xD8, 0xFF];
 const END: [u8; 2] = [0xFF, 0xD9];
 const SIDE_MAX: usize = u16::MAX as usize;
 
 pub(super) type Jpeg<'a> = Picture<JpegDecoder<ZCursor<&'a [u8]>>>;
 
-/// Reads as far as the pixels. `grey` where colour is not wanted; `scratch` for another form of the file.
+/// Reads the headers, up to the pixels. `grey` drops colour; `scratch` holds a rewritten form of the file.
 pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) -> Result<Jpeg<'a>> {
     let outline = Outline::of(bytes);
     if let Some(kind) = outline.frame.and_then(foreign) {
@@ -32,7 +32,7 @@ pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) ->
         return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
     };
     let bytes = if outline.is_one_stretch() { until_the_end(bytes, end, scratch) } else { bytes };
-    // Oddities between the headers are common and harmless.
+    // Irregularities between the headers are common and harmless.
     let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
     decoder.decode_headers().map_err(|e| failed(&e))?;
@@ -46,24 +46,24 @@ pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) ->
         other => return Err(undecodable(&format!("unsupported JPEG colour space: {other:?}"))),
     };
     let out = if pixels == Pixels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
-    // Inside the pixels nothing is forgiven: what is lost would be filled with grey.
+    // Inside the pixel data every error counts: the decoder would fill what is missing with grey.
     decoder.set_options(lenient.set_strict_mode(true).jpeg_set_out_colorspace(out));
     Ok(Picture { width, height, pixels, decoder })
 }
 
-/// Decodes into exactly as many bytes as size and pixels say.
+/// Decodes into `out`, whose length must be what size and pixel kind give.
 pub(super) fn decode(picture: &mut Jpeg<'_>, out: &mut [u8]) -> Result<()> {
     picture.decoder.decode_into(out).map_err(|e| failed(&e))
 }
 
-/// What is known without decoding: the headers are walked by their lengths.
+/// What a walk over the headers finds, without decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Outline {
-    /// The marker of the frame: how the picture is encoded.
+    /// The frame's marker: how the picture is encoded.
     frame: Option<u8>,
     /// Where the first scan begins.
     pixels_at: Option<usize>,
-    /// All components come in that scan, and nothing interrupts it.
+    /// The first scan holds all components, without interruption.
     whole_scan: bool,
     restarts: bool,
     /// A later component is sampled more finely than the first: no encoder does that, and the decoder panics.
@@ -81,10 +81,10 @@ impl Outline {
                     outline.whole_scan = components.is_some() && bytes.get(at + 4).copied() == components;
                     break;
                 }
-                // Fill bytes, and oddities between the headers.
+                // Fill bytes, and irregularities between the headers.
                 (0xFF, 0x00 | 0xFF) | (..=0xFE, _) => at += 1,
                 _ => {
-                    // Huffman tables, an extension and arithmetic conditioning have numbers among those of the frames.
+                    // Huffman tables, the JPG extension and arithmetic conditioning have numbers among those of the frames.
                     if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
                         outline.frame = Some(marker);
                         components = bytes.get(at + 9).copied();
@@ -101,32 +101,32 @@ impl Outline {
         outline
     }
 
-    /// Where the first end marker behind the start of the pixels is. It cannot be among them; a thumbnail in the headers has
-    /// one of its own.
+    /// Returns the position of the first end marker after the start of the pixels. Pixel data cannot contain one; a
+    /// thumbnail in the headers has its own.
     fn end(&self, bytes: &[u8]) -> Option<usize> {
         let from = self.pixels_at?;
         memchr::memmem::find(&bytes[from..], &END).map(|at| from + at)
     }
 
-    /// All pixels lie in one stretch between the headers and the end.
+    /// Whether all pixels lie in one stretch between the headers and the end marker.
     fn is_one_stretch(&self) -> bool {
         matches!(self.frame, Some(0xC0 | 0xC1)) && self.whole_scan && !self.restarts
     }
 }
 
-/// The file up to its end marker, and ones behind that. Where the decoder meets the marker before its last pixel it goes on
-/// with zeroes, which are pixels of some kind; ones are no code of any picture, so that it must notice. A sound file is read
-/// a few bytes past its last pixel at most, and is filled up with ones itself.
+/// Returns the file up to its end marker, followed by one bits. A decoder that meets the marker before the last pixel goes on
+/// with zeroes, which decode as valid pixels; a run of ones is no valid code, so it fails. Of a sound file it reads at most a
+/// few bytes past the last pixel, and encoders pad the last byte with ones too.
 fn until_the_end<'a>(bytes: &[u8], end: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     scratch.extend_from_slice(&bytes[..end]);
-    // A byte of ones is written with a zero behind it, so that it is no marker.
+    // A 0xFF byte is followed by a zero, so that it is not read as a marker.
     scratch.extend_from_slice([[0xFF, 0]; 32].as_flattened());
     scratch.extend_from_slice(&END);
     scratch
 }
 
-/// Frames that the decoder does not know.
+/// Names a frame type that the decoder does not support.
 fn foreign(frame: u8) -> Option<&'static str> {
     match frame {
         0xC0..=0xC2 => None,

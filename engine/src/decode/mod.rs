@@ -1,8 +1,8 @@
-//! Decoding as a transform behind the shards: batches of PNG and JPEG objects become dense batches of pixels, on threads of
-//! their own, straight into the slot that is delivered.
+//! Decoding as a stage after the shards: turns batches of PNG and JPEG objects into dense batches of pixels, on its own
+//! threads, directly in the slot that is delivered.
 //!
-//! What is asked for (`Decode`), how one picture becomes one sample (`picture`, `cut`, `png`, `jpeg`), and the stage that
-//! does it (`stage`, `pool`). Never fetches, never orders: batches come and go in the order of their numbers.
+//! The settings are `Decode`; one picture becomes one sample in `picture`, `cut`, `png` and `jpeg`; the stage is `stage`
+//! and `pool`. It never fetches and never reorders: batches enter and leave in the order of their numbers.
 
 mod cut;
 mod facts;
@@ -28,29 +28,29 @@ use fuelrail_base::limits::SAMPLE_SIDE_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-/// What the pixels of every sample shall look like.
+/// The pixel format and size of every sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decode {
     /// Rows.
     pub height: u32,
-    /// Pixels in a row.
+    /// Pixels per row.
     pub width: u32,
-    /// Bytes of a pixel: 1 is grey, 3 is red, green and blue.
+    /// Bytes per pixel: 1 for grey, 3 for RGB.
     pub channels: u32,
-    /// How a picture of another size comes to this one.
+    /// How pictures of another size are fitted to this one.
     pub fit: Fit,
-    /// Mirror every other sample left to right, drawn by seed, epoch and sample.
+    /// Mirrors half of the samples left to right, drawn by seed, epoch and sample.
     pub flip: bool,
 }
 
 impl Decode {
-    /// Pictures of exactly this size, not mirrored.
+    /// Pictures of exactly this size, never mirrored.
     #[must_use]
     pub fn exact(height: u32, width: u32, channels: u32) -> Decode {
         Decode { height, width, channels, fit: Fit::Exact, flip: false }
     }
 
-    /// Without how pictures come to it.
+    /// The size and channels, without fit and flip.
     pub(crate) fn shape(&self) -> PixelShape {
         let Decode { height, width, channels, .. } = *self;
         PixelShape { height, width, channels }
@@ -63,19 +63,19 @@ impl Decode {
     }
 }
 
-/// Rows, pixels in a row, and bytes of a pixel; written `HEIGHTxWIDTHxCHANNELS`.
+/// Rows, pixels per row and bytes per pixel; written `HEIGHTxWIDTHxCHANNELS`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PixelShape {
     /// Rows.
     pub height: u32,
-    /// Pixels in a row.
+    /// Pixels per row.
     pub width: u32,
-    /// Bytes of a pixel: 1 is grey, 3 is red, green and blue.
+    /// Bytes per pixel: 1 for grey, 3 for RGB.
     pub channels: u32,
 }
 
 impl PixelShape {
-    /// Whether there are such pictures.
+    /// Checks the sides and channels against the limits.
     pub(crate) fn validate(&self) -> Result<()> {
         let sides = 1..=SAMPLE_SIDE_MAX;
         let cause = if !sides.contains(&self.height) || !sides.contains(&self.width) {
@@ -111,15 +111,15 @@ impl FromStr for PixelShape {
     }
 }
 
-/// How a picture comes to the size that is asked for.
+/// How a picture is fitted to the requested size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fit {
     /// A picture of another size is a bad sample.
     #[default]
     Exact,
-    /// The shorter side is resized to cover, and the centre is cut out.
+    /// The picture is resized so that its shorter side covers, and the centre is cut out.
     CenterCrop,
-    /// A part of 8 to 100 % of the area with sides of 3:4 to 4:3 is resized, drawn by seed, epoch and sample.
+    /// A part of 8 to 100 % of the area, with an aspect ratio from 3:4 to 4:3, is drawn by seed, epoch and sample and resized.
     RandomCrop,
 }
 
@@ -131,16 +131,16 @@ fuelrail_base::named!(
     RandomCrop = "random-crop",
 );
 
-/// What a decoded batch is: so many samples, each rows of pixels of channels, a byte each, one behind the other.
+/// The shape of a decoded batch: samples × rows × pixels × channels of one byte each, contiguous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// Samples in the batch.
     pub samples: usize,
-    /// Rows of each.
+    /// Rows per sample.
     pub height: usize,
-    /// Pixels in a row.
+    /// Pixels per row.
     pub width: usize,
-    /// Bytes of a pixel.
+    /// Bytes per pixel.
     pub channels: usize,
 }
 

@@ -1,7 +1,7 @@
-//! One object's bytes become one sample's pixels: the format is known by its first bytes, the pixels are brought to the
-//! channels and the size that are wanted. Straight into their place where nothing is left to do to them.
+//! Turns one object's bytes into one sample's pixels: detects the format by its first bytes, then converts to the
+//! requested channels and size. Decodes directly into the sample's place where no conversion is needed.
 //!
-//! Owns the scratch memory of one thread. Never uses a header's sizes before they are checked against the limits.
+//! Owns one thread's scratch memory. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, Occasion, cut};
 use super::format::{Picture, Pixels, undecodable};
@@ -11,20 +11,20 @@ use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer
 use fuelrail_base::limits::PICTURE_BYTES_KEPT;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 
-/// The sample that one object's bytes become, for the fuzzer.
+/// Decodes one object's bytes into a sample, for the fuzzer.
 pub(crate) fn decoded(wanted: Decode, bytes: &[u8]) -> Result<Vec<u8>> {
     let mut out = vec![0; wanted.sample_bytes() as usize];
     Easel::new(wanted).paint(bytes, Occasion { seed: 0, epoch: 0, id: SampleId(0) }, &mut out)?;
     Ok(out)
 }
 
-/// One thread's tools.
+/// One thread's decoder and scratch memory.
 pub(super) struct Easel {
     wanted: Decode,
-    /// A whole picture as its decoder makes it, and with the channels that are wanted.
+    /// The whole picture as decoded, and after conversion to the requested channels.
     decoded: Vec<u8>,
     converted: Vec<u8>,
-    /// For what a file's decoder needs of it in another form.
+    /// A rewritten form of the file, for decoders that need one.
     file: Vec<u8>,
     resizer: Resizer,
 }
@@ -34,7 +34,7 @@ impl Easel {
         Easel { wanted, decoded: Vec::new(), converted: Vec::new(), file: Vec::new(), resizer: Resizer::new() }
     }
 
-    /// Makes the sample from the object's bytes. `out` is its place, exactly as long as a sample.
+    /// Decodes the object's bytes into `out`, which must be exactly as long as a sample.
     ///
     /// # Errors
     /// `Undecodable`, without the object's name.
@@ -96,7 +96,7 @@ impl Easel {
         Ok(())
     }
 
-    /// One large picture must not hold its memory for ever.
+    /// Frees scratch memory that one large picture left oversized.
     fn tidy_up(&mut self) {
         for scratch in [&mut self.decoded, &mut self.converted, &mut self.file] {
             if scratch.capacity() > PICTURE_BYTES_KEPT {
@@ -109,7 +109,7 @@ impl Easel {
     }
 }
 
-/// The first `bytes` of scratch memory that grows when it must. What is in it is whatever was there.
+/// Returns the first `bytes` of scratch memory, growing it if needed. The contents are arbitrary.
 fn sized(scratch: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     if scratch.len() < bytes {
         scratch.resize(bytes, 0);
@@ -117,8 +117,7 @@ fn sized(scratch: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut scratch[..bytes]
 }
 
-/// Cuts the part out and brings it to the wanted size, with a filter as wide as the reduction needs (bilinear,
-/// antialiased). Straight into `out`.
+/// Cuts the part out and resizes it into `out`, with a filter as wide as the reduction needs (bilinear, antialiased).
 fn resize(
     resizer: &mut Resizer,
     wanted: &Decode,
@@ -135,7 +134,7 @@ fn resize(
     resizer.resize(&part, &mut target, &options).map_err(|e| odd(&e))
 }
 
-/// From a decoder's pixels to grey or RGB. Alpha is dropped.
+/// Converts a decoder's pixels to grey or RGB. Alpha is dropped.
 fn convert(pixels: Pixels, from: &[u8], channels: usize, to: &mut [u8]) {
     let pairs = from.chunks_exact(pixels.bytes()).zip(to.chunks_exact_mut(channels));
     match (pixels, channels) {
@@ -145,7 +144,7 @@ fn convert(pixels: Pixels, from: &[u8], channels: usize, to: &mut [u8]) {
     }
 }
 
-/// ITU-R BT.601, in the integers that Pillow uses.
+/// Luma by ITU-R BT.601, in the integers that Pillow uses.
 fn luma(red: u8, green: u8, blue: u8) -> u8 {
     ((u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16) as u8
 }

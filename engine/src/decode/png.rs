@@ -1,27 +1,27 @@
-//! PNG, by the `png` crate: every colour type, depth and interlacing; 16 bits keep their upper eight, an animation its
-//! first picture. Alpha is dropped, the colours stay as they are stored.
+//! PNG through the `png` crate: every colour type, depth and interlacing. 16-bit samples keep the upper eight bits, an
+//! animation its first picture. Alpha is dropped; no colour conversion.
 
 use super::format::{Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
 use png::{Decoder, DecodingError, Limits, Reader, Transformations};
 use std::io::Cursor;
 
-/// What comes first in every file.
+/// The first bytes of every file.
 pub(super) const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n'];
 
-/// What chunks beside the pixels may take.
+/// Memory limit for chunks other than the pixels, bytes.
 const BYTES_MAX: usize = 16 << 20;
 
 pub(super) type Png<'a> = Picture<Reader<Cursor<&'a [u8]>>>;
 
-/// Reads as far as the pixels.
+/// Reads the headers, up to the pixels.
 pub(super) fn open(bytes: &[u8]) -> Result<Png<'_>> {
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: BYTES_MAX });
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let (width, height) = decoder.read_header_info().map_err(|e| failed(&e))?.size();
-    // Before anything is made for the pixels that the header claims.
+    // Before memory is allocated for the pixels that the header claims.
     check_size(width, height)?;
     let reader = decoder.read_info().map_err(|e| failed(&e))?;
     let pixels = match reader.output_color_type().0.samples() {
@@ -33,7 +33,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Png<'_>> {
     Ok(Picture { width, height, pixels, decoder: reader })
 }
 
-/// Decodes into exactly as many bytes as size and pixels say.
+/// Decodes into `out`, whose length must be what size and pixel kind give.
 pub(super) fn decode(picture: &mut Png<'_>, out: &mut [u8]) -> Result<()> {
     picture.decoder.next_frame(out).map(drop).map_err(|e| failed(&e))
 }

@@ -1,7 +1,7 @@
-//! The threads that decode: samples of all open batches from one bounded queue, the oldest batch's first.
+//! The decoding threads: they take samples of all open batches from one bounded queue, the oldest batch first.
 //!
-//! A job owns its sample's place in the slot and a share of its batch; the job that returns the last share finishes the batch.
-//! A panic inside a decoder is that sample's error only.
+//! A job owns its sample's place in the slot and a reference to its batch; the job that drops the last reference finishes
+//! the batch. A panic inside a decoder is an error of that sample only.
 
 use super::cut::Occasion;
 use super::facts::Facts;
@@ -21,20 +21,20 @@ use std::time::Duration;
 /// A batch being decoded.
 pub(super) struct Work {
     pub raw: Assembled,
-    /// Where its samples go.
+    /// The slot that its samples are decoded into.
     pub filling: Filling,
-    /// What could not be decoded, by number in the list.
+    /// Samples that could not be decoded, by index in the batch.
     pub bad: Mutex<Vec<(usize, Error)>>,
 }
 
-/// One sample of it.
+/// One sample of a batch.
 pub(super) struct Job {
     pub work: Arc<Work>,
     pub index: usize,
     pub window: Window,
 }
 
-/// What all threads of the stage share.
+/// State shared by all threads of the stage.
 pub(super) struct Shared {
     pub wanted: Decode,
     pub seed: u64,
@@ -45,23 +45,23 @@ pub(super) struct Shared {
     /// Wakes the stage's feeder and the consumer.
     pub feeder: Waker,
     pub consumer: OnceLock<Waker>,
-    /// The consumer is blocked.
+    /// Whether the consumer is blocked.
     pub waits: AtomicBool,
     pub stop: AtomicBool,
     pub facts: Arc<Facts>,
-    /// Under `Quarantine`, what could not be decoded: it is not tried again.
+    /// Under `Quarantine`, the samples that could not be decoded, which are not tried again.
     pub quarantine: Mutex<HashMap<SampleId, Error>>,
-    /// Where idle threads sleep.
+    /// Where idle threads wait.
     pub rest: (Mutex<()>, Condvar),
 }
 
-/// Samples after which a busy thread tells what it has cost.
+/// Samples after which a busy thread reports its CPU time.
 const METERED_AFTER: u32 = 32;
-/// Longest sleep of an idle thread before it looks again.
+/// Longest sleep of an idle thread before it checks the queue again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 impl Shared {
-    /// Queues a batch's samples. There is a place for every sample of every batch let in.
+    /// Queues a batch's samples. The queue has room for every sample of every open batch.
     pub(super) fn push(&self, jobs: impl Iterator<Item = Job>) {
         for job in jobs {
             let queued = self.jobs.push(job);
@@ -83,7 +83,7 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// A finished batch, good or failed, to the consumer.
+    /// Passes a finished batch, good or failed, to the consumer.
     pub(super) fn hand_over(&self, finished: Finished) {
         self.facts.batch_finished();
         let queued = self.finished.push(finished);
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// The next job; sleeps while there is none. `None` when the stage ends.
+    /// Returns the next job; sleeps while there is none. `None` when the stage stops.
     fn next(&self, mut idle: impl FnMut()) -> Option<Job> {
         loop {
             if self.is_stopped() {
@@ -117,7 +117,7 @@ impl Shared {
         self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Decodes one sample into its place; notes it as bad where that cannot be.
+    /// Decodes one sample into its place, or records it as bad.
     fn decode(&self, easel: &mut Easel, job: &mut Job) {
         let Job { work, index, window } = job;
         let placed = work.raw.samples[*index];
@@ -130,7 +130,7 @@ impl Shared {
                 let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
                 let painted = catch_unwind(AssertUnwindSafe(|| easel.paint(bytes, occasion, window.unfilled_mut())));
                 let painted = painted.unwrap_or_else(|_| {
-                    // What it held may be half done.
+                    // The panic may have left it half updated.
                     *easel = Easel::new(self.wanted);
                     Err(format::undecodable("the decoder panicked on it"))
                 });
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// What a batch comes to when all its samples have been tried. The memory of its raw bytes goes home here.
+    /// Completes a batch after all its samples have been tried, and releases the memory of its raw bytes.
     pub(super) fn finish(&self, work: Work) {
         let Work { raw, filling, bad } = work;
         let Assembled { spec, slot: _, mut samples, mut left_out } = raw;
@@ -186,7 +186,7 @@ impl Shared {
     }
 }
 
-/// The life of one thread.
+/// Runs one decoding thread.
 pub(super) fn serve(shared: &Shared) {
     let mut easel = Easel::new(shared.wanted);
     let (mut told, mut since) = (cpu(), 0);

@@ -1,5 +1,5 @@
-//! The decode stage as the loader holds it: its threads, the one that lets batches in, and the consumer's end that takes decoded batches
-//! in order.
+//! The loader's side of the decode stage: its threads, the feeder that admits batches, and the consumer's end, which
+//! takes decoded batches in order.
 
 use super::Decode;
 use super::facts::Facts;
@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-/// Decoded batches, in order.
+/// The decode stage: yields decoded batches in order.
 pub(crate) struct DecodeStage {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Finished before their turn.
+    /// Batches that finished before earlier ones.
     early: ReorderWindow<Finished>,
     next: u64,
     end: u64,
 }
 
 impl DecodeStage {
-    /// Starts the threads between `outlet`, of a run of `end` batches, and the consumer. `region` holds the pixels.
+    /// Starts the threads that decode the `end` batches from `outlet`. `region` holds the pixels.
     pub(crate) fn start(
         config: &Config,
         (decode, region): (Decode, Region),
@@ -58,7 +58,7 @@ impl DecodeStage {
         let batch_bytes = decode.sample_bytes() as usize * batch_size as usize;
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
         let early = ReorderWindow::with_capacity(depth);
-        // From here on a failure stops and joins what stands.
+        // From here on a failure stops and joins the threads already started.
         let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end };
         for n in 0..threads {
             let shared = Arc::clone(&stage.shared);
@@ -91,7 +91,7 @@ impl DecodeStage {
         Some(finished)
     }
 
-    /// Only the consumer can make room for the next batch.
+    /// Whether only the consumer can make room for the next batch.
     pub(crate) fn is_starved(&self) -> bool {
         self.shared.facts.starved.load(Ordering::Acquire)
     }
@@ -103,13 +103,13 @@ impl DecodeStage {
         }
     }
 
-    /// The waker to call when a batch is decoded. Set once.
+    /// Sets the waker to call when a batch is decoded. May be set once.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let set = self.shared.consumer.set(waker.clone());
         debug_assert!(set.is_ok(), "a stage has one consumer for life");
     }
 
-    /// In a forked child the threads do not exist: nothing of theirs may be waited for or touched.
+    /// Drops the stage in a forked child, where its threads do not exist: nothing of theirs may be joined or touched.
     pub(crate) fn forget(&mut self) {
         self.threads.drain(..).for_each(core::mem::forget);
         core::mem::forget(Arc::clone(&self.shared));
@@ -123,13 +123,13 @@ impl Drop for DecodeStage {
         }
         self.shared.end();
         for thread in self.threads.drain(..) {
-            // Its panics are the run's failure, not its own.
+            // A panic there has already failed the run.
             let _ = thread.join();
         }
     }
 }
 
-/// A thread whose panic ends the run: what it held will never come.
+/// Spawns a thread whose panic fails the run, since the batches it held would never arrive.
 fn spawn_guarded(run: &Arc<Consumer>, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let run = Arc::clone(run);
     let guarded = canary::inherited(move || {
@@ -141,15 +141,15 @@ fn spawn_guarded(run: &Arc<Consumer>, name: &str, work: impl FnOnce() + Send + '
     spawn(name, guarded)
 }
 
-/// The thread that lets batches in: it takes them from the shards in order, gives each a slot for its pixels, and queues their samples.
-/// Owns the outlet of the shards and the region of the decoded batches. Never decodes.
+/// The feeder thread: takes batches from the shards in order, gives each a slot for its pixels, and queues their samples.
+/// Owns the shards' outlet and the region of the decoded batches. Never decodes.
 struct Feed {
     shared: Arc<Shared>,
     outlet: Outlet,
     region: Region,
-    /// Bytes of a full decoded batch. Every slot has as many, so that no gap between two is too short for a third.
+    /// Bytes of a full decoded batch. All slots have this size, so that the region does not fragment.
     batch_bytes: usize,
-    /// Batches let in and not taken by the consumer, at most.
+    /// Most batches admitted and not yet taken by the consumer.
     depth: u64,
     /// Memory for the next batch.
     slot: Option<Slot>,
@@ -167,7 +167,7 @@ impl Feed {
         }
     }
 
-    /// Lets in what there is, up to the depth and the memory. True when something was let in.
+    /// Admits available batches, up to the depth and the memory. Returns whether any was admitted.
     fn turn(&mut self) -> bool {
         let (shared, mut moved) = (Arc::clone(&self.shared), false);
         let mut room = true;
@@ -194,7 +194,7 @@ impl Feed {
         let empty = shared.facts.inside() == 0;
         let more = !self.outlet.is_finished();
         shared.facts.starved.store(!room && empty && more, Ordering::Release);
-        // Only a consumer that waits for the bucket opens the look-ahead; one that waits for decoders would not be helped.
+        // Only a consumer that waits for the bucket extends the look-ahead; one that waits for decoders would not gain.
         self.outlet.set_waiting(room && empty && more && shared.waits.load(Ordering::Acquire));
         moved
     }
@@ -215,7 +215,7 @@ impl Feed {
             Job { work, index, window }
         });
         self.shared.push(jobs);
-        // The threads may have been faster than this one.
+        // The threads may have finished all samples already.
         if let Some(work) = Arc::into_inner(work) {
             self.shared.finish(work);
         }
