@@ -1,4 +1,4 @@
-//! DELI's cache: so many items, first in, first out, one per node; shared between a trainer and its prefetch service.
+//! DELI's cache: a fixed number of items per node, first in, first out; shared between a trainer and its prefetch service.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +26,12 @@ impl ItemCache {
         ItemCache { items_max, inner: Mutex::default() }
     }
 
-    /// The sample's bytes, if it is there.
+    /// Returns the sample's bytes, if it is cached.
     pub(super) fn get(&self, id: SampleId) -> Option<Arc<[u8]>> {
         self.lock().items.get(&id).cloned()
     }
 
-    /// Puts samples in, in order; the oldest leave. Those already held stay where they are in line.
+    /// Inserts samples in order and evicts the oldest. Samples already cached keep their place in the queue.
     pub(super) fn put(&self, samples: impl IntoIterator<Item = (SampleId, Arc<[u8]>)>) {
         let mut inner = self.lock();
         for (id, bytes) in samples {
@@ -50,7 +50,7 @@ impl ItemCache {
         }
     }
 
-    /// Most payload bytes it ever held.
+    /// The most payload bytes it ever held.
     pub(super) fn held_bytes_max(&self) -> u64 {
         self.lock().held_bytes_max
     }
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(none.get(SampleId(1)), None);
     }
 
-    /// Miss rate in epoch 2 of an epoch reshuffled over three nodes, without bucket or clock.
+    /// Returns the miss rate in epoch 2, with every epoch reshuffled over three nodes; uses neither bucket nor clock.
     fn second_epoch_misses(samples_per_rank: u64, share: Option<f64>, seed: u64) -> f64 {
         let samples = samples_per_rank * 3;
         let order = Order::new(samples, seed, true);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn published_miss_rates_come_out_of_the_shipping_order() {
-        // From the released data. At the published size the mean of three nodes scatters by 0.002 from seed to seed.
+        // From the released data. At the published size the mean of three nodes varies by 0.002 from seed to seed.
         let published = [(Some(0.25), 0.989), (Some(0.50), 0.953), (Some(0.75), 0.888), (None, 0.667)];
         for (share, rate) in published {
             for seed in 0..4 {

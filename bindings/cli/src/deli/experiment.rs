@@ -1,8 +1,8 @@
-//! The experiment: every row on the same bucket, one after the other, except those that only wait.
+//! The experiment: every row on the same bucket, one after the other, except for rows that mostly wait.
 //!
-//! Owns the bucket and the order of the rows. The rows that read one `GET` at a time use a per cent or two of a core and
-//! almost all of the wall time; they run side by side, each with its own trainers, connections and caches. Their CPU is that
-//! of their own threads (they have no others); only their peak memory cannot be separated, and is marked so.
+//! Owns the bucket and the order of the rows. Rows that read one `GET` at a time use 1 or 2 % of a core and almost all of
+//! the wall time; they run concurrently, each with its own trainers, connections and caches. Their CPU time is that of
+//! their own threads (they have no others); only their peak memory cannot be separated, and the report says so.
 
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ use crate::failure::of_bucket;
 
 /// The bucket's name.
 const BUCKET: &str = "bucket";
-/// Rows that run together: first those that wait for one `GET` after the other, among them what all are compared with.
+/// Rows that run together: first those that wait for one `GET` after the other, including the one that all are compared with.
 const TOGETHER: [&[RowName]; 7] = [
     &[RowName::Bucket, RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited],
     &[RowName::LocalDisk],
@@ -40,26 +40,26 @@ const TOGETHER: [&[RowName]; 7] = [
     &[RowName::Fuelrail],
 ];
 
-/// Someone who watches the experiment. Called from many threads.
+/// Observes the progress of the experiment. Called from many threads.
 pub trait Watch: Sync {
-    /// These rows begin; each takes so many batches, all ranks together.
+    /// These rows start; each takes `batches` batches, over all ranks.
     fn begin(&self, rows: &[RowName], batches: u64);
-    /// A rank of this row got a batch and computed on it.
+    /// A rank of this row received a batch and computed on it.
     fn batch(&self, row: RowName);
     /// A row is done.
     fn end(&self, row: &Row);
 }
 
-/// What the experiment found. A delivered byte that is not the generator's ends it with an error.
+/// The experiment's result. A delivered byte that differs from the generator's is an error instead.
 #[derive(Debug)]
 pub struct Findings {
-    /// How large it was.
+    /// The size of the experiment.
     pub scale: Scale,
     /// Objects in the bucket.
     pub objects: u64,
-    /// Their bytes.
+    /// Their total bytes.
     pub object_bytes: u64,
-    /// Payload memory each rank of DELI and of Fuelrail had.
+    /// Payload memory of each rank of DELI and of Fuelrail, bytes.
     pub cache_bytes_per_rank: u64,
     /// The rows, in the order of [`RowName::ALL`].
     pub rows: Vec<Row>,
@@ -70,8 +70,8 @@ pub struct Findings {
 /// Runs the experiment.
 ///
 /// # Errors
-/// `Usage` for a scale that makes no sense, `Environment` when the bucket, a thread or io_uring is refused, `File` for the
-/// scratch folder, `Mismatch` for a delivered byte that is not the generator's.
+/// `Usage` for an invalid scale, `Environment` when the bucket, a thread or io_uring cannot be started, `File` for the
+/// scratch folder, `Mismatch` for a delivered byte that differs from the generator's.
 pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
     scale.validate()?;
     let bench = Bench::new(scale, watch)?;
@@ -95,7 +95,7 @@ pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
     })
 }
 
-/// What all rows share.
+/// State shared by all rows.
 struct Bench<'a> {
     scale: &'a Scale,
     watch: &'a dyn Watch,
@@ -103,7 +103,7 @@ struct Bench<'a> {
     bucket: Bucket,
     paths: Vec<PathBuf>,
     notices: Mutex<Vec<String>>,
-    /// Holds the local files while the experiment lasts.
+    /// Keeps the local files until the experiment ends.
     _folder: TempDir,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Bench<'a> {
     fn open(&self, name: RowName, rank: u32) -> Result<Box<dyn Feed + '_>> {
         let (scale, cache_samples) = (self.scale, self.scale.cache_samples);
         let share = |percent| (Some(scale.samples_per_rank * percent / 100), None);
-        // Items of a cache, and what is prefetched into it at which threshold.
+        // The cache's items, and the fetch size and threshold of its prefetch.
         let (items_max, watermarks) = match name {
             RowName::LocalDisk => return Ok(Box::new(LocalDisk { paths: &self.paths, batch: Vec::new() })),
             RowName::Fuelrail => {
@@ -169,7 +169,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Rows at the same time, or one with the machine for itself.
+    /// Runs several rows concurrently, or one alone.
     fn rows(&self, names: &[RowName]) -> Result<Vec<Row>> {
         self.watch.begin(names, self.scale.steps() * self.scale.epochs * u64::from(self.scale.ranks));
         let rss_before_bytes = restart_peak_rss();
@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
         Ok(rows)
     }
 
-    /// All ranks of a row through all epochs, which they begin and end together.
+    /// Runs all ranks of a row through all epochs, which they start and end together.
     fn row(&self, name: RowName, alone: bool) -> Result<Row> {
         let mut feeds: Vec<Option<Box<dyn Feed + '_>>> = (0..self.scale.ranks).map(|_| None).collect();
         let mut epochs = Vec::new();
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
         Ok(Row { held_bytes_max, connections, ..Row::of(name, &epochs) })
     }
 
-    /// One epoch, each rank on a thread of its own.
+    /// Runs one epoch, with one thread per rank.
     fn epoch<'f>(
         &'f self,
         name: RowName,
@@ -230,7 +230,7 @@ impl<'a> Bench<'a> {
                 (0..).zip(feeds).map(|(rank, feed)| scope.spawn(move || trainer(rank, feed))).collect();
             threads.into_iter().map(joined).collect()
         });
-        // Ranks that were let go say only that; the one that failed says why.
+        // Ranks stopped because another failed return `Cancelled`: prefer the error of the one that failed.
         let told = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         match told.min_by_key(|error| error.kind() == Kind::Cancelled) {
             Some(error) => Err(error.clone()),

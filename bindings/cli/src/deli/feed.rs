@@ -1,7 +1,7 @@
-//! Where a trainer's batches come from: the trait of every row, and those that a trainer reads itself, sample by sample: from the
-//! local disk, and from the bucket without anything between, behind a demand cache, or with DELI's prefetch beside it.
+//! Sources of a trainer's batches: the trait for every row, and the sources that read sample by sample: from local disk,
+//! and from the bucket directly, behind a demand cache, or with DELI's prefetch.
 //!
-//! Owns no time: the trainer measures. A feed never decides which samples a batch holds.
+//! Measures no time: the trainer does. A feed never decides which samples a batch holds.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use super::cache::ItemCache;
 use super::http::Client;
 use super::prefetch::Sampler;
 
-/// What a feed counted since it was opened.
+/// Counters of a feed since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counts {
-    /// Samples that were not at hand when the trainer asked.
+    /// Samples that were not ready when the trainer asked for them.
     pub(super) misses: u64,
     /// Objects read from the bucket.
     pub(super) gets: u64,
@@ -24,28 +24,28 @@ pub(super) struct Counts {
     pub(super) list_pages: u64,
 }
 
-/// A source of batches. Opening it belongs to the first data wait.
+/// A source of batches. The time to open it is part of the first data wait.
 pub(super) trait Feed: Send {
-    /// Gets ready for an epoch of these samples.
+    /// Prepares for an epoch of these samples.
     fn begin_epoch(&mut self, _samples: Vec<SampleId>) {}
 
-    /// Blocks until the batch of these samples is there: each with its bytes, in order. The one before is given up.
+    /// Blocks until the batch of these samples is ready, and returns each with its bytes, in order. Releases the batch before it.
     ///
     /// # Errors
-    /// The error of the sample that could not be had.
+    /// The error of the sample that could not be read.
     fn next(&mut self, due: &[SampleId]) -> Result<Vec<(SampleId, &[u8])>>;
 
-    /// What was counted so far.
+    /// The counters so far.
     fn counts(&self) -> Counts {
         Counts::default()
     }
 
-    /// Most bytes it took for samples and what belongs to them.
+    /// The most memory that its samples and their bookkeeping took, bytes.
     fn held_bytes_max(&self) -> u64 {
         0
     }
 
-    /// Connections that it may have open.
+    /// Connections that it may open.
     fn connections(&self) -> usize {
         0
     }
@@ -70,10 +70,10 @@ impl Feed for LocalDisk<'_> {
     }
 }
 
-/// The bucket, read by the trainer over one connection. A sample that is not in the cache is read while the trainer waits, also
-/// when the service is fetching it at the same moment, as DELI does.
+/// The bucket, read by the trainer over one connection. As in DELI, a sample that is not cached is read while the trainer
+/// waits, even if the service is fetching it at the same time.
 pub(super) struct Remote<'a> {
-    /// Of every sample, as from a data set's index.
+    /// The keys of all samples, as from a data set's index.
     pub(super) keys: &'a [String],
     pub(super) client: Client,
     pub(super) cache: Option<Arc<ItemCache>>,

@@ -1,6 +1,6 @@
-//! A blocking client with one connection at a time, as DELI's trainers read: objects, and ListObjectsV2 pages.
+//! A blocking client with one connection, as DELI's trainers use: reads objects and ListObjectsV2 pages.
 //!
-//! Owns the connection, kept alive between requests. Never retries a failed answer.
+//! Owns the connection, kept alive between requests. Never retries an error response.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fuelrail_base::{Error, Kind, Result};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::Agent;
 
-/// Silence after which a read is given up.
+/// Read timeout.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// One keep-alive connection to one bucket.
@@ -19,7 +19,7 @@ pub(super) struct Client {
     /// `http://HOST:PORT/BUCKET`.
     bucket: String,
     agent: Agent,
-    /// A connection was kept behind an answer.
+    /// Whether a connection was kept after a response.
     keeps: bool,
 }
 
@@ -31,25 +31,25 @@ pub(super) struct Page {
 }
 
 impl Client {
-    /// A client of `bucket` at `addr`. Connects with the first request.
+    /// Creates a client of `bucket` at `addr`. Connects with the first request.
     pub(super) fn new(addr: SocketAddr, bucket: &str) -> Client {
         let config =
             Agent::config_builder().max_idle_connections_per_host(1).proxy(None).timeout_per_read(Some(SILENCE_MAX));
         Client { bucket: format!("http://{addr}/{bucket}"), agent: config.build().new_agent(), keeps: false }
     }
 
-    /// The object's bytes. Keys need no escaping here: generated keys are plain ASCII.
+    /// Returns the object's bytes. Keys need no escaping: generated keys are plain ASCII.
     ///
     /// # Errors
-    /// `Network` when the connection fails; `Protocol` for an answer that is no HTTP; `NotFound` or `Server` by status.
+    /// `Network` when the connection fails; `Protocol` for a response that is not HTTP; `NotFound` or `Server` by status.
     pub(super) fn get(&mut self, key: &str) -> Result<Vec<u8>> {
         self.fetch(&format!("/{key}")).map_err(|e| e.with_object(key))
     }
 
-    /// One page of at most `keys_max` keys after the page that gave `token`.
+    /// Returns one page of at most `keys_max` keys, after the page that returned `token`.
     ///
     /// # Errors
-    /// As [`Client::get`]; `Protocol` when the document is no listing.
+    /// As [`Client::get`]; `Protocol` when the document is not a listing.
     pub(super) fn list_page(&mut self, keys_max: usize, token: Option<&str>) -> Result<Page> {
         let token = token.map_or_else(String::new, |token| {
             format!("&continuation-token={}", utf8_percent_encode(token, NON_ALPHANUMERIC))
@@ -70,20 +70,20 @@ impl Client {
         };
         let ask = || self.agent.get(format!("{}{what}", self.bucket)).call();
         let mut response = match ask() {
-            // The kept connection was closed meanwhile: the request goes over a new one.
+            // The server closed the kept connection: send the request over a new one.
             Err(ureq::Error::Io(_)) if self.keeps => ask(),
             asked => asked,
         }
         .map_err(failed)?;
-        // To its end: the connection is kept only behind a whole body.
+        // Read to the end: the connection is kept only after a complete body.
         let body = response.body_mut().with_config().limit(DOCUMENT_BYTES_MAX as u64).read_to_vec().map_err(failed)?;
         self.keeps = true;
         Ok(body)
     }
 }
 
-/// The listing's keys and its continuation. A substring scan: the document comes from our own bucket, whose generated keys
-/// need no unescaping.
+/// Extracts the listing's keys and continuation token. A substring scan is enough: the document comes from our own
+/// bucket, whose generated keys need no unescaping.
 fn parse_page(document: &[u8]) -> Result<Page> {
     let garbled = |what: &str| Error::new(Kind::Protocol, format!("a listing with {what}"));
     let mut rest = str::from_utf8(document).map_err(|_| garbled("bytes that are no UTF-8"))?;
@@ -99,7 +99,7 @@ fn parse_page(document: &[u8]) -> Result<Page> {
     Ok(Page { keys, next })
 }
 
-/// The text of the first element, and what follows it.
+/// Returns the text of the first such element, and what follows it.
 fn element<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str)> {
     let (_, inside) = text.split_once(open)?;
     inside.split_once(close)

@@ -1,25 +1,25 @@
-//! What a row costs: processor time without the bucket's, and the peak of resident memory.
+//! Resource use of a row: CPU time without the bucket's, and the peak of resident memory.
 //!
-//! Owns nothing; reads `/proc/self`. The bucket runs in this process, so its threads (named `bucket-…`) are counted apart by
-//! the scheduler's own nanoseconds and taken off.
+//! Holds no state; reads `/proc/self`. The bucket runs in this process, so the CPU time of its threads (named `bucket-…`)
+//! is read from the scheduler and subtracted.
 
 use core::time::Duration;
 use std::fs;
 
 use fuelrail::internal::{memory_use, process_cpu};
 
-/// Names of the bucket's threads start with this.
+/// The prefix of the bucket's thread names.
 const BUCKET_THREADS: &str = "bucket-";
-/// Written to `clear_refs`, it makes the peak of resident memory start again from now.
+/// Written to `clear_refs`, it resets the peak of resident memory.
 const RESET_PEAK: &str = "5";
 
-/// Processor time of this process so far, the bucket's threads left out.
+/// CPU time of this process so far, without the bucket's threads.
 pub(super) fn cpu_without_bucket() -> Duration {
     let (user, system) = process_cpu();
     (user + system).saturating_sub(bucket_cpu())
 }
 
-/// Processor time of the bucket's threads so far; zero where `/proc` does not tell.
+/// CPU time of the bucket's threads so far; zero where `/proc` does not report it.
 fn bucket_cpu() -> Duration {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return Duration::ZERO };
     let ours = threads
@@ -30,13 +30,13 @@ fn bucket_cpu() -> Duration {
     Duration::from_nanos(ran.sum())
 }
 
-/// First number of a `schedstat` line: nanoseconds on a processor.
+/// Returns the first number of a `schedstat` line: nanoseconds on a CPU.
 fn ran_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
-/// Lets the peak of resident memory start anew; what is resident now. Where the kernel refuses (it may be read-only in a container), the
-/// peak is that of the whole process: an upper bound, which this figure beside it makes visible.
+/// Resets the peak of resident memory and returns the current value, bytes. Where the kernel refuses (the file may be read-only in a
+/// container), the peak is that of the whole process so far: an upper bound, which this value makes recognisable.
 pub(super) fn restart_peak_rss() -> u64 {
     let _ = fs::write("/proc/self/clear_refs", RESET_PEAK);
     memory_use().rss_bytes

@@ -1,4 +1,4 @@
-//! What a row of the experiment came to: the shape of `rows` in the report.
+//! The result of a row of the experiment: the shape of `rows` in the report.
 //!
 //! Owns names and fields, and the sums, means and quantiles behind them.
 
@@ -17,20 +17,20 @@ pub enum RowName {
     LocalDisk,
     /// The bucket, one `GET` at a time.
     Bucket,
-    /// A demand cache of a quarter of the node's samples.
+    /// A demand cache for a quarter of the node's samples.
     #[serde(rename = "demand_fifo_25")]
     DemandFifo25,
-    /// … of half.
+    /// A demand cache for half of the node's samples.
     #[serde(rename = "demand_fifo_50")]
     DemandFifo50,
-    /// … of three quarters.
+    /// A demand cache for three quarters of the node's samples.
     #[serde(rename = "demand_fifo_75")]
     DemandFifo75,
-    /// A demand cache that never drops anything.
+    /// A demand cache that never evicts.
     DemandUnlimited,
     /// DELI with threshold 0 and fetches as large as the cache.
     DeliFullFetch,
-    /// DELI with threshold and fetches of half the cache: the best setting published.
+    /// DELI with threshold and fetch size of half the cache: the best published setting.
     #[serde(rename = "deli_50_50")]
     Deli5050,
     /// DELI's full fetch with as many connections as Fuelrail has.
@@ -58,7 +58,7 @@ impl RowName {
         RowName::Fuelrail,
     ];
 
-    /// The name in reports, and the one for people.
+    /// The name in reports, and the one for display.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             RowName::LocalDisk => ("local_disk", "Local disk"),
@@ -81,7 +81,7 @@ impl RowName {
         self.names().0
     }
 
-    /// The name for people.
+    /// The name for display.
     #[must_use]
     pub fn title(self) -> &'static str {
         self.names().1
@@ -100,27 +100,27 @@ impl fmt::Display for RowName {
 pub struct Epoch {
     /// Counted from 1, as in the paper.
     pub epoch: u64,
-    /// Time inside `next`, s. In epoch 1 opening the source is in it.
+    /// Time inside `next`, s. In epoch 1 it includes opening the source.
     pub data_wait_s: f64,
-    /// Share of the bucket row's data wait in this epoch that is gone.
+    /// Relative reduction of the bucket row's data wait in this epoch.
     pub wait_reduction: f64,
     /// From the start of the epoch to the end of its last step, s.
     pub epoch_s: f64,
     /// Time in simulated steps, s.
     pub step_s: f64,
-    /// Share of the samples that were not at hand when the trainer asked.
+    /// Share of the samples that were not ready when the trainer asked for them.
     pub miss_rate: f64,
     /// 99th percentile of the batch waits of all ranks, ms.
     pub batch_wait_p99_ms: f64,
-    /// Processor time of all ranks together, without the bucket's, s.
+    /// CPU time of all ranks together, without the bucket's, s.
     pub cpu_s: f64,
     /// Objects read from the bucket.
     pub gets: u64,
     /// Pages of listings read from the bucket.
     pub list_pages: u64,
-    /// Samples delivered, and compared with the generator.
+    /// Samples delivered and compared with the generator.
     pub samples: u64,
-    /// Their bytes.
+    /// Their total bytes.
     pub bytes: u64,
     /// Data wait of every step, ms.
     pub step_wait_ms: Vec<f64>,
@@ -134,34 +134,34 @@ pub struct Row {
     pub name: RowName,
     /// Time inside `next` per epoch, mean over epochs and ranks, s.
     pub data_wait_s: f64,
-    /// Share of the bucket row's data wait that is gone.
+    /// Relative reduction of the bucket row's data wait.
     pub wait_reduction: f64,
     /// Time per epoch, mean over epochs and ranks, s.
     pub epoch_s: f64,
     /// From the start (before the source is opened) to the first batch, mean over ranks, ms.
     pub first_batch_ms: f64,
-    /// Share of the samples not at hand, in the last epoch.
+    /// Share of the samples that were not ready, in the last epoch.
     pub miss_rate: f64,
     /// 99th percentile of the batch waits of all ranks and epochs, ms.
     pub batch_wait_p99_ms: f64,
-    /// Processor time of all ranks and epochs, without the bucket's, s.
+    /// CPU time of all ranks and epochs, without the bucket's, s.
     pub cpu_s: f64,
-    /// Most memory the process had resident while the row ran, bucket and reference bytes included.
+    /// Peak resident memory of the process while the row ran, including the bucket and the reference bytes.
     pub peak_rss_bytes: u64,
-    /// What it had resident before.
+    /// Resident memory before the row started.
     pub rss_before_bytes: u64,
-    /// Memory of the row itself, all ranks: most bytes in its caches; for the engine all that its loaders take.
+    /// Peak memory of the row itself, all ranks: bytes in its caches; for the engine, all memory of its loaders.
     pub held_bytes_max: u64,
-    /// Connections that each rank may have open.
+    /// Connections that each rank may open.
     pub connections: usize,
     /// Rows that ran at the same time and share `peak_rss_bytes`.
     pub side_by_side: Vec<RowName>,
-    /// The epochs apart.
+    /// The single epochs.
     pub epochs: Vec<Epoch>,
 }
 
 impl Epoch {
-    /// An epoch of these ranks, in which all together used `cpu`; not yet compared with the bucket's.
+    /// Summarises an epoch of these ranks, which used `cpu` together; not yet compared with the bucket's row.
     pub(super) fn of(epoch: u64, ranks: &[RankEpoch], cpu: Duration) -> Epoch {
         let mean =
             |of: fn(&RankEpoch) -> Duration| ranks.iter().map(of).sum::<Duration>().as_secs_f64() / ranks.len() as f64;
@@ -169,7 +169,7 @@ impl Epoch {
         let steps = ranks.iter().map(|rank| rank.waits.len()).max().unwrap_or(0);
         let step_wait_ms = |step: usize| {
             let waits = ranks.iter().filter_map(|rank| rank.waits.get(step));
-            // Whole microseconds, so that reports are not full of noise digits.
+            // Whole microseconds, so that reports are free of insignificant digits.
             (waits.sum::<Duration>().as_secs_f64() / ranks.len() as f64 * 1e6).round() / 1e3
         };
         let samples = sum(|rank| rank.samples);
@@ -192,8 +192,8 @@ impl Epoch {
 }
 
 impl Row {
-    /// A row of these epochs: what the ranks of each did, and the processor time of all together. What it took, and how it compares
-    /// with the bucket's row, is not known yet.
+    /// Summarises a row: the results of each epoch's ranks, and their CPU time. Memory, connections and the comparison
+    /// with the bucket's row are filled in later.
     pub(super) fn of(name: RowName, epochs: &[(Vec<RankEpoch>, Duration)]) -> Row {
         let ranks = || epochs.iter().flat_map(|(ranks, _)| ranks);
         let first_waits: Vec<Duration> =
@@ -220,7 +220,7 @@ impl Row {
         }
     }
 
-    /// Fills in how much of the bucket row's data wait is gone: 0 when nothing is gained, negative when it got worse.
+    /// Fills in the reduction of the bucket row's data wait: 0 when unchanged, negative when it grew.
     pub(super) fn compare(&mut self, bucket: &Row) {
         let reduction = |is: f64, of: f64| if of > 0.0 { 1.0 - is / of } else { 0.0 };
         self.wait_reduction = reduction(self.data_wait_s, bucket.data_wait_s);
@@ -234,7 +234,7 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// The smallest wait that at least 99 % of the waits do not exceed.
+/// Returns the smallest wait that at least 99 % of the waits do not exceed, ms.
 fn p99_ms(mut waits: Vec<Duration>) -> f64 {
     waits.sort_unstable();
     let rank = (waits.len() * 99).div_ceil(100);

@@ -1,8 +1,8 @@
-//! DELI's prefetch: a sampler that watches its queue fall to the threshold, and a service that fetches what it asks for.
+//! DELI's prefetch: a sampler that requests more when its queue falls to the threshold, and a service that fetches what it requests.
 //!
-//! Owns the service's thread and connections. Kept as published: the service takes one request after the other; for each it
-//! lists the whole bucket again; it starts one OS thread per sample; and nothing enters the cache before all has landed.
-//! The logic of the watermarks is the shipping one.
+//! Owns the service's thread and connections. Kept as published: the service handles one request after the other, lists
+//! the whole bucket again for each, starts one OS thread per sample, and caches nothing before the whole fetch is
+//! complete. The watermark logic is the engine's own.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,15 +17,15 @@ use super::cache::ItemCache;
 use super::http::Client;
 use super::scale::Scale;
 
-/// Stack of a thread that fetches one sample: it calls a handful of functions deep.
+/// Stack size of a thread that fetches one sample; its call depth is small.
 const FETCH_STACK_BYTES: usize = 128 << 10;
 
-/// The sampler: hands samples to the trainer and asks the service for the next ones. Dropping it ends the service after the fetch
-/// under way.
+/// The sampler: gives samples to the trainer and requests the next ones from the service. Dropping it stops the service
+/// after the fetch in progress.
 #[derive(Debug)]
 pub(super) struct Sampler {
     fetch_size: usize,
-    /// As at the start of an epoch.
+    /// The watermarks at the start of an epoch.
     fresh: Watermarks,
     watermarks: Watermarks,
     epoch: Vec<SampleId>,
@@ -37,7 +37,7 @@ pub(super) struct Sampler {
     service: Option<JoinHandle<Result<()>>>,
 }
 
-/// State that sampler and service share.
+/// State shared by sampler and service.
 #[derive(Debug, Default)]
 struct Shared {
     stopped: AtomicBool,
@@ -46,8 +46,8 @@ struct Shared {
 }
 
 impl Sampler {
-    /// A sampler with a service that fills `cache` through so many such clients: `fetch_size` samples whenever no more than
-    /// `threshold` of those asked for are left.
+    /// Creates a sampler with a service that fills `cache` over `connections` clients: it fetches `fetch_size` samples
+    /// whenever at most `threshold` of those requested are left.
     pub(super) fn new(
         (fetch_size, threshold): (u64, u64),
         scale: &Scale,
@@ -79,7 +79,7 @@ impl Sampler {
             epoch: Vec::new(),
             taken: 0,
             asked: 0,
-            // And the one that lists.
+            // Plus the one that lists.
             connections: connections + 1,
             shared,
             requests: Some(requests),
@@ -87,16 +87,16 @@ impl Sampler {
         })
     }
 
-    /// Starts an epoch with an empty queue: DELI never looks across the edge.
+    /// Starts an epoch with an empty queue: DELI never looks ahead across epochs.
     pub(super) fn begin_epoch(&mut self, samples: Vec<SampleId>) {
         self.watermarks = self.fresh.clone();
         (self.epoch, self.taken, self.asked) = (samples, 0, 0);
     }
 
-    /// The trainer takes the next `count` samples from the queue; the service is asked whenever the queue is short.
+    /// Takes the trainer's next `count` samples from the queue, and sends the service a request whenever the queue is short.
     ///
     /// # Errors
-    /// What an earlier request failed with.
+    /// The error of an earlier request.
     pub(super) fn take(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             let view = View {
@@ -128,7 +128,7 @@ impl Sampler {
     }
 }
 
-/// Why a service ended without being stopped.
+/// Returns why a service ended without being stopped.
 fn failure(service: Option<JoinHandle<Result<()>>>) -> Error {
     let ended = service.map(|service| service.join().unwrap_or_else(|panic| resume_unwind(panic)));
     ended.and_then(Result::err).unwrap_or_else(|| Error::new(Kind::Cancelled, "the prefetch service has ended"))
@@ -138,18 +138,18 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         self.requests = None;
-        // There is no one left to report a failure to; a panic has been printed already.
+        // No caller is left to report a failure to; a panic has been printed already.
         drop(self.service.take().map(JoinHandle::join));
     }
 }
 
-/// The service's own side.
+/// The service's side.
 struct Service {
     shared: Arc<Shared>,
     cache: Arc<ItemCache>,
     lister: Client,
     page_keys: usize,
-    /// Connections that the threads of a fetch share: taken here, given back there.
+    /// Connections that the threads of a fetch share: each takes one and returns it.
     free: Mutex<Receiver<Client>>,
     back: Sender<Client>,
 }
@@ -166,7 +166,7 @@ impl Service {
         Ok(())
     }
 
-    /// All of the samples, in the order asked for.
+    /// Fetches all of the samples, in the order requested.
     fn fetch(&mut self, samples: &[SampleId]) -> Result<Vec<(SampleId, Arc<[u8]>)>> {
         let keys = self.list()?;
         let service = &*self;
@@ -195,7 +195,7 @@ impl Service {
         Ok(bytes)
     }
 
-    /// Every key of the bucket, in order.
+    /// Lists every key of the bucket, in order.
     fn list(&mut self) -> Result<Vec<String>> {
         let mut keys = Vec::new();
         let mut token: Option<String> = None;
@@ -228,7 +228,7 @@ mod tests {
         Bucket::start(BucketConfig { source, script: script.parse().unwrap(), ..BucketConfig::default() }).unwrap()
     }
 
-    /// A sampler of this fetch size and threshold, for a cache of 40 samples.
+    /// A sampler with this fetch size and threshold, for a cache of 40 samples.
     fn sampler(watermarks: (u64, u64), bucket: &Bucket) -> (Sampler, Arc<ItemCache>) {
         let scale = Scale { cache_samples: 40, list_page_keys: 100, ..Scale::quick(0) };
         let cache = Arc::new(ItemCache::new(scale.cache_samples));

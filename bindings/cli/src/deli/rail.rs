@@ -1,7 +1,7 @@
 //! Fuelrail in the experiment: the real engine, one loader per rank, with DELI's cache bytes as its whole budget.
 //!
-//! Owns nothing beside the loader. The budget covers the batches looked ahead, the batch the trainer holds and the RAM cache
-//! of blocks; what connections and tables take comes on top and is counted among what the row holds.
+//! Owns only the loader. The budget covers the batches looked ahead, the batch the trainer holds and the RAM cache of
+//! blocks; memory for connections and tables is additional, and is included in the row's memory.
 
 use fuelrail::{Batch, ByteSize, Loader};
 use fuelrail_base::limits::SCRATCH_BYTES;
@@ -11,12 +11,12 @@ use super::feed::{Counts, Feed};
 use super::scale::Scale;
 use super::trainer::Originals;
 
-/// Share of the budget that is RAM cache, the rest being look-ahead: with a seventh of an epoch in memory and samples moving
-/// between ranks, looking ahead is worth more than keeping.
+/// The divisor of the budget that gives the RAM cache, the rest being look-ahead: with a seventh of an epoch in memory
+/// and samples moving between ranks, looking ahead is worth more than caching.
 const CACHE_PART: u64 = 8;
-/// The arena comes in pages of this size where the kernel has them, so budgets are rounded to it.
+/// The arena's pages have this size where the kernel supports it, so budgets are rounded to it.
 const ARENA_STEP_BYTES: u64 = 2 << 20;
-/// Connections a loader has at least: more than one round of latency needs at any scale.
+/// Least connections of a loader: more than one round trip needs at any scale.
 const CONNECTIONS_MIN: u64 = 64;
 
 /// One rank's loader.
@@ -28,7 +28,7 @@ pub(super) struct Rail {
 }
 
 impl Rail {
-    /// A loader of `uri` for one rank.
+    /// Opens a loader of `uri` for one rank.
     pub(super) fn open(uri: &str, scale: &Scale, rank: u32, originals: &Originals) -> Result<Rail> {
         let budget_bytes = budget_bytes(scale, originals);
         let (memory_bytes, connections) = memory(scale, originals);
@@ -54,23 +54,23 @@ impl Rail {
     }
 }
 
-/// More than a loader knows of a cached block, bytes, and of how many blocks it may know more than fit on average.
+/// Upper bounds: index bytes per cached block, and the number of indexed blocks beyond those that fit on average.
 const CACHED_BLOCK_BYTES: u64 = 256;
 const CACHED_BLOCKS_MORE: u64 = 64;
 
-/// The loader's memory limit, bytes, and its connections: more than DELI has, because a round of latency brings only as many
+/// The loader's memory limit, bytes, and its connections: more than DELI has, because one round trip brings only as many
 /// objects as there are connections.
 fn memory(scale: &Scale, originals: &Originals) -> (u64, usize) {
     with_connections(budget_bytes(scale, originals), scale.cache_samples / CACHE_PART)
 }
 
-/// Connections of a rank's loader.
+/// Connections of one rank's loader.
 pub(super) fn connections(scale: &Scale, originals: &Originals) -> usize {
     memory(scale, originals).1
 }
 
-/// A limit of whole arena steps that leaves `budget_bytes` beside the scratch of so many connections and what is known of so many cached
-/// blocks, and that number of connections: what rounding up adds goes to them, never to batches or cache.
+/// Returns a limit of whole arena steps that leaves `budget_bytes` beside connection scratch and the index of
+/// `cached_blocks`, and the number of connections: what rounding up adds goes to them, never to batches or cache.
 fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, usize) {
     let known_bytes = (cached_blocks * 9 / 8 + CACHED_BLOCKS_MORE) * CACHED_BLOCK_BYTES;
     let held_bytes = budget_bytes + known_bytes;
@@ -78,7 +78,7 @@ fn with_connections(budget_bytes: u64, cached_blocks: u64) -> (u64, usize) {
     (memory_bytes, (memory_bytes - held_bytes) as usize / SCRATCH_BYTES)
 }
 
-/// Bytes of as many mean objects as DELI's cache holds.
+/// Bytes of DELI's cache: its number of items times the mean object size.
 pub(super) fn budget_bytes(scale: &Scale, originals: &Originals) -> u64 {
     scale.cache_samples * originals.total_bytes() / scale.samples()
 }
@@ -93,7 +93,7 @@ impl Feed for Rail {
 
     fn counts(&self) -> Counts {
         let stats = self.loader.stats();
-        // All samples of a batch that was not ready count as missed: what the trainer feels is the batch.
+        // All samples of a batch that was not ready count as missed: the trainer waits for the batch.
         let late_batches = ((1.0 - stats.readiness) * stats.batches as f64).round() as u64;
         Counts { misses: (late_batches * self.batch_size).min(stats.samples), gets: stats.requests, list_pages: 0 }
     }

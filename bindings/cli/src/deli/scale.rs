@@ -1,7 +1,7 @@
-//! How large the experiment is and how its times shrink together, so that a short run keeps the published proportions.
+//! The size of the experiment, and how its times shrink with it, so that a short run keeps the published proportions.
 //!
-//! Owns sizes and times, and the arithmetic between them. Two scales shrink independently: sizes (samples, batch, cache) by
-//! the share of the published 14 000 samples a node, and times (step, listing) by the share of the published 55 ms a `GET`.
+//! Owns sizes and times, and the arithmetic between them. Two scales shrink independently: sizes (samples, batch, cache) relative to the
+//! published 14 000 samples per node, and times (step, listing) relative to the published 55 ms per `GET`.
 
 use core::time::Duration;
 
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 const PUBLISHED_SAMPLES: u64 = 14_000;
 /// Samples per batch in the paper.
 const PUBLISHED_BATCH: u64 = 512;
-/// Items a node's cache holds in the paper's prefetching runs.
+/// Items in a node's cache in the paper's prefetching runs.
 const PUBLISHED_CACHE: u64 = 2_048;
 /// Nodes in the paper.
 const PUBLISHED_RANKS: u32 = 3;
-/// One `GET` in the paper, µs.
+/// Time of one `GET` in the paper, µs.
 const PUBLISHED_GET_US: u64 = 55_000;
-/// Computing on one batch in the paper, µs.
+/// Time of one training step in the paper, µs.
 const PUBLISHED_STEP_US: u64 = 680_000;
-/// Keys per page of a listing: the most that buckets give. The paper's listing of 60 000 keys took about 7 s, 117 ms a page;
-/// here a page takes one `GET`'s time, so listing costs DELI less than it did.
+/// Keys per page of a listing: the most that buckets return. The paper's listing of 60 000 keys took about 7 s, 117 ms a
+/// page; here a page takes as long as one `GET`, so listing costs DELI less than in the paper.
 const LIST_PAGE_KEYS: usize = 1_000;
-/// Samples of a fetch that land together: with 55 ms a `GET` and 3.5 ms a sample, about 16 of DELI's threads are served at
-/// a time. So many connections its threads share here.
+/// Concurrent requests of a fetch: at 55 ms a `GET` and 3.5 ms a sample, about 16 of DELI's threads make progress at a
+/// time. Its threads share this many connections here.
 const FETCH_CONNECTIONS: usize = 16;
 
 /// The size of the experiment.
@@ -37,17 +37,17 @@ pub struct Scale {
     pub samples_per_rank: u64,
     /// Samples per batch and rank.
     pub batch_size: u32,
-    /// Items DELI's prefetching cache holds, per rank.
+    /// Items in DELI's prefetching cache, per rank.
     pub cache_samples: u64,
     /// Epochs.
     pub epochs: u64,
-    /// Wait before the bucket answers any request, µs.
+    /// Latency of every response of the bucket, µs.
     pub get_latency_us: u64,
-    /// The simulated step on a full batch, µs.
+    /// Simulated step time for a full batch, µs.
     pub step_us: u64,
     /// Keys per page when DELI lists the bucket.
     pub list_page_keys: usize,
-    /// Connections that the threads of one of DELI's fetches share.
+    /// Connections shared by the threads of one of DELI's fetches.
     pub fetch_connections: usize,
     /// Seed of the order of samples and of the data set.
     pub seed: u64,
@@ -66,7 +66,7 @@ impl Scale {
         Scale::shrunk(1, 1, seed)
     }
 
-    /// Seconds, for tests: proportions of the miss rates hold roughly, times mean nothing.
+    /// Seconds, for tests: miss rates keep roughly their proportions, times are meaningless.
     #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale::shrunk(32, 50, seed)
@@ -88,10 +88,10 @@ impl Scale {
         }
     }
 
-    /// Whether the sizes make sense together.
+    /// Checks that the sizes are valid together.
     ///
     /// # Errors
-    /// `Usage` that names the field and its bounds.
+    /// `Usage` with the field and its bounds.
     pub fn validate(&self) -> Result<()> {
         let check = |good: bool, cause: &str| if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause)) };
         check(self.ranks > 0, "an experiment has at least one rank")?;
@@ -115,7 +115,7 @@ impl Scale {
         self.samples().div_ceil(u64::from(self.batch_size) * u64::from(self.ranks))
     }
 
-    /// The simulated step on `samples` samples: in proportion, as the last batch of an epoch is smaller.
+    /// Simulated step time for `samples` samples: in proportion, as the last batch of an epoch is smaller.
     #[must_use]
     pub fn step_of(&self, samples: usize) -> Duration {
         Duration::from_micros(self.step_us * samples as u64 / u64::from(self.batch_size))

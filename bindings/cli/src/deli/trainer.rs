@@ -1,7 +1,7 @@
-//! One rank's training loop: ask for a batch, compute on it, again. The only place that measures data wait.
+//! One rank's training loop: request a batch, compute on it, repeat. The only place that measures data wait.
 //!
-//! The step is simulated by waiting for its end; inside it every sample is compared with the generator, as a trainer would be busy
-//! with it, so checking costs no row data wait and all rows the same.
+//! The step is simulated by waiting for its end. During the step every sample is compared with the generator, so checking
+//! adds no data wait to any row.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::feed::{Counts, Feed};
 use super::scale::Scale;
 use crate::failure::of_bucket;
 
-/// A generated data set, made once before anything is timed: what deliveries are compared with.
+/// A generated data set, made once before anything is timed, that deliveries are compared with.
 pub(super) struct Originals {
     pub(super) set: DataSet,
     pub(super) keys: Vec<String>,
@@ -34,16 +34,16 @@ impl Originals {
         self.bytes.iter().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Keys and sizes, as a listing would give them.
+    /// Keys and sizes, as a listing returns them.
     pub(super) fn listing(&self) -> Vec<Listed> {
         let all = self.keys.iter().zip(&self.bytes);
         all.map(|(key, bytes)| Listed { key: key.clone(), size: bytes.len() as u64, etag: None }).collect()
     }
 
-    /// Checks that a batch is what is due: which samples, in which order, and every byte. Returns how many bytes.
+    /// Checks that a batch is the due one: its samples, their order, and every byte. Returns its payload bytes.
     ///
     /// # Errors
-    /// `Mismatch` that names the sample, or the object and its first wrong byte or its lengths.
+    /// `Mismatch` with the sample, or the object and its first wrong byte or its lengths.
     fn check(&self, due: &[SampleId], batch: &[(SampleId, &[u8])]) -> Result<u64> {
         let wrong = |id: SampleId, how: &str| Error::new(Kind::Mismatch, format!("sample {} {how}", id.0));
         for (place, (id, delivered)) in batch.iter().enumerate() {
@@ -61,14 +61,14 @@ impl Originals {
     }
 }
 
-/// The batches of a rank in an epoch: the same in every row.
+/// Returns the batches of a rank in an epoch: the same in every row.
 pub(super) fn batches(scale: &Scale, rank: u32, epoch: u64) -> Vec<Vec<SampleId>> {
     let order = Order::new(scale.samples(), scale.seed, true).epoch(epoch);
     let split = Split::new(scale.samples(), 0, scale.ranks, rank, scale.batch_size, false);
     (0..split.steps()).map(|step| split.positions(step).map(|position| order.sample_at(position)).collect()).collect()
 }
 
-/// One epoch of one rank.
+/// One rank's measurements in one epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankEpoch {
     /// Data wait of every step.
@@ -79,18 +79,18 @@ pub(super) struct RankEpoch {
     pub(super) steps: Duration,
     /// Processor time of the trainer's own thread.
     pub(super) own_cpu: Duration,
-    /// What the feed counted.
+    /// The feed's counters.
     pub(super) counts: Counts,
-    /// Samples delivered and found right.
+    /// Samples delivered and verified.
     pub(super) samples: u64,
-    /// Their bytes.
+    /// Their total bytes.
     pub(super) bytes: u64,
 }
 
-/// Trains for an epoch on what `open` gives, which belongs to the first data wait. `on_batch` is called after every batch.
+/// Trains for an epoch on the feed that `open` returns; opening is part of the first data wait. `on_batch` is called after every batch.
 ///
 /// # Errors
-/// What the feed fails with, a sample that is not what the generator says, what `on_batch` returns.
+/// An error of the feed or of `on_batch`, or `Mismatch` for a sample that differs from the generator's.
 pub(super) fn train<'f, F: Feed + ?Sized + 'f>(
     scale: &Scale,
     originals: &Originals,
@@ -136,7 +136,7 @@ mod tests {
 
     type Samples = Vec<(SampleId, Vec<u8>)>;
 
-    /// Brings what is due, except at one step, where it does `wrong` to it.
+    /// Delivers the due batch, except at one step, where it applies `wrong` to it.
     struct Script<'a> {
         originals: &'a Originals,
         wrong: fn(&mut Samples),

@@ -1,6 +1,6 @@
 //! Charts as SVG elements for a page: horizontal bars and curves, on linear and logarithmic axes.
 //!
-//! Owns their layout. Colours are readable on light and dark ground; the page's style sheet colours words and grid.
+//! Owns their layout. Colours are readable on light and dark backgrounds; the page's style sheet colours text and grid.
 
 use std::error::Error;
 use std::ops::Range;
@@ -11,26 +11,26 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Width of a chart and height of a curve's, in drawing units; the page scales them.
+/// Width of every chart and height of a curve chart, in drawing units; the page scales them.
 const SIZE: (u32, u32) = (460, 280);
-/// Height of one bar with its words, and of the axis below.
+/// Height of one bar with its label, and of the axis below.
 const ROW: u32 = 38;
 const AXIS: u32 = 26;
 const FONT: (&str, u32) = ("sans-serif", 15);
-/// The style sheet replaces these two.
+/// Placeholders that the style sheet replaces.
 const GRID: RGBColor = RGBColor(128, 128, 128);
 const INK: RGBColor = RGBColor(0, 0, 0);
 
-/// What colours a bar or a curve.
+/// The colour of a bar or a curve, by its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hue {
     /// Fuelrail.
     Rail,
-    /// DELI, or a rival.
+    /// DELI, or another rival.
     Deli,
-    /// Local disk, or a floor.
+    /// Local disk, or a lower bound.
     Disk,
-    /// All others.
+    /// Everything else.
     Plain,
 }
 
@@ -45,22 +45,22 @@ impl Hue {
     }
 }
 
-/// A bar: its name and its value in words stand above it.
+/// A bar, with its name and its value as text above it.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What it is of.
+    /// The bar's name.
     pub name: String,
     /// The value as text.
     pub text: String,
-    /// How long it is.
+    /// The value that gives its length.
     pub value: f64,
-    /// Marks across it: the ends of a range, or what it is compared with.
+    /// Marks across it: the ends of a range, or a value to compare with.
     pub marks: Vec<f64>,
     /// Its colour.
     pub hue: Hue,
 }
 
-/// A curve: points in the order of `x`.
+/// A curve: points in ascending order of `x`.
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// Its points.
@@ -69,16 +69,16 @@ pub struct Curve {
     pub hue: Hue,
 }
 
-/// How values are laid along an axis, and how its ticks are written.
+/// How values are placed along an axis, and how its ticks are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Whether it is logarithmic, in whole powers of ten; values up to 0 then stand at its beginning.
+    /// Whether it is logarithmic, in whole powers of ten; values up to 0 are then drawn at its start.
     pub log: bool,
-    /// A tick as text.
+    /// Formats a tick.
     pub tick: fn(f64) -> String,
 }
 
-/// An axis over the values it must hold.
+/// An axis with the range of its values.
 #[derive(Clone, Copy)]
 struct Scale {
     axis: Axis,
@@ -87,7 +87,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From 0, or from a power of ten, to what holds all values.
+    /// A scale from 0, or from a power of ten, that covers all values.
     fn over(axis: Axis, values: impl Iterator<Item = f64>) -> Scale {
         let shown = values.filter(|value| value.is_finite() && (!axis.log || *value > 0.0));
         let (least, most) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
@@ -133,7 +133,7 @@ impl ValueFormatter<f64> for Scale {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws without background; the namespace is left out, which an element inside a page does not need.
+/// Draws without a background. The namespace is left out, as an element inside a page does not need it.
 fn draw(height: u32, paint: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>) -> String {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, (SIZE.0, height)).into_drawing_area();
@@ -147,7 +147,7 @@ fn words(right: bool) -> TextStyle<'static> {
     TextStyle::from(FONT).color(&INK).pos(Pos::new(side, VPos::Bottom))
 }
 
-/// A chart as a file of its own, on light ground and dark. What a page lets stand out of the chart, such as half of the first tick, has room.
+/// A chart as a standalone SVG file, for light and dark backgrounds, with a margin for overflow such as half of the first tick.
 #[must_use]
 pub fn file(element: &str) -> String {
     const OPEN: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
@@ -160,7 +160,7 @@ pub fn file(element: &str) -> String {
     format!("{head}>\n{STYLE}{rest}")
 }
 
-/// A bar for every row, from the beginning of the axis.
+/// A bar chart with one bar per row, from the start of the axis.
 #[must_use]
 pub fn bars(rows: &[Bar], axis: Axis) -> String {
     let scale = Scale::over(axis, rows.iter().flat_map(|row| row.marks.iter().copied().chain([row.value])));
@@ -187,7 +187,7 @@ pub fn bars(rows: &[Bar], axis: Axis) -> String {
     })
 }
 
-/// All curves in one picture.
+/// A chart with all curves.
 #[must_use]
 pub fn curves(curves: &[Curve], x: Axis, y: Axis) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);

@@ -1,6 +1,6 @@
-//! `report.html`: the demo's page, in light and dark, on a desk and on a phone.
+//! `report.html`: the demo's page, in light and dark, for wide and narrow screens.
 //!
-//! Owns the charts and the figures that the template cannot take from the report as it is.
+//! Owns the charts, and the figures that the template cannot take from the report directly.
 
 use fuelrail_base::ByteSize;
 use serde_json::json;
@@ -13,11 +13,11 @@ use crate::deli::{Row, RowName};
 /// Standard deviation of the unlimited cache's miss rate, mean of three ranks, times the square root of a rank's samples:
 /// the three overlaps of two random divisions into thirds vary by two thirds of the samples.
 const SCATTER: f64 = 0.272;
-/// Waits shorter than this stand on the floor of the chart.
+/// Waits shorter than this are drawn at the lower edge of the chart, ms.
 const FLOOR_MS: f64 = 0.01;
 const SECONDS_LOG: Axis = Axis { log: true, tick: seconds };
 
-/// The page.
+/// Renders the page.
 #[must_use]
 pub fn html(report: &Report) -> String {
     let scale = &report.config.scale;
@@ -38,7 +38,7 @@ pub fn html(report: &Report) -> String {
     page(include_str!("demo.html"), shown)
 }
 
-/// What, of Fuelrail, of DELI's best setting.
+/// The page's key figures: title, value of Fuelrail, value of DELI's best setting.
 fn tiles(report: &Report) -> [(&'static str, String, String); 4] {
     let (rail, deli) = (report.row(RowName::Fuelrail), report.row(RowName::Deli5050));
     let disk_s = report.row(RowName::LocalDisk).epoch_s.max(f64::MIN_POSITIVE);
@@ -52,7 +52,7 @@ fn tiles(report: &Report) -> [(&'static str, String, String); 4] {
     ]
 }
 
-/// Title, caption and drawing of every chart.
+/// Title, caption and SVG of every chart.
 fn charts(report: &Report) -> [(&'static str, String, String); 5] {
     let scatter = SCATTER / (report.config.scale.samples_per_rank as f64).sqrt();
     let share = Axis { log: false, tick: |rate| format!("{rate:.1}") };
@@ -135,7 +135,7 @@ fn miss_rate(report: &Report, paper: &Published) -> Option<Bar> {
     Some(bar(row, row.miss_rate, format!("{:.3} · paper {published:.3}", row.miss_rate), Some(published)))
 }
 
-/// Of rows that say something different.
+/// The data wait of every step, for the rows that differ clearly.
 fn timeline(report: &Report) -> String {
     let all = [RowName::Bucket, RowName::Deli5050, RowName::LocalDisk, RowName::Fuelrail].map(|name| {
         let waits = report.row(name).epochs.iter().flat_map(|epoch| &epoch.step_wait_ms);

@@ -1,7 +1,7 @@
-//! Reports: the demo's `report.json` with a fixed shape and its `report.html`; the page of benchmark results. Each page is one
-//! file that needs nothing else.
+//! Reports: the demo's `report.json` with a fixed schema and its `report.html`; the page of benchmark results. Each page
+//! is one self-contained file.
 //!
-//! Owns the shape, the judgement against the paper and the page. Never measures, never writes files.
+//! Owns the schema, the comparison with the paper and the page. Never measures and never writes files.
 
 pub mod chart;
 mod html;
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::deli::{Findings, Row, RowName, Scale};
 use crate::machine::Machine;
 
-/// Version of the report's shape.
+/// Version of the report's schema.
 pub const SCHEMA: u32 = 1;
 
-/// What is not real, said in every report.
+/// What is simulated, listed in every report.
 const SIMULATED: [&str; 6] = [
     "The trainer's step is a wait: no model is trained, as in the paper's own analysis. It takes the paper's 0.68 s per batch \
      of 512, scaled as the bucket's latency is.",
@@ -35,7 +35,7 @@ const SIMULATED: [&str; 6] = [
      somewhat better than published. Samples are not decoded in any row.",
 ];
 
-/// How the columns are to be read.
+/// The meaning of the columns.
 const COLUMNS: [(&str, &str); 9] = [
     ("data_wait_s", "time inside next() per epoch, mean over ranks and epochs; opening the source is in it"),
     ("wait_reduction", "share of the bucket row's data wait that is gone"),
@@ -68,31 +68,31 @@ const COLUMNS: [(&str, &str); 9] = [
     ),
 ];
 
-/// What the demo found, with all that is needed to judge it.
+/// The demo's result, with all that is needed to judge it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Where it was measured.
+    /// The machine it was measured on.
     pub machine: Machine,
-    /// What was measured.
+    /// The configuration that was measured.
     pub config: ReportConfig,
-    /// Whether every delivered byte was compared with the generator and found right.
+    /// Whether every delivered byte was compared with the generator and was equal.
     pub verified_bytes: bool,
     /// The rows, in the order of [`RowName::ALL`].
     pub rows: Vec<Row>,
     /// The paper's rows.
     pub published: Vec<Published>,
-    /// The claims, judged; empty after a quick run, whose times mean nothing.
+    /// The claims and whether they hold; empty after a quick run, whose times are meaningless.
     pub verdicts: Vec<Verdict>,
-    /// What is not real.
+    /// What is simulated.
     pub simulated: Vec<String>,
-    /// How the columns are to be read, by name.
+    /// The meaning of the columns, by name.
     pub columns: std::collections::BTreeMap<String, String>,
     /// The engine's notices.
     pub notices: Vec<String>,
-    /// The whole demo, s.
+    /// Duration of the whole demo, s.
     pub wall_s: f64,
 }
 
@@ -106,18 +106,18 @@ pub struct ReportConfig {
     pub scale: Scale,
     /// Objects in the bucket.
     pub objects: u64,
-    /// Their bytes.
+    /// Their total bytes.
     pub object_bytes: u64,
-    /// Payload memory of each rank of DELI and of Fuelrail: cache, and for Fuelrail look-ahead as well.
+    /// Payload memory of each rank of DELI and of Fuelrail, bytes: the cache, and for Fuelrail the look-ahead as well.
     pub cache_bytes_per_rank: u64,
 }
 
 impl Report {
-    /// The report of an experiment; `mode` is `short`, `full` or `quick`.
+    /// Builds the report of an experiment; `mode` is `short`, `full` or `quick`.
     #[must_use]
     pub fn new(findings: Findings, machine: Machine, mode: &str, wall_s: f64) -> Report {
         let published = published();
-        // A few seconds are too short to judge anything by.
+        // A run of a few seconds is too short to judge the claims.
         let verdicts = if mode == "quick" { Vec::new() } else { verdicts(&findings, &published) };
         let Findings { scale, objects, object_bytes, cache_bytes_per_rank, rows, notices } = findings;
         Report {
@@ -135,10 +135,10 @@ impl Report {
         }
     }
 
-    /// A row by name.
+    /// Returns a row by name.
     ///
     /// # Panics
-    /// When it is not there: every experiment has all rows.
+    /// Panics when the row is missing; every experiment has all rows.
     #[must_use]
     pub fn row(&self, name: RowName) -> &Row {
         self.rows.iter().find(|row| row.name == name).expect("an experiment has all rows")

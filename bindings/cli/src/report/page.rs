@@ -1,17 +1,17 @@
-//! Pages: a template with what it shows becomes one file that needs nothing else.
+//! Pages: a template and its data become one self-contained file.
 //!
-//! Owns the document around every page, the style sheet, and how templates write figures.
+//! Owns the document around every page, the style sheet, and how templates format figures.
 
 use fuelrail_base::ByteSize;
 use minijinja::value::Serde;
 use minijinja::{Environment, Value};
 use serde::Serialize;
 
-/// The page of a template that extends `page.html`. Its filters beside the engine's own: `seconds`, `percent`, `bytes` and
-/// `thousands`; all text is escaped unless it is marked `safe`.
+/// Renders a template that extends `page.html`. Adds the filters `seconds`, `percent`, `bytes` and `thousands` to the
+/// built-in ones; all text is escaped unless it is marked `safe`.
 ///
 /// # Panics
-/// When the template is not one: templates are constants of this program.
+/// When the template is invalid: templates are constants of this program.
 #[must_use]
 pub fn page(template: &str, shown: impl Serialize) -> String {
     let mut pages = Environment::new();
@@ -27,7 +27,7 @@ pub fn page(template: &str, shown: impl Serialize) -> String {
     rendered.unwrap_or_else(|error| panic!("the page's template: {error:#}"))
 }
 
-/// Seconds in the unit people read them in.
+/// Formats seconds in a readable unit.
 #[must_use]
 pub fn seconds(s: f64) -> String {
     match s {
@@ -41,13 +41,13 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// A share as a percentage, with more digits the nearer it is to the whole.
+/// Formats a share as a percentage, with more digits the nearer it is to 100 %.
 pub(super) fn percent(share: f64) -> String {
     let share = share * 100.0;
     if share > 99.0 && share < 100.0 { format!("{share:.2} %") } else { format!("{share:.1} %") }
 }
 
-/// A count with thin spaces between thousands.
+/// Formats a count with thin spaces between thousands.
 fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<&str> =

@@ -9,19 +9,19 @@ use crate::deli::RowName;
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// Our name for the row.
+    /// The row's name in this report.
     pub name: RowName,
     /// Time inside `next` per node, s.
     pub data_wait_s: [f64; 2],
     /// Time of the epoch, s.
     pub epoch_s: [f64; 2],
-    /// Miss rate in epoch 2, where the row has a cache.
+    /// Miss rate in epoch 2, for rows with a cache.
     pub miss_rate: Option<f64>,
-    /// Share of the bucket's data wait that is gone, over both epochs.
+    /// Relative reduction of the bucket's data wait, over both epochs.
     pub wait_reduction: f64,
 }
 
-/// Wait, epoch time and miss rate in epoch 2.
+/// Name, data wait and epoch time of both epochs in s, and miss rate in epoch 2.
 type Measured = (RowName, [f64; 2], [f64; 2], Option<f64>);
 
 const MEASURED: [Measured; 8] = [
@@ -35,7 +35,7 @@ const MEASURED: [Measured; 8] = [
     (RowName::Deli5050, [109.3, 107.9], [122.7, 122.5], Some(0.150)),
 ];
 
-/// The paper's rows, in the order of ours.
+/// Returns the paper's rows, in the order of [`RowName::ALL`].
 #[must_use]
 pub fn published() -> Vec<Published> {
     let bucket: f64 = MEASURED[1].1.iter().sum();

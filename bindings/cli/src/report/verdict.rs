@@ -1,40 +1,40 @@
-//! The claims the demo is about, each judged by its numbers: what the paper found, what Fuelrail promises.
+//! The demo's claims, each judged by its numbers: what the paper found, and what Fuelrail promises.
 //!
-//! Owns the bounds. A claim that does not hold is reported as such; nothing is hidden and nothing aborts.
+//! Owns the bounds. A claim that does not hold is reported as such and aborts nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::published::Published;
 use crate::deli::{Findings, RowName};
 
-/// How far a miss rate may be from the published one.
+/// Largest difference of a miss rate from the published one.
 const MISS_RATE_TOLERANCE: f64 = 0.01;
-/// What DELI's best setting must cut at least to count as reproduced.
+/// Least reduction by DELI's best setting that counts as reproduced.
 const DELI_REDUCTION_MIN: f64 = 0.85;
-/// What Fuelrail promises to cut at least.
+/// Least reduction that Fuelrail promises.
 const FUELRAIL_REDUCTION_MIN: f64 = 0.99;
-/// Epoch time on Fuelrail over that on local disk, at most.
+/// Largest ratio of the epoch time on Fuelrail to that on local disk.
 const EPOCH_RATIO_MAX: f64 = 1.02;
 
-/// One claim and how it came out.
+/// One claim and whether it holds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
-    /// One word or two, for programs.
+    /// A short name, for programs.
     pub claim: String,
-    /// What was measured; the worst case where there are several.
+    /// The measured value; the worst where there are several.
     pub measured: f64,
-    /// What it is held against.
+    /// The bound it is compared with.
     pub bound: f64,
-    /// What the paper has, where it has it.
+    /// The paper's value, if it has one.
     pub published: Option<f64>,
     /// Whether it holds.
     pub holds: bool,
-    /// One sentence for people.
+    /// One sentence for readers.
     pub text: String,
 }
 
-/// All claims, judged.
+/// Judges all claims.
 #[must_use]
 pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     const DEMAND: [RowName; 4] =
