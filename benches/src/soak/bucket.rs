@@ -1,8 +1,8 @@
-//! The bucket of a soak, in a process of its own, so that the memory of the soak's process is the loader's alone. It prints its
-//! address, plays every script that it is sent, and prints what it has served when it is asked, a JSON line each.
+//! The bucket of a soak, in its own process, so that the soak process's memory is the loader's alone. It prints its
+//! address, plays every script it receives, and prints its counters on request, as JSON lines.
 //!
-//! The bucket listens on an address that no client of this machine is given as its own: a client that connects while the
-//! bucket is away could otherwise connect to its own socket, or be assigned the bucket's port.
+//! The bucket listens on an address that no local client is assigned as its own: while the bucket is away, a client could
+//! otherwise connect to its own socket, or be assigned the bucket's port.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use super::phases::Phase;
 
 const LISTEN: ([u8; 4], u16) = ([127, 0, 0, 2], 0);
-/// Over TLS it never goes away, and its certificate is made out for this address.
+/// Over TLS the bucket never goes away, and its certificate is issued for this address.
 const LISTEN_TLS: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
-/// What a bucket has served, over all the times it was away.
+/// The bucket's counters, over all its restarts.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Served {
     pub(super) requests: u64,
@@ -33,10 +33,10 @@ pub(super) struct Served {
 /// A message to the bucket's process: the script to play and how long to stop listening first; `None` asks for the served counts.
 type Message = Option<(String, Option<Duration>)>;
 
-/// The first line of the bucket's process: its URL, and the certificate of its authority.
+/// The first line of the bucket's process: its URL, and the file of its CA certificate.
 type Address = (String, Option<PathBuf>);
 
-/// The whole of the bucket's process: serves a folder until the input ends.
+/// Runs the bucket's process: serves a folder until the input ends.
 pub fn serve(folder: &Path, tls: bool, input: impl BufRead, mut output: impl Write) -> Result<()> {
     let broken = |error: std::io::Error| Error::new(Kind::File, format!("the soak's bucket: {error}"));
     let mut say = |line: String| writeln!(output, "{line}").and_then(|()| output.flush()).map_err(broken);
@@ -48,7 +48,7 @@ pub fn serve(folder: &Path, tls: bool, input: impl BufRead, mut output: impl Wri
     };
     let mut bucket = crate::harness::tool::embedded(config.clone())?;
     config.listen = bucket.addr();
-    // Beside the folder that is served.
+    // Beside the served folder, not in it.
     let ca_file = bucket.authority().map(|pem| {
         let path = folder.with_extension("pem");
         std::fs::write(&path, pem).map_err(broken).map(|()| path)
@@ -90,7 +90,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain structures serialise")
 }
 
-/// The bucket's process. Dropping it ends the process.
+/// The bucket's process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
@@ -105,8 +105,8 @@ impl Server {
     pub(super) fn start(program: &Path, folder: &Path, tls: bool) -> Result<Server> {
         let mut command = Command::new(program);
         command.args(["soak-bucket", "--folder"]).arg(folder).args(tls.then_some("--tls"));
-        // Its own group: Ctrl-C reaches this process alone, which ends it in order. It ends when its input does, so also when
-        // this process dies.
+        // Its own process group: Ctrl-C reaches only this process, which then ends it in order. It also exits when its
+        // input closes, as when this process dies.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| failed(&error))?;
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
@@ -138,7 +138,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = (self.child.kill(), self.child.wait());
     }
 }
@@ -171,7 +171,7 @@ mod tests {
         let served = hear();
         assert_eq!((served.absences, served.requests), (1, 1));
         get().unwrap_err();
-        // A get tries more than once.
+        // A client retries a failed request.
         say(None);
         let served = hear();
         let errors = served.faults["error"];

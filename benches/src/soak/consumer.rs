@@ -1,5 +1,5 @@
-//! The consumer of a soak: takes batch after batch from loader after loader, records each in the ledger, looks at the process
-//! between them and lets the bucket misbehave.
+//! The consumer of a soak: takes batches from one loader after another, records each in the ledger, samples the process
+//! between them and drives the bucket's faults.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use crate::harness::{Stop, Transport};
 use crate::line::ring;
 use fuelrail_cli::machine::Machine;
 
-/// A fault of the soak's own making, which its verdict must find.
+/// A fault in the soak itself, which its verdict must detect.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Canary {
     /// Batches are kept when a loader is closed.
     Leases,
-    /// Memory is kept at every moment.
+    /// Memory is leaked at every measurement.
     Memory,
-    /// A descriptor is kept at every moment.
+    /// A descriptor is leaked at every measurement.
     Descriptors,
-    /// A batch is never recorded.
+    /// One batch is never recorded.
     Lost,
-    /// An object is expected to hold something else.
+    /// One object is expected to hold other bytes.
     Bytes,
 }
 
@@ -106,22 +106,22 @@ fn share(text: &str) -> Result<f64> {
 }
 
 impl Soaking {
-    /// How long at least.
+    /// Least duration of the soak.
     pub fn time(&self) -> Duration {
         self.seconds.or(self.minutes).unwrap_or(Duration::from_mins(30))
     }
 
-    /// How long at most, while the slope of memory is not known well enough to be judged.
+    /// Longest duration of the soak, while the slope of memory is not known well enough to be judged.
     fn time_max(&self) -> Duration {
         self.max_minutes.unwrap_or_default().max(self.time())
     }
 
-    /// Over TLS the bucket never goes away: it would come back with another certificate.
+    /// Over TLS the bucket never goes away: it would return with another certificate.
     pub(super) fn is_tls(&self) -> bool {
         self.transport == Transport::Tls
     }
 
-    /// A share of the time, within bounds: short soaks meet everything, too.
+    /// A fraction of the duration, within bounds: short soaks must run every phase, too.
     fn share(&self, of: u32, least_ms: u64, most_ms: u64) -> Duration {
         (self.time() / of).clamp(Duration::from_millis(least_ms), Duration::from_millis(most_ms))
     }
@@ -135,11 +135,11 @@ impl Soaking {
             ("uri", server.url.clone()),
             ("batch_size", "8".to_owned()),
             ("seed", self.seed.to_string()),
-            // Without end, as far as a soak can see.
+            // Effectively endless for a soak.
             ("epochs", u32::MAX.to_string()),
             ("memory_limit_bytes", (384u64 << 20).to_string()),
             ("cache_limit_bytes", (64u64 << 20).to_string()),
-            // Some stalls are for ever; ten seconds each would leave little of full speed.
+            // Some stalls last for ever; ten seconds each would leave little time at full speed.
             ("stall_after_ms", "2000".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -235,7 +235,7 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    /// Seconds and what is read off the gauge, at the moments that count.
+    /// Pairs of seconds and the chosen gauge value, at the settled moments.
     fn points(&self, of: fn(&Gauge) -> u64) -> Vec<(f64, f64)> {
         let settled = self.moments.iter().filter(|moment| moment.settled);
         settled.map(|moment| (moment.at_s, of(&moment.gauge) as f64)).collect()
@@ -264,7 +264,7 @@ impl<'a> Consumer<'a> {
         loader.next_batch().ok_or_else(|| Error::new(Kind::Cancelled, "the run came to an end"))?
     }
 
-    /// Takes a batch as the mood is, if one comes soon: phases end and moments pass while none does.
+    /// Takes a batch if one arrives soon; returns without one otherwise, as phases and measurements are due meanwhile.
     fn take(&mut self) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(50);
         let loader = self.loader.as_mut().expect("one is open while batches are taken");
@@ -286,7 +286,7 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    /// Closes the loader in the middle and returns the state that the next one goes on from, by way of its text.
+    /// Closes the loader in mid-run and returns the state that the next one resumes from, after a round trip through JSON.
     fn reopened_from(&mut self) -> Result<State> {
         let hoards = self.soaking.canary == Some(Canary::Leases);
         let kept = if hoards || self.mood.draw.chance(0.5) { Some(self.next_batch()?) } else { None };
@@ -300,7 +300,7 @@ impl<'a> Consumer<'a> {
         State::from_json(&state)
     }
 
-    /// Closes the loader, if one is open, and counts what it left. Batches that outlive it must keep their bytes.
+    /// Closes the loader, if one is open, and counts what it leaked. Batches that outlive it must keep their bytes.
     pub(super) fn close(&mut self) {
         let Some(loader) = self.loader.take() else { return };
         let (stats, state) = (loader.stats(), loader.state());
@@ -318,7 +318,7 @@ impl<'a> Consumer<'a> {
 
     fn moment(&self, phase: &str, served: Served) -> Moment {
         let stats = self.loader.as_ref().map(Loader::stats).unwrap_or_default();
-        // How long a loader takes to touch its memory, generously.
+        // A generous bound for the time in which a loader touches its memory.
         let settles_after = (self.soaking.reopen_every() / 3).min(Duration::from_secs(10));
         Moment {
             at_s: self.begun.elapsed().as_secs_f64(),
@@ -337,7 +337,7 @@ impl<'a> Consumer<'a> {
     }
 
     fn tend_canary(&mut self) -> Result<()> {
-        /// So many moments keep as much as may be lost.
+        /// This many measurements leak as much as the tolerance allows.
         const MOMENTS: u64 = 6;
         match self.soaking.canary {
             Some(Canary::Memory) => self.hoard.1.push(vec![1; (self.tolerance_bytes() / MOMENTS) as usize]),
@@ -350,14 +350,14 @@ impl<'a> Consumer<'a> {
         Ok(())
     }
 
-    /// Growth that is allowed in any case. In less than a minute, loaders are not open for long enough to touch their arena:
-    /// how much of it they did cannot be told from a leak.
+    /// Allowed growth of memory. In less than a minute, loaders are not open long enough to touch their whole arena: how
+    /// much they touched cannot be told from a leak.
     fn tolerance_bytes(&self) -> u64 {
         let is_short = self.soaking.time() < Duration::from_secs(60);
         self.soaking.tolerance.0 + if is_short { self.config.memory.limit.map_or(0, |limit| limit.0) } else { 0 }
     }
 
-    /// The result, still without criteria and what the bucket has served.
+    /// Builds the result, without criteria and the bucket's counters.
     pub(super) fn report(self, before: Gauge, after: Gauge) -> SoakReport {
         let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut notices = self.ledger.told.clone();
@@ -399,11 +399,11 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// How the consumer takes its batches: as fast as they come, and every now and then for a while slowly, keeping some, or not at all.
+/// The pace of the consumer: as fast as batches come, with occasional periods of slow steps, of held batches, or a pause.
 #[derive(Debug)]
 struct Mood {
     draw: Prng,
-    /// The mean time between whims; a whim lasts a quarter of it.
+    /// Mean time between such periods; one lasts a quarter of it.
     mean: Duration,
     until: Instant,
     step: Duration,
@@ -432,7 +432,7 @@ impl Mood {
         match self.draw.below(3) {
             0 => self.keeps = 1 + self.draw.below(2) as usize,
             1 => self.step = Duration::from_millis(1 + self.draw.below(20)),
-            // A pause: once.
+            // One pause.
             _ => return self.mean.mul_f64(0.25 * self.draw.unit()),
         }
         self.step

@@ -1,4 +1,4 @@
-//! What this process holds, as the kernel counts it. Owns nothing.
+//! The resources of this process, as the kernel counts them.
 
 use std::fs;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 /// Memory, descriptors and threads of this process at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Gauge {
-    /// Resident memory of its own: heap, stacks, the arena.
+    /// Resident anonymous memory: heap, stacks, the arena.
     pub rss_anon_bytes: u64,
     /// Resident pages of files: the program itself and its libraries.
     pub rss_file_bytes: u64,
     /// Resident shared memory: rings.
     pub rss_shmem_bytes: u64,
-    /// Resident anonymous memory outside the arena: heap and stacks, what a leak of ours would be in.
+    /// Resident anonymous memory outside the arena: heap and stacks, where a leak would be.
     #[serde(default)]
     pub rss_heap_bytes: u64,
     pub descriptors: u64,
@@ -22,15 +22,15 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// This process, now. Zeroes where `/proc` is not mounted.
+    /// Reads this process's values. Zeroes where `/proc` is not mounted.
     pub fn here() -> Gauge {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        // The folder that is read is open while it is: it counts every time alike.
+        // Reading the folder opens one descriptor itself, the same at every measurement.
         let descriptors = fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
         Gauge { descriptors, ..parse(&status) }
     }
 
-    /// The same, with the anonymous memory that lies outside these pieces of the address space, each given by start and length.
+    /// As [`Gauge::here`], with the anonymous memory outside these parts of the address space, each given by start and length.
     pub fn beside(arena: impl Iterator<Item = (*const u8, usize)>) -> Gauge {
         let arena: Vec<_> = arena.map(|(start, len)| start.addr()..start.addr() + len).collect();
         let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
@@ -42,11 +42,11 @@ impl Gauge {
     }
 }
 
-/// The anonymous bytes of all mappings that begin outside these ranges, as `smaps` counts them.
+/// Returns the anonymous bytes of all mappings that start outside these ranges, as `smaps` counts them.
 fn anonymous_outside(maps: &str, arena: &[Range<usize>]) -> u64 {
     let (mut kilobytes, mut counts) = (0, false);
     for line in maps.lines() {
-        // A mapping's first line begins with `START-END`, each line about it with `Name:`.
+        // A mapping starts with a line `START-END …`; the lines about it start with `Name:`.
         let word = line.split_whitespace().next().unwrap_or_default();
         if let Some((start, _)) = word.split_once('-').filter(|_| !word.ends_with(':')) {
             let start = usize::from_str_radix(start, 16).unwrap_or(0);

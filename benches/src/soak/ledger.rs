@@ -1,7 +1,7 @@
-//! The objects of a soak, and the ledger: what must come next, what came, and whether it came once, in order and with its bytes.
+//! The objects of a soak, and the ledger, which checks that samples come once, in order and with the right bytes.
 //!
-//! The ledger goes on over every loader that is opened anew: the order is that of the plan's permutation, exactly once a mark for
-//! every sample, whatever the plan says. It never asks a loader what it thinks it delivered.
+//! The ledger continues over every reopened loader. The order comes from the plan's permutation; a mark per sample checks
+//! exactly-once delivery independently of the plan. It never asks a loader what was delivered.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Objects of each kind at scale 1, and the least at any scale: some 280 MiB in all.
+/// Objects of each kind at scale 1, and the minimum at any scale: about 280 MiB in all.
 const DIGITS: (f64, u64) = (2000.0, 40);
 const PHOTOS: (f64, u64) = (1000.0, 12);
 const VOLUMES: (f64, u64) = (40.0, 4);
-/// Volumes are 140 MiB on average as published; these are of 4 MiB, and some are longer than a block.
+/// Volumes have 140 MiB on average as published; these have 4 MiB, and some are longer than a block.
 const VOLUME_SCALE: f64 = 0.03;
-/// Differences told in words; more are only counted.
+/// Differences reported as text; further ones are only counted.
 const TOLD_MAX: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Object {
     pub(super) hash: u64,
 }
 
-/// The objects as files in a folder that goes with this, and in the order of the keys: the order of sample ids.
+/// The objects, in key order (the order of sample ids), and the temporary folder that holds their files.
 #[derive(Debug)]
 pub(super) struct Objects {
     folder: TempDir,
@@ -37,7 +37,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Writes the objects below `within`, or below the system's folder for temporary files.
+    /// Writes the objects below `within`, or below the system's temporary folder.
     pub(super) fn write(within: Option<&Path>, scale: f64, seed: u64) -> Result<Objects> {
         let failed = |why: String| {
             Error::new(Kind::File, format!("the soak's objects: {why}")).with_hint("give another folder with --dir")
@@ -65,7 +65,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// The folder to serve: what is beside it is not listed.
+    /// The folder to serve.
     pub(super) fn served(&self) -> PathBuf {
         self.folder.path().join("served")
     }
@@ -74,10 +74,10 @@ impl Objects {
 #[derive(Debug)]
 pub(super) struct Ledger<'a> {
     pub(super) objects: &'a [Object],
-    /// The run of the loader at hand, from where the ledger stood when it was opened.
+    /// The run of the current loader, from the ledger's position when it was opened.
     run: Run,
     next: u64,
-    /// Epoch and position that the ledger has come to.
+    /// The ledger's epoch and position.
     pub(super) cursor: Cursor,
     marks: Vec<bool>,
     pub(super) samples: u64,
@@ -104,7 +104,7 @@ impl<'a> Ledger<'a> {
         Ok(Ledger { objects, run, next: 0, cursor, marks, samples: 0, bytes: 0, wrong: 0, told: Vec::new() })
     }
 
-    /// A loader was opened that shall go on where the ledger stands.
+    /// Continues at the ledger's position with a newly opened loader.
     pub(super) fn reopened(&mut self) -> Result<()> {
         self.run = Run::new(RunConfig { start: self.cursor, ..*self.run.config() })?;
         self.next = 0;
@@ -145,7 +145,7 @@ impl<'a> Ledger<'a> {
         self.next += 1;
     }
 
-    /// Whether every sample of a batch holds its object.
+    /// Checks that every sample of a batch has its object's bytes.
     pub(super) fn check_bytes(&mut self, batch: &Batch) {
         for Sample { id, bytes, .. } in batch.samples() {
             match self.objects.get(id.0 as usize) {

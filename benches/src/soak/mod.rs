@@ -1,6 +1,6 @@
-//! The soak, `cargo x bench soak`: a loader at full speed for a long time while its bucket misbehaves, and what must be true all
-//! along and at the end. It passes when memory stays flat, descriptors, threads, slots and operations are given back, and every sample
-//! comes exactly once, in order, with its bytes, over every fault and every reopening.
+//! The soak, `cargo x bench soak`: runs a loader at full speed for a long time while its bucket injects faults. It passes
+//! when memory stays flat, descriptors, threads, slots and operations are returned, and every sample comes exactly once,
+//! in order, with the right bytes, over every fault and every reopening.
 
 mod bucket;
 mod consumer;
@@ -29,7 +29,7 @@ pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakRep
         objects.all[0].hash ^= 1;
     }
     let start = || Server::start(&soaking.program, &objects.served(), soaking.is_tls());
-    // What a process opens once is open after a first loader, whose bucket is gone before this process is looked at.
+    // Run one loader first, so that what a process opens only once is open before the first measurement.
     let server = start()?;
     drop(LoaderBuilder::new(soaking.config(&server)?).build()?);
     drop(server);
@@ -56,7 +56,7 @@ pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakRep
     Ok(report)
 }
 
-/// The process once it has come to rest: the kernel closes what a ring or a thread held a moment after it is gone.
+/// Returns the gauge once descriptors and threads are back, or after 5 s: the kernel closes those of a ring or a thread with a delay.
 fn settled(before: Gauge) -> Gauge {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -69,7 +69,7 @@ fn settled(before: Gauge) -> Gauge {
     }
 }
 
-/// What had to be true, each with its numbers.
+/// The criteria, each with its numbers.
 fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> Vec<Criterion> {
     let totals = &report.totals;
     let faults = totals.faults.values().sum::<u64>() + totals.absences;

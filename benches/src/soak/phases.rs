@@ -1,23 +1,23 @@
-//! How a bucket misbehaves over time: phases of a few seconds, each a script, drawn from a seed.
+//! The bucket's faults over time: phases of a few seconds, each a script, drawn from a seed.
 //!
-//! Owns the draw. Every round holds each kind of phase once, in another order, so that a short soak meets all of them. What is
-//! drawn can always be recovered from within the loader's default number of attempts: that is part of the test.
+//! Every round holds each kind of phase once, in a new order, so that a short soak runs all of them. All faults drawn can
+//! be recovered from within the loader's default number of attempts: that is part of the test.
 
 use std::time::Duration;
 
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::FaultKind::{self, Changed, WrongEtag};
 
-/// The kinds of phases: no fault, so that the loader comes up to full speed; a little of many kinds; 500 and 503 for most requests;
-/// silence in the middle of bodies, short, long or for ever; a slow trickle on every connection; connections that end in a body or
-/// between answers; wrong entity tags and stale replicas; no listener for a moment.
+/// The kinds of phases: no fault, so that the loader reaches full speed; a few faults of many kinds; 500 and 503 for most
+/// requests; stalls in bodies, short, long or for ever; low bandwidth on every connection; connections that end in a body
+/// or between responses; wrong entity tags and stale replicas; no listener for a moment.
 const KINDS: [&str; 8] = ["calm", "mixed", "burst", "stalls", "trickle", "cuts", "stray", "away"];
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Phase {
     pub(super) kind: &'static str,
     pub(super) script: String,
-    /// How long the port has no listener at its start; `None` when it always has one.
+    /// How long the port has no listener at the phase's start; `None` when it always has one.
     pub(super) away: Option<Duration>,
     pub(super) lasts: Duration,
 }
@@ -33,7 +33,7 @@ pub(super) struct Phases {
 }
 
 impl Phases {
-    /// Phases of this length on average. `faults`: whether any come; `returns`: whether the bucket can go away and come back as the same.
+    /// Phases of this mean length. `faults`: whether any are injected; `returns`: whether the bucket can go away and return unchanged.
     pub(super) fn new(seed: u64, mean: Duration, faults: bool, returns: bool) -> Phases {
         let can = |kind: &&str| if faults { returns || *kind != "away" } else { *kind == "calm" };
         let kinds = KINDS.into_iter().filter(can).collect();
@@ -55,7 +55,7 @@ impl Phases {
         Phase { kind, script, away, lasts: self.mean.mul_f64(0.5 + self.draw.unit()) }
     }
 
-    /// The kind's settings, each behind a comma.
+    /// The kind's settings, each after a comma.
     fn faults(&mut self, kind: &str) -> String {
         let draw = &mut self.draw;
         match kind {
@@ -71,15 +71,15 @@ impl Phases {
             }
             "burst" => ",slowdown=0.1,error=0.5,per_key_max=2".to_owned(),
             "stalls" => format!(",stall=0.02/{}ms,stall=0.001,per_key_max=2", 50 + draw.below(1000)),
-            // Never silent for long, so that only the deadline of a batch suffers.
+            // Never idle for long, so that only the deadline of a batch is affected.
             "trickle" => format!(",bandwidth={}MiB", 1 << draw.below(3)),
             "cuts" => {
                 let way = if draw.chance(0.5) { "close_after" } else { "drop_after" };
                 format!(",{way}={},reset=0.03,truncate=0.03,per_key_max=2", 3 + draw.below(12))
             }
             "stray" => {
-                // A second stray answer to one request means that the object did change. With a digit of the key's number per
-                // phase, no object meets two within ten rounds, however long a request is tried again.
+                // A second wrong response to one request would mean that the object did change. With one digit of the
+                // key's number per phase, no object gets two within ten rounds, however long a request is retried.
                 let digit = self.strays % 10;
                 self.strays += 1;
                 format!(",wrong_etag=0.3,changed=0.3,per_key_max=1,only=*{digit}.*")
@@ -107,7 +107,7 @@ mod tests {
             assert!(all.iter().any(|(script, _)| script.faults.iter().any(|fault| fault.kind == kind)), "{kind}");
         }
         for (script, phase) in &all {
-            // Failures of two neighbouring phases, and those of a bucket that is away, stay below the default of ten attempts.
+            // The faults of two adjacent phases, and those of a bucket that is away, stay below the default of ten attempts.
             assert!(script.faults_per_key_max <= 3, "{phase:?}");
             assert!(phase.lasts >= Duration::from_secs(2) && phase.lasts < Duration::from_secs(6), "{phase:?}");
         }

@@ -1,4 +1,4 @@
-//! The result of a soak, and its judgement: criteria in words with their numbers, and what "flat" means for memory.
+//! The result of a soak, and its verdict: criteria with their numbers, and the test for flat memory.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use fuelrail_cli::machine::Machine;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Moment {
-    /// Since the start, s.
+    /// Time since the start, s.
     pub at_s: f64,
-    /// Whether the loader has been open long enough for its memory to be touched.
+    /// Whether the loader has been open long enough to have touched its memory.
     pub settled: bool,
     pub gauge: Gauge,
-    /// Slots not at home: cache and scratch memory of connections included.
+    /// Slots in use, including cache and scratch memory of connections.
     pub slots: u64,
     pub operations: u64,
     pub leases: u64,
@@ -30,29 +30,29 @@ pub struct Moment {
 
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Totals {
-    /// Samples that the consumer booked, and those that the last loader's state says were taken.
+    /// Samples that the consumer recorded, and those that the last loader's state counts.
     pub samples: u64,
     pub expected: u64,
     pub bytes: u64,
     pub epochs: u64,
-    /// What came wrong: out of order, twice, never, or with other bytes.
+    /// Errors in delivery: out of order, repeated, missing, or with wrong bytes.
     pub wrong: u64,
-    /// Times the loader was closed in the middle and opened anew from its state.
+    /// Times the loader was closed in mid-run and reopened from its state.
     pub reopened: u64,
     pub requests: u64,
     pub retries: u64,
-    /// Connections the loaders opened, and those that ended by an error.
+    /// Connections that the loaders opened, and those that failed.
     pub connections: u64,
     pub connections_failed: u64,
-    /// Blocks asked for, and those served from the cache.
+    /// Blocks requested, and those served from the cache.
     pub asks: u64,
     pub hits: u64,
     pub served_requests: u64,
     pub absences: u64,
     pub faults: BTreeMap<String, u64>,
-    /// Operations not given back, over all closings.
+    /// Operations not returned, over all closings.
     pub operations_left: u64,
-    /// Slots not home, over all closings, beyond those of batches held on purpose.
+    /// Slots not returned, over all closings, except those of batches held on purpose.
     pub slots_left: u64,
     pub stalls: u64,
 }
@@ -70,30 +70,30 @@ impl Totals {
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SoakReport {
-    /// Version of the result's shape.
+    /// Version of the result's schema.
     pub schema: u32,
     pub question: String,
     pub criteria: Vec<Criterion>,
-    /// How memory went, when there was enough of it to judge.
+    /// The trend of memory, when there are enough points to judge it.
     pub memory: Option<Flatness>,
-    /// How memory outside the arena grew, with its interval.
+    /// The growth of memory outside the arena, with its interval.
     #[serde(default)]
     pub slope: Option<Slope>,
     pub totals: Totals,
-    /// Before the first loader, after the last.
+    /// The gauge before the first loader and after the last.
     pub before: Gauge,
     pub after: Gauge,
     pub moments: Vec<Moment>,
-    /// Objects read, and their bytes.
+    /// Number of objects in the bucket, and their total bytes.
     pub objects: u64,
     pub object_bytes: u64,
     pub seed: u64,
-    /// Time asked for, and time it took, s.
+    /// Requested and actual duration, s.
     pub asked_s: f64,
     pub wall_s: f64,
     pub notices: Vec<String>,
     pub config: Config,
-    /// Its ring and the kernel abilities it used.
+    /// The ring and the kernel features it used.
     pub ring: String,
     pub machine: Machine,
 }
@@ -111,35 +111,35 @@ impl SoakReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Criterion {
     pub name: String,
-    /// Whether it was; none when the soak was too short to judge it.
+    /// Whether it holds; `None` when the soak was too short to judge it.
     pub holds: Option<bool>,
-    /// What was found, with numbers.
+    /// The finding, with numbers.
     pub text: String,
 }
 
-/// Points below which a trend is not judged.
+/// Least number of points to judge a trend.
 const POINTS_MIN: usize = 20;
-/// Growth that is allowed, as a share.
+/// Largest allowed growth, as a share.
 const GROWTH_SHARE_MAX: f64 = 0.02;
 
-/// How memory went. Only growth counts: what shrinks does not leak.
+/// The trend of memory. Only growth counts: memory that shrinks does not leak.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Flatness {
     pub points: usize,
-    /// Median of the second tenth, bytes.
+    /// Median of the second tenth of the points, bytes.
     pub early_bytes: f64,
-    /// Median of the last tenth, bytes.
+    /// Median of the last tenth of the points, bytes.
     pub late_bytes: f64,
     /// Slope of the least-squares line through the second half, bytes per second.
     pub slope_bytes_per_s: f64,
-    /// That slope over the length of the second half, bytes.
+    /// That slope times the length of the second half, bytes.
     pub growth_bytes: f64,
-    /// What either growth may be: 2 % of the early median, and at least the tolerance asked for.
+    /// Limit for either growth: 2 % of the early median, and at least the tolerance.
     pub allowed_bytes: f64,
 }
 
 impl Flatness {
-    /// Of points (seconds, bytes) in the order of time; none when there are too few.
+    /// Fits points (seconds, bytes) in order of time; `None` when there are too few.
     pub fn of(points: &[(f64, f64)], tolerance_bytes: u64) -> Option<Flatness> {
         let count = points.len();
         if count < POINTS_MIN {
@@ -177,11 +177,11 @@ impl Flatness {
     }
 }
 
-/// What the 95 % interval of the slope must be narrower than to be judged, and what its upper end may be, bytes per hour.
+/// Limit for the width of the slope's 95 % interval, beyond which it is not judged, and for its upper end, bytes per hour.
 const SLOPE_BYTES_PER_H_MAX: f64 = 8.0 * MIB;
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// How anonymous memory outside the arena grows: the least-squares line behind the first tenth, with its 95 % interval.
+/// Growth of anonymous memory outside the arena: the least-squares line after the first tenth, with its 95 % interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Slope {
     pub bytes_per_h: f64,
@@ -190,10 +190,10 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// Of points (seconds, bytes) in the order of time; none when there are too few.
+    /// Fits points (seconds, bytes) in order of time; `None` when there are too few.
     ///
-    /// Neighbouring points err alike (memory drifts and comes back), so the error of a plain fit is too small: it is widened by
-    /// `sqrt((1 + r) / (1 - r))` for the residuals' correlation `r` from one point to the next, as for a first-order process.
+    /// Adjacent points have correlated errors (memory drifts and returns), so a plain fit's error is too small. It is widened by `sqrt((1 +
+    /// r) / (1 - r))` for the residuals' correlation `r` between adjacent points, as for a first-order process.
     pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
         let points = &points[points.len() / 10..];
         if points.len() < POINTS_MIN {
@@ -206,7 +206,7 @@ impl Slope {
         let along: f64 = left.windows(2).map(|pair| pair[0] * pair[1]).sum();
         let r = if squares > 0.0 { (along / squares).clamp(0.0, 0.99) } else { 0.0 };
         let error = (squares / (count - 2.0) / spread_x).sqrt() * ((1.0 + r) / (1.0 - r)).sqrt();
-        // Student's factor for so many independent points, within 1 % from 4 of them on.
+        // Student's factor for this many independent points, within 1 % from 4 points on.
         let independent = (count * (1.0 - r) / (1.0 + r) - 2.0).max(1.0);
         let reach = (1.96 + 2.4 / independent + 2.8 / (independent * independent)) * error;
         let [low, at, high] = [slope - reach, slope, slope + reach].map(|per_s| per_s * 3600.0);
@@ -217,7 +217,7 @@ impl Slope {
         self.high_bytes_per_h - self.low_bytes_per_h < SLOPE_BYTES_PER_H_MAX
     }
 
-    /// Whether memory stays: none while the interval is too wide to tell.
+    /// Whether memory stays flat; `None` while the interval is too wide to tell.
     pub fn holds(&self) -> Option<bool> {
         self.is_known().then_some(self.high_bytes_per_h <= SLOPE_BYTES_PER_H_MAX)
     }
@@ -235,7 +235,7 @@ impl Slope {
 }
 
 struct Line {
-    /// Zero when all points are at one time.
+    /// Zero when all points have the same time.
     slope: f64,
     mean_x: f64,
     mean_y: f64,
@@ -286,14 +286,14 @@ mod tests {
         // Only in the second half: the line sees it as well.
         let late = run(360, |s| 400.0 + (s - 900.0).max(0.0) / 30.0);
         assert!(!late.holds() && late.growth_bytes > late.allowed_bytes, "{late:?}");
-        // One step in the middle is lost memory, too, although both halves are level.
+        // One step in the middle is a leak, too, although both halves are level.
         let step = run(360, |s| if s < 700.0 { 400.0 } else { 440.0 });
         assert!(!step.holds() && step.growth_bytes.abs() < 1.0, "{step:?}");
         // Within the tolerance it cannot be told from noise.
         assert!(run(360, |s| 400.0 + s / 300.0).holds());
     }
 
-    /// An hour of points 5 s apart, each with a draw of noise of ±`noise` MiB that leans on the one before by `lean`.
+    /// An hour of points 5 s apart, with noise of ±`noise` MiB whose correlation with the point before is `lean`.
     fn hour(per_h: f64, noise: f64, lean: f64, seed: u64) -> Slope {
         let mut prng = Prng::new(seed);
         let mut before = 0.0;
@@ -311,7 +311,7 @@ mod tests {
     fn a_slope_is_judged_when_its_interval_is_narrow() {
         assert_eq!(hour(0.0, 1.0, 0.0, 1).holds(), Some(true));
         assert_eq!(hour(12.0, 1.0, 0.0, 1).holds(), Some(false));
-        // Ten minutes of noise cannot tell 8 MiB an hour from none.
+        // Ten minutes of noise cannot distinguish 8 MiB an hour from zero.
         assert_eq!(hour(0.0, 60.0, 0.0, 1).holds(), None);
     }
 

@@ -1,6 +1,6 @@
-//! Sets that are numbers, addressable at any byte. `volumes`: NumPy arrays with the sizes MLPerf Storage gives its unet3d cases (mean 140
-//! MiB, deviation 65 MiB), a 128-byte version 1.0 header and then one-dimensional `<u8` words. `tokens`: shards of little-endian `u16`
-//! token ids, uniform below the vocabulary size.
+//! Sets of numbers, addressable at any byte. `volumes`: NumPy arrays with the sizes MLPerf Storage gives its unet3d cases
+//! (mean 140 MiB, deviation 65 MiB), a 128-byte version 1.0 header and then one-dimensional `<u8` words. `tokens`: shards
+//! of little-endian `u16` token ids, uniform below the vocabulary size.
 
 use crate::random::{Draws, fill_words};
 
@@ -9,7 +9,7 @@ const MEAN_BYTES: f64 = 140.0 * MIB;
 const DEVIATION_BYTES: f64 = 65.0 * MIB;
 const FLOOR_BYTES: f64 = 10.0 * MIB;
 
-/// Bytes before the first word. NumPy aligns the header to 64.
+/// Bytes before the first word. NumPy aligns the header to 64 bytes.
 const HEADER_BYTES: u64 = 128;
 
 pub(super) fn volume_bytes(seed: u64, scale: f64) -> u64 {
@@ -39,13 +39,13 @@ fn header(size: u64) -> [u8; HEADER_BYTES as usize] {
     header
 }
 
-/// Tokens are below this: the vocabulary of GPT-2's tokenizer.
+/// Upper bound of the token ids: the vocabulary of GPT-2's tokenizer.
 const VOCABULARY: u64 = 50_257;
 
 pub(super) fn fill_tokens(stream: u64, offset: u64, out: &mut [u8]) {
     fill_words(stream, offset, out, |word| {
-        // Four tokens a word: each 16-bit lane scaled into the vocabulary. A lane times the vocabulary fits 32 bits, so
-        // the even and the odd lanes are scaled two at a time.
+        // A word gives four tokens: each 16-bit lane is scaled to the vocabulary. A lane times the vocabulary fits 32
+        // bits, so the even and the odd lanes are scaled two at a time.
         let even = word & 0x0000_FFFF_0000_FFFF;
         let odd = (word >> 16) & 0x0000_FFFF_0000_FFFF;
         let even = ((even * VOCABULARY) >> 16) & 0x0000_FFFF_0000_FFFF;

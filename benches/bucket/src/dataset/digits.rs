@@ -1,8 +1,8 @@
 //! `digits`: 28×28 8-bit greyscale PNGs of the ten digits, drawn from bitmaps with random shift, rotation, size, weight
 //! and noise, so a model can learn them.
 //!
-//! Pixels are stored without compression and a seeded `tEXt` chunk varies the length, so a size costs one draw, not a
-//! picture. Drawing takes some ten microseconds.
+//! Pixels are stored without compression and a seeded `tEXt` chunk varies the length, so a size needs one draw, not a
+//! picture. Drawing takes about ten microseconds.
 
 use png::{BitDepth, ColorType, Compression, Encoder, Filter};
 
@@ -51,7 +51,7 @@ fn text(seed: u64, stream: u64) -> String {
     (0..text_bytes(seed)).map(|_| char::from(b"0123456789abcdef"[(draws.word() >> 60) as usize])).collect()
 }
 
-/// Where the picture's pixels lie on the glyph: the inverse of shift, rotation and scaling.
+/// The mapping from the picture's pixels to the glyph: the inverse of shift, rotation and scaling.
 struct Pose {
     sin: f32,
     cos: f32,
@@ -72,7 +72,7 @@ impl Pose {
         }
     }
 
-    /// Glyph position (columns, rows; glyph centre at 0, 0) under the middle of pixel (x, y).
+    /// Returns the glyph position (columns, rows; glyph centre at 0, 0) of the centre of pixel (x, y).
     fn on_glyph(&self, x: usize, y: usize) -> (f32, f32) {
         let middle = (SIDE as f32 - 1.0) / 2.0;
         let (dx, dy) = (x as f32 - middle - self.shift.0, y as f32 - middle - self.shift.1);
@@ -103,7 +103,7 @@ fn draw(digit: usize, stream: u64) -> [u8; SIDE * SIDE] {
 const PADDED_COLUMNS: usize = COLUMNS + 4;
 const PADDED_ROWS: usize = ROWS + 4;
 
-/// The glyph with two empty cells on every side, so that interpolation needs no edge cases.
+/// Returns the glyph with two empty cells on every side, so that interpolation needs no edge cases.
 fn padded(digit: usize) -> [[f32; PADDED_COLUMNS]; PADDED_ROWS] {
     let mut cells = [[0.0; PADDED_COLUMNS]; PADDED_ROWS];
     for (row, line) in GLYPHS[digit].iter().enumerate() {
@@ -114,7 +114,7 @@ fn padded(digit: usize) -> [[f32; PADDED_COLUMNS]; PADDED_ROWS] {
     cells
 }
 
-/// Ink at a glyph position, interpolated between the four cells around it.
+/// Returns the ink at a glyph position, interpolated between the four cells around it.
 fn sample(glyph: &[[f32; PADDED_COLUMNS]; PADDED_ROWS], x: f32, y: f32) -> f32 {
     let (x, y) = (x + (PADDED_COLUMNS as f32 - 1.0) / 2.0, y + (PADDED_ROWS as f32 - 1.0) / 2.0);
     if x < 0.0 || y < 0.0 || x >= (PADDED_COLUMNS - 1) as f32 || y >= (PADDED_ROWS - 1) as f32 {

@@ -25,7 +25,7 @@ use crate::script::word;
 /// Largest number of objects in a generated set.
 const COUNT_MAX: u64 = 1_000_000_000;
 
-/// What a generated set holds.
+/// The content of a generated set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SetKind {
@@ -59,11 +59,11 @@ impl FromStr for SetKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSet {
-    /// What it holds.
+    /// The kind of content.
     pub kind: SetKind,
-    /// Chooses the content.
+    /// Seed of the content.
     pub seed: u64,
-    /// Number of objects, at most a thousand million.
+    /// Number of objects, at most 10⁹.
     pub count: u64,
     /// Multiplies the sizes of `volumes`; 1 is the published size. Other kinds ignore it.
     #[serde(default = "scale_default")]
@@ -81,7 +81,7 @@ fn shard_bytes_default() -> u64 {
     64 << 20
 }
 
-/// How far [`DataSet::write_to`] has come.
+/// Progress of [`DataSet::write_to`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Written {
     /// Objects completely written.
@@ -90,7 +90,7 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// One object, resolved: what content functions need to know.
+/// One object, with all that content functions need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Item {
     index: u64,
@@ -100,8 +100,8 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// The stream that content of `generation` is drawn from. Generation 0 is the listed content; others are what an
-    /// overwritten object holds.
+    /// Returns the seed for content of `generation`. Generation 0 is the listed content; others are the content of
+    /// overwritten objects.
     fn stream(&self, generation: u64) -> u64 {
         mix(self.seed ^ generation.wrapping_mul(0xD6E8_FEB8_6659_FD93))
     }
@@ -133,10 +133,10 @@ impl DataSet {
         DataSet { shard_bytes, ..DataSet::new(SetKind::Tokens, count, seed) }
     }
 
-    /// Whether the fields make sense.
+    /// Checks that the fields are valid.
     ///
     /// # Errors
-    /// `Usage` that names the field, its value and its bounds.
+    /// `Usage` with the field, its value and its bounds.
     pub fn validate(&self) -> Result<()> {
         if self.count > COUNT_MAX {
             return Err(Error::usage(format!("count = {} is above {COUNT_MAX}", self.count)));
@@ -217,7 +217,7 @@ impl DataSet {
     /// Checks that `bytes` are exactly the object.
     ///
     /// # Errors
-    /// `NotFound` for a key outside the set; `Mismatch` that names the sizes or the first wrong byte.
+    /// `NotFound` for a key outside the set; `Mismatch` with the sizes or the first wrong byte.
     pub fn verify(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let absent = || Error::new(ErrorKind::NotFound, format!("no object `{key}` in {} {}", self.count, self.kind));
         let item = self.item(self.index(key).ok_or_else(absent)?);
@@ -266,7 +266,7 @@ impl DataSet {
         Item { index, class, seed, size }
     }
 
-    /// The caller has checked that `offset + out.len()` is within the item.
+    /// Writes content into `out`. The caller has checked that `offset + out.len()` is within the item.
     pub(crate) fn fill_item(&self, item: &Item, generation: u64, offset: u64, out: &mut [u8]) {
         let stream = item.stream(generation);
         match self.kind {
@@ -281,7 +281,7 @@ impl DataSet {
     /// `progress` is called at least once per MiB and after every object.
     ///
     /// # Errors
-    /// `Usage` for a set that is not valid, `System` when a file cannot be written. Files already written stay.
+    /// `Usage` for an invalid set, `System` when a file cannot be written. Files already written stay.
     pub fn write_to(&self, dir: &Path, mut progress: impl FnMut(Written)) -> Result<Written> {
         self.validate()?;
         let mut written = Written::default();

@@ -1,7 +1,7 @@
 //! `photos`: JPEGs that decode, with ImageNet-like sizes known without generating anything.
 //!
 //! A photo is one of a few pictures encoded once per process, padded to its drawn size with `COM` segments of seeded
-//! bytes: picture head, comments, picture tail. Larger files get larger pictures, so decoding costs what it should.
+//! bytes: picture head, comments, picture tail. Larger files get larger pictures, so that decoding costs are realistic.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ const SIZE_MAX: u64 = 500 * KIB;
 const MEDIAN_BYTES: f64 = 97.0 * KIB as f64;
 const DEVIATION: f64 = 0.5;
 
-/// A `COM` segment: marker, length of two bytes that counts itself, payload.
+/// Bytes before the payload of a `COM` segment: the marker, and a two-byte length that includes itself.
 const SEGMENT_HEAD_BYTES: u64 = 4;
 const SEGMENT_BYTES_MAX: u64 = 2 + 0xFFFF;
 
@@ -78,7 +78,7 @@ pub(super) fn fill(seed: u64, size: u64, stream: u64, offset: u64, out: &mut [u8
     }
 }
 
-/// The largest picture that leaves room for one segment head, chosen by the seed among its format's variants.
+/// Returns the largest picture that leaves room for one segment head; the seed chooses among its format's variants.
 fn picture(seed: u64, size: u64) -> &'static Picture {
     let variant = (mix(seed ^ 0xF00D) % PICTURES_PER_FORMAT) as usize;
     PICTURES
@@ -89,11 +89,11 @@ fn picture(seed: u64, size: u64) -> &'static Picture {
         .expect("a test holds the smallest format below the smallest size")
 }
 
-/// Bytes `offset..` of `total` bytes of comment segments.
+/// Writes the bytes from `offset` on of `total` bytes of comment segments.
 fn fill_comments(total: u64, stream: u64, offset: u64, out: &mut [u8]) {
     fill_words(stream, offset, out, |word| word);
     let mut start = offset / SEGMENT_BYTES_MAX * SEGMENT_BYTES_MAX;
-    // The last two segments share their bytes so that neither is shorter than its head: begin one earlier.
+    // The last two segments share their bytes so that neither is shorter than its head: start one earlier.
     start = start.saturating_sub(SEGMENT_BYTES_MAX);
     let end = offset + out.len() as u64;
     while start < end {
@@ -110,7 +110,7 @@ fn fill_comments(total: u64, stream: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// Length of the next segment when `rest` bytes of comments remain.
+/// Returns the length of the next segment when `rest` bytes of comments remain.
 fn segment_bytes(rest: u64) -> u64 {
     if rest <= SEGMENT_BYTES_MAX {
         rest
@@ -121,7 +121,7 @@ fn segment_bytes(rest: u64) -> u64 {
     }
 }
 
-/// A picture of soft colour fields, a few hard-edged boxes and grain, encoded and split after its first segment.
+/// Paints a picture of soft colour fields, a few hard-edged boxes and grain, encodes it and splits it after its first segment.
 fn paint(width: u16, height: u16, quality: u8, variant: u64) -> Picture {
     let mut draws = Draws::new(mix(0x9107_0000 + variant));
     let boxes: Vec<[u64; 5]> = (0..12)

@@ -1,4 +1,4 @@
-//! The honest answer to a request that reads, before any fault is put on it.
+//! Correct responses to read requests, before any fault is applied.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::sums::checksum_text;
 use super::{FRAME_BYTES, Hosted, Site, Worker};
 use crate::store::{GENERATED_MODIFIED_S, Object};
 
-/// Objects up to this size carry a checksum.
+/// Objects up to this size have a checksum.
 const CHECKSUM_OBJECT_BYTES_MAX: u64 = 1 << 20;
-/// Checksums remembered; beyond it all are forgotten and computed again.
+/// Most checksums remembered; beyond it all are dropped and computed again.
 const CHECKSUMS_MAX: usize = 1 << 20;
 
-/// An object, or the part of it that the request wants; for a `HEAD`, what describes it.
+/// Responds with an object or the requested range of it; to a `HEAD`, with its headers.
 pub(super) async fn object(worker: &Worker, key: &str, object: &Object, request: &Parts) -> Result<Reply, Refusal> {
     let (is_part, range) = match judge(&request.headers, &object.etag, object.size) {
         Verdict::Whole => (false, 0..object.size),
@@ -39,7 +39,7 @@ pub(super) async fn object(worker: &Worker, key: &str, object: &Object, request:
     } else if is_part || object.size > FRAME_BYTES as u64 {
         Body::Part(object.content.clone(), range)
     } else {
-        // Read at once: the checksum needs all of it.
+        // Read at once: the checksum needs all bytes.
         let buffer = read(worker, &object.content, 0, length as usize).await.map_err(|e| Refusal::from_io(key, &e))?;
         Body::Whole(buffer, length as usize)
     };
@@ -56,7 +56,7 @@ pub(super) async fn object(worker: &Worker, key: &str, object: &Object, request:
     Ok(reply)
 }
 
-/// CRC-32C of the whole object when it is small enough and checksums are on; of one that came in parts that over its parts.
+/// The CRC-32C of the whole object when it is small enough and checksums are on; a multipart object has that of its parts' checksums.
 async fn checksum(worker: &Worker, key: &str, object: &Object, body: &Body) -> Result<Option<String>, Refusal> {
     let Some(known) = &worker.site.checksums else { return Ok(None) };
     if object.parts_checksum.is_some() || object.size > CHECKSUM_OBJECT_BYTES_MAX {
@@ -84,14 +84,14 @@ async fn checksum(worker: &Worker, key: &str, object: &Object, body: &Body) -> R
     Ok(Some(checksum_text(checksum)))
 }
 
-/// A page of a listing.
+/// Responds with a page of a listing.
 pub(super) async fn list(worker: &Worker, bucket: &Arc<Hosted>, query: &ListQuery) -> Result<Reply, Refusal> {
     let asked = query.clone();
     let page = worker.on(bucket, move |bucket| bucket.store.list(&asked)).await?;
     Ok(Reply::xml(200, list::listing(&bucket.name, query, &page)))
 }
 
-/// The buckets of this server.
+/// Responds with the list of this server's buckets.
 pub(super) fn buckets(site: &Site) -> Reply {
     let created = iso_date(GENERATED_MODIFIED_S);
     let bucket = |name: &String| {

@@ -1,5 +1,5 @@
-//! Signatures of requests, AWS version 4, in headers or in the query. Neither the signatures of single chunks nor the age
-//! of a request are judged.
+//! Checks request signatures, AWS version 4, in headers or in the query. Neither the signatures of single chunks nor the
+//! age of a request are checked.
 
 use core::fmt;
 
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::refusal::{Refusal, decode, pairs};
 use super::sums::hex;
 
-/// What stays as it is in a query; a path has its slashes besides.
+/// Characters that are not escaped in a query; a path leaves `/` as well.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 const PLAIN_IN_PATHS: AsciiSet = PLAIN.remove(b'/');
 
-/// The key that a bucket wants requests to be signed with.
+/// The key that a bucket requires requests to be signed with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessKey {
-    /// Its id, which requests carry.
+    /// The access key id, which requests contain.
     pub id: String,
-    /// Its secret, which they do not.
+    /// The secret key, which requests do not contain.
     pub secret: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// What a request says of its signature.
+/// A request's signature and what it covers.
 #[derive(Default)]
 struct Claim {
     credential: String,
@@ -66,7 +66,7 @@ impl Claim {
         })
     }
 
-    /// The request as its sender signed it.
+    /// Returns the canonical request, as its sender signed it.
     fn canonical(&self, parts: &Parts, query: &[(String, String)]) -> Result<String, Refusal> {
         let encoded = |text: &str| utf8_percent_encode(text, &PLAIN).to_string();
         let path = decode(parts.uri.path())?;
@@ -86,14 +86,14 @@ impl Claim {
     }
 }
 
-/// A header's values as they are signed: trimmed, joined by commas.
+/// Returns a header's values as they are signed: trimmed, joined by commas.
 fn value(headers: &HeaderMap, name: &str) -> String {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.map(|value| value.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(",")
 }
 
 impl AccessKey {
-    /// Refuses a request that is not signed with this key.
+    /// Rejects a request that is not signed with this key.
     pub(super) fn check(&self, parts: &Parts) -> Result<(), Refusal> {
         let query = pairs(parts.uri.query().unwrap_or_default())?;
         let unsigned = || Refusal::new("AccessDenied", "The request is not signed with AWS4-HMAC-SHA256.");
@@ -119,7 +119,7 @@ impl AccessKey {
 mod tests {
     use super::*;
 
-    /// The examples of AWS's documentation of version 4, with headers and with a query.
+    /// The examples from AWS's documentation of version 4, with headers and with a query.
     #[test]
     fn signatures_are_those_of_the_documentation() {
         let key =

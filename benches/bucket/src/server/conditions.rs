@@ -1,4 +1,4 @@
-//! Ranges and preconditions of a request, judged against an object.
+//! Evaluates a request's range and preconditions against an object.
 
 use core::ops::Range;
 
@@ -7,7 +7,7 @@ use http::header::{self, AsHeaderName};
 
 use super::refusal::Refusal;
 
-/// What the conditions allow.
+/// The outcome, with its status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// The whole object: 200.
@@ -36,11 +36,11 @@ pub(super) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
     }
 }
 
-/// What a `PUT` wants to find under its key.
+/// The preconditions of a `PUT`.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct PutCondition {
     headers: HeaderMap,
-    /// Asked in Azure's words, to be refused in them.
+    /// Whether the request uses Azure's protocol, whose errors differ.
     for_azure: bool,
 }
 
@@ -49,10 +49,10 @@ impl PutCondition {
         PutCondition { headers: headers.clone(), for_azure }
     }
 
-    /// Against the entity tag of what is there.
+    /// Checks the conditions against the entity tag of the existing object, if any.
     pub(crate) fn check(&self, there: Option<&str>) -> Result<(), Refusal> {
         let is_named = |list: &str| there.is_some_and(|etag| names(list, etag));
-        // Google's word for "nothing is there".
+        // Google's form of "the object does not exist".
         let nothing = self.headers.get("x-goog-if-generation-match").filter(|value| *value == "0").map(|_| "*");
         let is_unwanted = text(&self.headers, header::IF_NONE_MATCH).or(nothing).is_some_and(is_named);
         if is_unwanted && self.for_azure {
@@ -67,12 +67,12 @@ pub(super) fn precondition_failed() -> Refusal {
     Refusal::new("PreconditionFailed", "The object is not the one the request is conditional on.")
 }
 
-/// A header's text; `None` when absent or not text, which then counts as absent.
+/// Returns a header's text; `None` when it is absent or not text.
 pub(super) fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Whether a list of entity tags names this one. Weak tags compare by their opaque part; quotes may be missing, as S3
+/// Whether a list of entity tags contains this one. Weak tags compare by their opaque part; quotes may be missing, as S3
 /// allows.
 fn names(list: &str, etag: &str) -> bool {
     list.split(',')
@@ -80,7 +80,7 @@ fn names(list: &str, etag: &str) -> bool {
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"') == etag.trim_matches('"'))
 }
 
-/// One range in bytes; what RFC 9110 calls invalid, and several ranges, are ignored.
+/// Parses one byte range; ranges that RFC 9110 calls invalid, and several ranges, are ignored.
 fn range(asked: &str, size: u64) -> Verdict {
     let Some((first, last)) = asked.trim().strip_prefix("bytes=").and_then(|spec| spec.split_once('-')) else {
         return Verdict::Whole;

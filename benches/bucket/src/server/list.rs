@@ -1,5 +1,5 @@
-//! ListObjectsV2: cutting pages from ordered keys, and writing them as XML. Pages are found by binary search, so a page of
-//! a billion-object set costs what a page of a small one does.
+//! ListObjectsV2: cuts pages from ordered keys and writes them as XML. Pages are found by binary search, so a page of a
+//! billion-object set costs as much as one of a small set.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,21 +11,21 @@ use super::refusal::{document, iso_date, xml_text};
 use super::sums::hex;
 use crate::store::{Entry, Object};
 
-/// What a listing asks for.
+/// The parameters of a listing.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct ListQuery {
     pub(crate) prefix: String,
-    /// Empty for none.
+    /// Empty for no delimiter.
     pub(crate) delimiter: String,
     pub(crate) start_after: String,
-    /// No key before this one is on the page.
+    /// The page starts at the first key that is not before this one.
     pub(crate) from: Vec<u8>,
     pub(crate) keys_max: usize,
     pub(crate) is_url_encoded: bool,
 }
 
 impl ListQuery {
-    /// Identifies the page for scripts, whatever the order of its parameters.
+    /// Identifies the page in scripts, whatever the order of its parameters.
     pub(crate) fn identity(&self) -> String {
         format!("{}\n{}\n{}\n{}", self.prefix, self.delimiter, hex(&self.from), self.keys_max)
     }
@@ -40,7 +40,7 @@ pub(crate) struct Page {
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// Keys in ascending byte order.
+/// Keys in ascending byte order, by index.
 pub(crate) trait Keys {
     fn len(&self) -> u64;
     fn key(&self, index: u64) -> Cow<'_, str>;
@@ -61,12 +61,12 @@ impl Keys for [Entry] {
     }
 }
 
-/// The least that comes behind this key: where a page after it begins.
+/// Returns the smallest key after this one, where the next page starts.
 pub(super) fn behind(key: &str) -> Vec<u8> {
     [key.as_bytes(), &[0]].concat()
 }
 
-/// The least that comes behind every key with this prefix. No byte of UTF-8 is the greatest one.
+/// Returns the smallest key after all keys with this prefix. No byte of UTF-8 is 0xFF, so the last can be incremented.
 fn behind_prefix(prefix: &str) -> Vec<u8> {
     let mut from = prefix.as_bytes().to_vec();
     from.last_mut().into_iter().for_each(|last| *last += 1);
@@ -83,7 +83,7 @@ fn seek<K: Keys + ?Sized>(keys: &K, from: &[u8]) -> u64 {
     low
 }
 
-/// Cuts one page from `base` with `overlay` laid over it: where that has a key, its object counts, or that there is none.
+/// Cuts one page from `base` merged with `overlay`, whose entries replace or (`None`) delete those of the base.
 pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option<Object>>, query: &ListQuery) -> Page {
     let mut page = Page::default();
     let mut from = query.from.clone().max(query.prefix.clone().into_bytes());
@@ -92,7 +92,7 @@ pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option
     loop {
         while above.next_if(|(key, _)| key.as_bytes() < from.as_slice()).is_some() {}
         let below = (place < base.len()).then(|| base.key(place));
-        // What the overlay has shadows the base.
+        // Keys of the overlay shadow those of the base.
         let over = above.peek().filter(|(key, _)| below.as_deref().is_none_or(|below| key.as_str() <= below)).copied();
         let Some(key) = over.map(|(key, _)| Cow::Borrowed(key.as_str())).or_else(|| below.clone()) else { return page };
         if !key.starts_with(&query.prefix) {
@@ -108,7 +108,7 @@ pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option
             }
         };
         if page.entries.len() + page.prefixes.len() >= query.keys_max {
-            // A page of no keys is complete, or asking again would never end.
+            // A page limited to no keys is complete; otherwise paging would never end.
             page.next = (query.keys_max > 0).then_some(from);
             return page;
         }
@@ -123,7 +123,7 @@ pub(crate) fn page<K: Keys + ?Sized>(base: &K, overlay: &BTreeMap<String, Option
     }
 }
 
-/// The key up to and with the first delimiter behind the prefix.
+/// Returns the key up to and including the first delimiter after the prefix.
 fn common_prefix<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
     if query.delimiter.is_empty() {
         return None;
@@ -132,10 +132,10 @@ fn common_prefix<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
     Some(&key[..query.prefix.len() + end + query.delimiter.len()])
 }
 
-/// What stays as it is under `encoding-type=url`.
+/// Characters that `encoding-type=url` does not escape.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
 
-/// The page as S3's `ListBucketResult`.
+/// Writes the page as S3's `ListBucketResult`.
 pub(super) fn listing(bucket: &str, query: &ListQuery, page: &Page) -> String {
     let text = |text: &str| {
         if query.is_url_encoded { utf8_percent_encode(text, &PLAIN).to_string() } else { xml_text(text) }

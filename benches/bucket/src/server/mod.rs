@@ -1,4 +1,4 @@
-//! The server: HTTP/1.1 on one single-threaded runtime per thread. Heads are parsed by `httparse`; what goes out is written
+//! The server: HTTP/1.1 on one single-threaded runtime per thread. Heads are parsed by `httparse`; responses are written
 //! here, because a script may ask for bytes that no HTTP library sends.
 //!
 //! ```text
@@ -43,22 +43,22 @@ pub(crate) use refusal::Refusal;
 pub(crate) use service::serve;
 pub(crate) use sums::Summed;
 
-/// Bytes of a full frame of a body, and of the buffers they are made in.
+/// Bytes of a full frame of a body, and size of the buffers for frames.
 const FRAME_BYTES: usize = 256 << 10;
-/// Buffers that a thread keeps for further frames.
+/// Buffers that a thread keeps for reuse.
 const BUFFERS_MAX: usize = 64;
 
-/// What all threads of a server share.
+/// State shared by all threads of a server.
 pub(crate) struct Site {
     pub(crate) buckets: BTreeMap<String, Arc<Hosted>>,
     pub(crate) tally: Tally,
     pub(crate) alarm: Alarm,
-    /// CRC-32C of whole objects, by key and entity tag; absent where none are given.
+    /// CRC-32C of whole objects, by key and entity tag; `None` when checksums are off.
     pub(crate) checksums: Option<Mutex<HashMap<u64, u32>>>,
     pub(crate) act: RwLock<Arc<Act>>,
     /// Set when the server speaks TLS.
     pub(crate) terminator: Option<Terminator>,
-    /// The key that requests must be signed with, if they must.
+    /// The key that requests must be signed with, if any.
     pub(crate) key: Option<AccessKey>,
 }
 
@@ -75,12 +75,12 @@ pub(crate) struct Hosted {
     pub(crate) uploads: Uploads,
 }
 
-/// What the connections of one thread share.
+/// State shared by the connections of one thread.
 pub(crate) struct Worker {
     pub(crate) site: Arc<Site>,
-    /// Last in, first out, so that the next frame is written into a warm one.
+    /// Last in, first out, so that the next frame uses a buffer that is still in the CPU cache.
     buffers: RefCell<Vec<Vec<u8>>>,
-    /// The second of the last reply, and how HTTP writes it.
+    /// The second of the last response, and its HTTP date.
     date: RefCell<(u64, String)>,
 }
 
@@ -89,7 +89,7 @@ impl Worker {
         Rc::new(Worker { site, buffers: RefCell::default(), date: RefCell::default() })
     }
 
-    /// Runs what may wait for the disk of a bucket: where it has one, on another thread.
+    /// Runs `work`, which may block on a bucket's disk: on another thread where the bucket has one.
     async fn on<T: Send + 'static>(
         &self,
         bucket: &Arc<Hosted>,
@@ -102,7 +102,7 @@ impl Worker {
         spawn_blocking(move || work(&bucket)).await.unwrap_or_else(|_| Err(Refusal::internal()))
     }
 
-    /// The time as HTTP writes it.
+    /// Returns the current time as an HTTP date.
     fn date(&self) -> core::cell::Ref<'_, String> {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         if self.date.borrow().0 != now_s {
@@ -111,7 +111,7 @@ impl Worker {
         core::cell::Ref::map(self.date.borrow(), |(_, date)| date)
     }
 
-    /// A buffer of at least `bytes` bytes with arbitrary content.
+    /// Returns a buffer of at least `bytes` bytes with arbitrary content.
     fn buffer(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
         if buffer.len() < bytes {

@@ -1,4 +1,4 @@
-//! Requests refused, in S3's codes, and how text and dates are written and read.
+//! Error responses with S3's codes, and how text and dates are encoded and decoded.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 
-/// A request refused, with S3's code for it.
+/// A rejected request, with S3's error code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
     pub(super) code: &'static str,
@@ -79,7 +79,7 @@ impl Refusal {
     }
 }
 
-/// Text for XML: markup characters as entities, control characters as references, as S3 does.
+/// Escapes text for XML: markup characters as entities, control characters as references, as S3 does.
 pub(super) fn xml_text(text: &str) -> String {
     let escaped = escape(text);
     let mut out = String::with_capacity(escaped.len());
@@ -94,20 +94,20 @@ pub(super) fn xml_text(text: &str) -> String {
     out
 }
 
-/// A document of S3's, by the name of its root.
+/// Writes an S3 XML document with this root element.
 pub(super) fn document(name: &str, inner: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{name} xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{inner}</{name}>"
     )
 }
 
-/// Text of a URI, decoded.
+/// Percent-decodes text of a URI.
 pub(super) fn decode(text: &str) -> Result<String, Refusal> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(Into::into).map_err(|_| Refusal::new("InvalidURI", "The URI is not UTF-8 when decoded."))
 }
 
-/// The names and values of a query, decoded.
+/// Returns the names and values of a query, decoded.
 pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -120,14 +120,14 @@ fn date(s: u64, format: &[BorrowedFormatItem<'_>]) -> String {
     at.and_then(|at| at.format(format).ok()).unwrap_or_default()
 }
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT` for seconds since 1970.
+/// Formats seconds since 1970 as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn http_date(s: u64) -> String {
     const FORMAT: &[BorrowedFormatItem<'_>] =
         format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
     date(s, FORMAT)
 }
 
-/// `1994-11-06T08:49:37.000Z` for seconds since 1970.
+/// Formats seconds since 1970 as `1994-11-06T08:49:37.000Z`.
 pub(super) fn iso_date(s: u64) -> String {
     date(s, format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].000Z"))
 }

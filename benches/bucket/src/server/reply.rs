@@ -1,4 +1,4 @@
-//! What goes out: replies, honest or not, and how connections end.
+//! Sends responses, correct or faulty, and ends connections.
 
 use std::io;
 use std::ops::Range;
@@ -19,44 +19,44 @@ use crate::pace::Pace;
 use crate::script::Act;
 use crate::store::Content;
 
-/// Bytes held back while requests that came together are answered: their answers leave together.
+/// Bytes held back while pipelined requests are answered, so that their responses leave together.
 const HELD_BYTES_MAX: usize = 32 << 10;
-/// How long a closing connection still reads what the client sends: closing with unread bytes would turn FIN into RST.
+/// How long a closing connection still reads: closing with unread bytes would send RST in place of FIN.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What follows a reply.
+/// What follows a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// The next request.
+    /// Reads the next request.
     Keep,
-    /// FIN.
+    /// Closes with FIN.
     Close,
-    /// RST.
+    /// Closes with RST.
     Reset,
-    /// Silence until the client gives up.
+    /// Sends nothing more until the client gives up.
     Hang,
 }
 
-/// The length a head promises.
+/// The body length that the head declares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {
     Is(u64),
-    /// Chunked coding in its place.
+    /// Chunked coding in place of a length.
     Chunked,
-    /// None, as with 204 and 304.
+    /// No length, as with 204 and 304.
     Absent,
 }
 
-/// The bytes of a body. Those of objects are counted and paced.
+/// A response's body. Bytes of objects are counted and paced.
 pub(super) enum Body {
     Document(Vec<u8>),
-    /// A whole object: so many bytes of a buffer.
+    /// A whole object: this many bytes of a buffer.
     Whole(Vec<u8>, usize),
     /// A range of an object, read frame by frame.
     Part(Content, Range<u64>),
 }
 
-/// A reply, and what is wrong with it.
+/// A response, and its faults.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
@@ -64,9 +64,9 @@ pub(super) struct Reply {
     pub(super) length: Length,
     /// Bytes sent in place of the head.
     pub(super) head: Option<Vec<u8>>,
-    /// The body byte before which it ends.
+    /// The body byte before which the response ends.
     pub(super) cut: Option<u64>,
-    /// The body byte before which nothing is sent for so long.
+    /// The body byte before which nothing is sent for this long.
     pub(super) pause: Option<(u64, Duration)>,
     pub(super) end: End,
 }
@@ -79,24 +79,24 @@ impl Reply {
         reply
     }
 
-    /// Only a status.
+    /// A status without a body.
     pub(super) fn empty(status: u16) -> Reply {
         let reply = Reply::new(status, Vec::new(), Body::Document(Vec::new()));
         if matches!(status, 204 | 304) { Reply { length: Length::Absent, ..reply } } else { reply }
     }
 
-    /// A status and an entity tag.
+    /// A status with an entity tag.
     pub(super) fn tagged(status: u16, etag: &str) -> Reply {
         Reply { headers: vec![("etag", etag.to_owned())], ..Reply::empty(status) }
     }
 
-    /// An XML document.
+    /// A status with an XML document.
     pub(super) fn xml(status: u16, document: String) -> Reply {
         let headers = vec![("content-type", "application/xml".to_owned())];
         Reply::new(status, headers, Body::Document(document.into_bytes()))
     }
 
-    /// These bytes and no more.
+    /// These bytes and nothing else.
     pub(super) fn raw(head: Vec<u8>, end: End) -> Reply {
         Reply { head: Some(head), end, ..Reply::empty(200) }
     }
@@ -127,7 +127,7 @@ impl Reply {
 }
 
 impl Refusal {
-    /// The error document.
+    /// Returns the error as an XML response.
     pub(super) fn reply(&self, resource: &str) -> Reply {
         let (message, resource) = (xml_text(&self.message), xml_text(resource));
         let document = format!(
@@ -158,13 +158,13 @@ impl Socket for TlsStream<TcpStream> {
     }
 }
 
-/// A connection: its socket, what was read ahead from it, and what is held back from it.
+/// A connection: its socket, the bytes read ahead, and the bytes held back.
 pub(super) struct Pipe {
     pub(super) worker: Rc<Worker>,
     pub(super) socket: Box<dyn Socket>,
     pub(super) unread: BytesMut,
     unsent: Vec<u8>,
-    /// The connection's own bandwidth, and the act that sets it.
+    /// The connection's own bandwidth limit, and the act that sets it.
     pace: Option<(Arc<Act>, Pace)>,
 }
 
@@ -207,7 +207,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Sends a reply with what is wrong with it. What follows it is left to do.
+    /// Sends a response with its faults. The caller does what follows it.
     pub(super) async fn send(&mut self, mut reply: Reply, act: &Arc<Act>) -> io::Result<()> {
         match reply.head.take() {
             Some(head) => self.write(&head).await?,
@@ -239,7 +239,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Sends the bytes of an object's body from `at` on.
+    /// Sends `bytes` bytes of an object's body, from `at` on.
     async fn frame(&mut self, reply: &mut Reply, at: u64, bytes: usize) -> io::Result<()> {
         self.worker.site.tally.count(|counters| counters.body_bytes += bytes as u64);
         let is_chunked = reply.length == Length::Chunked;
@@ -259,7 +259,7 @@ impl Pipe {
         if is_chunked { self.write(b"\r\n").await } else { Ok(()) }
     }
 
-    /// Waits until so many bytes may go: by the connection's bandwidth and the server's.
+    /// Waits until `bytes` bytes may be sent, by the connection's bandwidth and the server's.
     async fn keep_pace(&mut self, act: &Arc<Act>, bytes: u64) -> io::Result<()> {
         if !act.is_paced() {
             return Ok(());
@@ -274,13 +274,13 @@ impl Pipe {
         if from > now { self.sleep_until(from).await } else { Ok(()) }
     }
 
-    /// Ends the connection. A client that has gone ends it early.
+    /// Ends the connection; returns early when the client has closed it.
     pub(super) async fn finish(mut self, end: End) {
         if self.flush().await.is_err() {
             return;
         }
         match end {
-            // Were it refused, the client would see a truncation instead.
+            // If the socket refuses this, the client sees a truncation instead of a reset.
             End::Reset => drop(self.socket.tcp().set_zero_linger()),
             End::Hang => drain(&mut self.socket).await,
             End::Keep | End::Close => linger(&mut self.socket).await,
@@ -288,7 +288,7 @@ impl Pipe {
     }
 }
 
-/// Bytes of an object from `at` on, in a buffer that may be longer.
+/// Reads bytes of an object from `at` on, into a buffer that may be longer.
 pub(super) async fn read(worker: &Worker, content: &Content, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = worker.buffer(bytes);
     if !content.blocks() {
@@ -299,15 +299,15 @@ pub(super) async fn read(worker: &Worker, content: &Content, at: u64, bytes: usi
     read.await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
-/// Closes without cutting off what was sent: FIN, then reads until the client closes too or time is up.
+/// Closes without losing what was sent: sends FIN, then reads until the client closes too or the time is up.
 pub(super) async fn linger(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     if socket.shutdown().await.is_ok() {
-        // Whether the client closed or time is up, the connection ends here.
+        // The connection ends here, whether the client closed or the time is up.
         let _ = tokio::time::timeout(LINGER, drain(socket)).await;
     }
 }
 
-/// Reads and forgets until the client closes.
+/// Reads and discards until the client closes.
 async fn drain(socket: &mut (impl AsyncRead + Unpin)) {
     let mut waste = [0u8; 4096];
     while matches!(socket.read(&mut waste).await, Ok(1..)) {}

@@ -1,5 +1,5 @@
-//! The connection as it is read: heads, and bodies as far as they are wanted, with chunked coding taken off them: HTTP's own, and
-//! `aws-chunked`, which puts a signature behind each size.
+//! Reads a connection: request heads, and bodies as far as needed, with chunked coding removed: HTTP's own, and
+//! `aws-chunked`, which adds a signature to each size.
 
 use std::io;
 
@@ -15,33 +15,33 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
-/// Most of a refused request's body that is read so that the connection can go on; a longer one closes it.
+/// Most bytes of a rejected request's body that are read to keep the connection; a longer body closes it.
 const REFUSED_BYTES_MAX: u64 = 1 << 20;
 
-/// How the end of a body is known.
+/// How the end of a body is found.
 enum Coding {
     /// By its length: the bytes not received yet.
     Length(u64),
     Chunked(Chunks),
 }
 
-/// A request, its body read or not.
+/// A request, whether or not its body has been read.
 pub(super) struct Request<'p> {
     pub(super) parts: Parts,
     pub(super) pipe: &'p mut Pipe,
     coding: Coding,
-    /// `aws-chunked`, and what has come of it and is not yet taken off.
+    /// The state of `aws-chunked`, and received bytes that are not decoded yet.
     aws: Option<(Chunks, BytesMut)>,
-    /// The client sends the body when it is told to.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     is_awaited: bool,
     /// Bytes of the body read so far.
     read_bytes: u64,
-    /// The byte of the body that comes with a bit flipped.
+    /// The byte of the body in which a bit is flipped.
     corrupt_at: Option<u64>,
 }
 
 impl Pipe {
-    /// The next request; `None` when the client has ended the connection.
+    /// Returns the next request; `None` when the client has closed the connection.
     pub(super) async fn request(&mut self) -> io::Result<Option<Request<'_>>> {
         let parts = loop {
             match parse(&mut self.unread)? {
@@ -63,7 +63,7 @@ impl Pipe {
         Ok(Some(Request { parts, pipe: self, coding, aws, is_awaited, read_bytes: 0, corrupt_at: None }))
     }
 
-    /// Reads more of what the client sends; 0 at the end. What is held back goes out before.
+    /// Reads more from the client; 0 at the end. Flushes bytes held back first.
     async fn fill(&mut self) -> io::Result<usize> {
         self.flush().await?;
         self.unread.reserve(READ_BYTES);
@@ -75,7 +75,7 @@ fn malformed() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// Takes a whole head off the bytes that came; `None` when it has not come yet.
+/// Takes a whole head off the received bytes; `None` when it is incomplete.
 fn parse(unread: &mut BytesMut) -> io::Result<Option<Parts>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut headers);
@@ -91,14 +91,14 @@ fn parse(unread: &mut BytesMut) -> io::Result<Option<Parts>> {
     Ok(Some(parts))
 }
 
-/// Whether a header is a list with this word in it.
+/// Whether a header is a list that contains this word.
 fn has_word(headers: &HeaderMap, name: &header::HeaderName, word: &str) -> bool {
     let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.any(|value| value.split(',').any(|item| item.trim().eq_ignore_ascii_case(word)))
 }
 
 impl Request<'_> {
-    /// The length that the request promises its body to have; 0 for one without a length.
+    /// Returns the body length that the request declares; 0 when it declares none.
     pub(super) fn promised_bytes(&self) -> u64 {
         let decoded = self.parts.headers.get("x-amz-decoded-content-length");
         match (&self.aws, &self.coding) {
@@ -114,17 +114,17 @@ impl Request<'_> {
         if self.parts.version == Version::HTTP_10 { has("keep-alive") } else { !has("close") }
     }
 
-    /// Lets the body come with a flipped bit.
+    /// Flips a bit in the body byte at `place`.
     pub(super) fn corrupt_at(&mut self, place: u64) {
         self.corrupt_at = Some(place);
     }
 
-    /// Reads the body up to a byte, and forgets it.
+    /// Reads the body up to a byte, and discards it.
     pub(super) async fn read_up_to(&mut self, place: u64) {
         while self.read_bytes < place && matches!(self.next_frame().await, Ok(Some(_))) {}
     }
 
-    /// The next bytes of the body; `None` at its end.
+    /// Returns the next bytes of the body; `None` at its end.
     pub(super) async fn next_frame(&mut self) -> Result<Option<Bytes>, Refusal> {
         let incomplete = |e: io::Error| Refusal::new("IncompleteBody", format!("The body ended early: {e}."));
         let Some(mut bytes) = self.decoded().await.map_err(incomplete)? else { return Ok(None) };
@@ -138,7 +138,7 @@ impl Request<'_> {
         Ok(Some(bytes))
     }
 
-    /// The next bytes without any coding. What `aws-chunked` has in its trailers counts as headers.
+    /// Returns the next bytes without any coding. Trailers of `aws-chunked` count as headers.
     async fn decoded(&mut self) -> io::Result<Option<Bytes>> {
         let Some((mut chunks, mut coded)) = self.aws.take() else { return self.received().await };
         loop {
@@ -160,11 +160,11 @@ impl Request<'_> {
                 self.parts.headers.append(name, value);
             }
         }
-        // Whatever follows is read and is nothing.
+        // Bytes after the last chunk are read and ignored.
         self.received().await.map(|_| None)
     }
 
-    /// The next bytes as they are in the message.
+    /// Returns the next bytes, with `aws-chunked` still in place.
     async fn received(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             let unread = &mut self.pipe.unread;
@@ -192,8 +192,8 @@ impl Request<'_> {
         }
     }
 
-    /// Reads what is left of a body that was not wanted, unless the client waits to be told to send it. Whether the next
-    /// request can follow.
+    /// Discards the rest of the body, unless the client waits for `100 Continue`. Returns whether another request can
+    /// follow.
     pub(super) async fn forget_body(&mut self) -> bool {
         let mut left = REFUSED_BYTES_MAX;
         while left > 0 && !(self.is_awaited && self.pipe.unread.is_empty()) {
@@ -210,21 +210,21 @@ impl Request<'_> {
 /// Longest line of a size or a trailer.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// What comes next of a chunked body.
+/// The next element of a chunked body.
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
     Data(Bytes),
-    /// Nothing before more bytes have come.
+    /// Nothing until more bytes arrive.
     More,
     End,
     Malformed,
 }
 
-/// How far a chunked body is read.
+/// The state of a chunked body's decoder.
 #[derive(Default, Debug)]
 struct Chunks {
     place: Place,
-    /// What stands behind the last chunk.
+    /// The trailers after the last chunk.
     trailers: Vec<(String, String)>,
 }
 
@@ -238,7 +238,7 @@ enum Place {
 }
 
 impl Chunks {
-    /// Takes the next bytes of the body from those that came.
+    /// Takes the next element from the received bytes.
     fn next(&mut self, from: &mut BytesMut) -> Next {
         loop {
             match self.place {
@@ -264,7 +264,7 @@ impl Chunks {
         }
     }
 
-    /// The place behind a line.
+    /// Returns the decoder's place after a line.
     fn behind(&mut self, line: &str) -> Option<Place> {
         match self.place {
             Place::Size => {

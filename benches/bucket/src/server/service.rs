@@ -1,4 +1,4 @@
-//! The requests of a connection under the script: latency, rate, answer, fault.
+//! Serves the requests of a connection by the script: latency, rate limits, responses, faults.
 
 use std::io;
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use super::{answer, writing};
 use crate::script::{Act, Drawn, Fault, FaultKind, Operation, any_matches};
 use crate::store::other_etag;
 
-/// A head that no client should read to its end.
+/// Bytes of a head that no client should read to its end.
 const OVERLONG_HEAD_BYTES: usize = 1 << 20;
-/// Largest difference drawn between promised and sent length.
+/// Largest difference between declared and sent length.
 const LENGTH_ERROR_BYTES_MAX: u64 = 4096;
 /// How long a TLS handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Counts a connection as open while it lives, also when its task is dropped.
+/// Counts a connection as open until dropped, also when its task is dropped.
 struct Open<'a>(&'a Worker);
 
 impl Drop for Open<'_> {
@@ -38,7 +38,7 @@ impl Drop for Open<'_> {
 pub(crate) async fn serve(tcp: TcpStream, worker: Rc<Worker>) {
     worker.site.tally.connection_opened();
     let _open = Open(&worker);
-    // Without it a small answer could wait for the acknowledgement of the one before. Failing costs time, not bytes.
+    // Otherwise a small response could wait for the ACK of the one before. A failure costs time, not bytes.
     let _ = tcp.set_nodelay(true);
     let Some(socket) = secured(tcp, &worker).await else { return };
     let mut pipe = Pipe::new(&worker, socket);
@@ -50,12 +50,12 @@ pub(crate) async fn serve(tcp: TcpStream, worker: Rc<Worker>) {
                 pipe.finish(End::Close).await;
             }
         }
-        // The client has gone, or the object could not be read: a reply under way ends early.
+        // The client has gone, or the object could not be read: the response in progress ends early.
         Err(_) => {}
     }
 }
 
-/// The socket after the TLS handshake, where there is to be one; `None` when the client will not.
+/// Returns the socket after the TLS handshake, where TLS is on; `None` when the handshake fails.
 async fn secured(tcp: TcpStream, worker: &Worker) -> Option<Box<dyn Socket>> {
     let Some(terminator) = &worker.site.terminator else { return Some(Box::new(tcp)) };
     match tokio::time::timeout(HANDSHAKE_LIMIT, terminator.acceptor.accept(tcp).into_fallible()).await {
@@ -66,7 +66,7 @@ async fn secured(tcp: TcpStream, worker: &Worker) -> Option<Box<dyn Socket>> {
             });
             Some(Box::new(tls))
         }
-        // The alert that says why is on its way; a reset could overtake it.
+        // The alert with the reason is on its way; a reset could overtake it.
         Ok(Err((_, mut tcp))) => {
             linger(&mut tcp).await;
             None
@@ -75,7 +75,7 @@ async fn secured(tcp: TcpStream, worker: &Worker) -> Option<Box<dyn Socket>> {
     }
 }
 
-/// Answers requests until the connection is to end.
+/// Serves requests until the connection must end.
 async fn converse(pipe: &mut Pipe, worker: &Worker) -> io::Result<End> {
     for number in 1.. {
         let Some(mut request) = pipe.request().await? else { break };
@@ -100,7 +100,7 @@ async fn converse(pipe: &mut Pipe, worker: &Worker) -> io::Result<End> {
     Ok(End::Close)
 }
 
-/// Answers one request.
+/// Responds to one request.
 async fn attend(worker: &Worker, request: &mut Request<'_>, act: &Arc<Act>) -> Reply {
     let (arrived, site) = (Instant::now(), &worker.site);
     let target = Target::parse(&request.parts, site);
@@ -110,7 +110,7 @@ async fn attend(worker: &Worker, request: &mut Request<'_>, act: &Arc<Act>) -> R
     let drawn = act.draw(operation, &key);
     let too_fast = act.over_rate(arrived);
     if drawn.latency > Duration::ZERO {
-        // A client that has gone shows when it is answered.
+        // A client that has gone is noticed when the response is sent.
         let _ = request.pipe.sleep_until(arrived + drawn.latency).await;
     }
     let answered = match target {
@@ -127,7 +127,7 @@ async fn attend(worker: &Worker, request: &mut Request<'_>, act: &Arc<Act>) -> R
     answered.unwrap_or_else(|refusal| refusal.reply(request.parts.uri.path()))
 }
 
-/// The answer with its fault, if one was drawn and can happen to it.
+/// Responds with the fault that was drawn, if it applies to this request.
 async fn play(
     worker: &Worker,
     act: &Act,
@@ -163,7 +163,7 @@ async fn play(
     Ok(reply)
 }
 
-/// The honest answer to what is no `GET` or `HEAD` of an object.
+/// The correct response to anything but a `GET` or `HEAD` of an object.
 async fn honest(worker: &Worker, target: &Target, request: &mut Request<'_>) -> Result<Reply, Refusal> {
     let Some(bucket) = &target.bucket else { return Ok(answer::buckets(&worker.site)) };
     match target.operation {
@@ -175,7 +175,7 @@ async fn honest(worker: &Worker, target: &Target, request: &mut Request<'_>) -> 
     }
 }
 
-/// The same with the fault that was drawn for it.
+/// Responds to a write with the fault that was drawn for it.
 async fn write(
     worker: &Worker,
     target: &Target,
@@ -192,7 +192,7 @@ async fn write(
             Ok(Reply::raw(Vec::new(), End::Reset))
         }
         FaultKind::Lost => {
-            // Whatever comes of it, the client does not hear of it.
+            // The client gets no response, so the outcome does not matter.
             let _ = honest(worker, target, request).await;
             Ok(Reply::raw(Vec::new(), End::Close))
         }
@@ -207,7 +207,7 @@ async fn write(
     }
 }
 
-/// Puts the fault on the reply to a `GET` of an object and counts it. A body without bytes meets no fault of bodies.
+/// Applies the fault to the response to a `GET` of an object and counts it. Body faults do not apply to an empty body.
 fn inflict(worker: &Worker, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) {
     use FaultKind::{BadStatus, Changed, Garbage, OverlongHead, WrongEtag};
     let length = reply.bytes();
@@ -249,7 +249,7 @@ fn inflict(worker: &Worker, fault: Fault, drawn: &mut Drawn, reply: &mut Reply) 
             head.splice(.."HTTP/1.1 200".len(), *b"HTTP/1.1 2O0");
             (reply.head, reply.end) = (Some(head), End::Close);
         }
-        // Changed is already in the answer; the rest is never drawn.
+        // `Changed` was applied with the response; the rest is never drawn.
         _ => {}
     }
 }
@@ -259,7 +259,7 @@ fn close(reply: &mut Reply) {
     reply.end = End::Close;
 }
 
-/// Ends the connection after its scripted number of requests.
+/// Ends the connection after the number of requests that the script sets.
 fn close_on_count(worker: &Worker, act: &Act, number: u32, reply: &mut Reply) {
     if act.script.drop_after_requests.is_some_and(|most| number >= most) {
         worker.site.tally.fault(FaultKind::DropAfter);

@@ -1,4 +1,4 @@
-//! What is known of a body that came: its length and checksums, held against what its sender promised.
+//! Length and checksums of a received body, compared with what its sender declared.
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 
 use super::refusal::Refusal;
 
-/// Length and checksums of bytes.
+/// Length and checksums of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Summed {
     pub(crate) bytes: u64,
@@ -17,13 +17,13 @@ pub(crate) struct Summed {
 }
 
 impl Summed {
-    /// As S3 writes the tag of a part.
+    /// Returns the entity tag of a part, as S3 writes it.
     pub(crate) fn etag(&self) -> String {
         format!("\"{}\"", hex(&self.md5))
     }
 }
 
-/// Sums up a body piece by piece.
+/// Computes a body's sums piece by piece.
 pub(super) struct Sums {
     pub(super) summed: Summed,
     md5: Option<Md5>,
@@ -31,7 +31,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// MD5 costs more than all else, and SHA-256 more than most: where they are wanted.
+    /// MD5 and SHA-256 are the most expensive sums, so they are computed only on request.
     pub(super) fn new(with_md5: bool, with_sha256: bool) -> Sums {
         let sha256 = with_sha256.then(|| digest::Context::new(&digest::SHA256));
         Sums { summed: Summed::default(), md5: with_md5.then(Md5::new), sha256 }
@@ -48,7 +48,7 @@ impl Sums {
         }
     }
 
-    /// The sums of a body that is what its headers promised.
+    /// Returns the sums, if they are those that the headers declared.
     pub(super) fn checked(mut self, headers: &HeaderMap) -> Result<Summed, Refusal> {
         if let Some(md5) = self.md5 {
             self.summed.md5 = md5.finalize().into();
@@ -65,17 +65,17 @@ impl Sums {
     }
 }
 
-/// A CRC-32C as S3 writes it: its four bytes, the highest first, in Base64.
+/// Returns a CRC-32C as S3 writes it: four bytes, big-endian, in Base64.
 pub(super) fn checksum_text(checksum: u32) -> String {
     STANDARD.encode(checksum.to_be_bytes())
 }
 
-/// Whether a request promises an MD5.
+/// Whether a request declares an MD5.
 pub(super) fn promises_md5(headers: &HeaderMap) -> bool {
     headers.contains_key("content-md5") || google(headers).any(|(name, _)| name == "md5")
 }
 
-/// Refuses a body that is not what its headers promised.
+/// Rejects a body that differs from what its headers declare.
 fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal> {
     let (crc32c, md5) = (checksum_text(summed.crc32c), STANDARD.encode(summed.md5));
     let amazon = headers.get_all("x-amz-checksum-crc32c").iter().map(|value| (value.as_bytes(), &crc32c));
@@ -91,13 +91,13 @@ fn check(headers: &HeaderMap, summed: &Summed) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The hashes of `x-goog-hash`: `crc32c=…, md5=…`.
+/// Returns the hashes in `x-goog-hash`: `crc32c=…, md5=…`.
 fn google(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     let values = headers.get_all("x-goog-hash").iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).filter_map(|pair| pair.trim().split_once('='))
 }
 
-/// Entity tag and checksum of an object made of these parts, as S3 has them: sums of sums, and their number.
+/// Returns the entity tag and checksum of a multipart object, as S3 computes them: sums of the parts' sums, and the number of parts.
 pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a Summed>) -> (String, String) {
     let (mut md5, mut crc32c, mut count) = (Md5::new(), 0, 0);
     for part in parts {

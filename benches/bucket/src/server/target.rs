@@ -1,4 +1,4 @@
-//! What a request asks for, from its method, host and URI.
+//! Parses what a request addresses, from its method, host and URI.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use super::refusal::{Refusal, decode, pairs};
 use super::{Hosted, Site};
 use crate::script::Operation;
 
-/// Longest key, as S3.
+/// Longest key, as in S3.
 const KEY_BYTES_MAX: usize = 1024;
-/// Most keys of a listing page, as S3.
+/// Most keys of a listing page, as in S3.
 const PAGE_KEYS_MAX: usize = 1000;
 /// `NAME.localhost` is the virtual host of bucket `NAME`.
 const DOMAIN: &str = ".localhost";
 
-/// What is asked for.
+/// What a request addresses.
 #[derive(Clone)]
 pub(super) struct Target {
-    /// None for the server, whose buckets are listed.
+    /// `None` for the server itself, whose buckets are listed.
     pub(super) bucket: Option<Arc<Hosted>>,
     pub(super) operation: Operation,
     /// Empty for the bucket itself.
     pub(super) key: String,
-    /// The upload that a part or the end of one belongs to; none for Azure's, which has one a key.
+    /// The upload of a part or of its completion; `None` for Azure, which has one per key.
     pub(super) upload: Option<String>,
-    /// The number of S3's part, or the id of Azure's block.
+    /// S3's part number, or Azure's block id.
     pub(super) part: String,
-    /// What a listing asks for.
+    /// The parameters of a listing.
     pub(super) list: ListQuery,
 }
 
@@ -59,7 +59,7 @@ impl Target {
         Target { bucket: None, operation, key, upload: None, part: String::new(), list: ListQuery::default() }
     }
 
-    /// What is asked of a bucket.
+    /// Parses a request within a bucket.
     fn within(method: &Method, key: &str, query: &str) -> Result<Target, Refusal> {
         let key = decode(key)?;
         if key.len() > KEY_BYTES_MAX {
@@ -106,7 +106,7 @@ impl Target {
         Ok(Target { upload, part, ..Target::of(operation, key) })
     }
 
-    /// What scripts know the request by: a key, with the step of an upload in short, or the query of a listing.
+    /// Returns the request's name in scripts: a key, with the step of an upload in short, or the query of a listing.
     pub(super) fn identity(&self) -> String {
         let Target { key, part, .. } = self;
         match (self.operation, &self.upload) {
@@ -121,7 +121,7 @@ impl Target {
     }
 }
 
-/// What a text of hexadecimal digits stands for.
+/// Decodes hexadecimal digits.
 fn unhex(digits: &str) -> Option<Vec<u8>> {
     let pair = |pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
     digits.as_bytes().chunks(2).map(pair).collect()
@@ -148,7 +148,7 @@ fn list_query(query: Vec<(String, String)>) -> Result<ListQuery, Refusal> {
                 let keys: usize = value.parse().map_err(|_| invalid(format!("max-keys `{value}` is no number.")))?;
                 list.keys_max = keys.min(PAGE_KEYS_MAX);
             }
-            // The bucket has one owner, who is not shown; clients add these by habit. A signature is checked elsewhere.
+            // The bucket has one owner, who is not shown; clients add these by default. The signature is checked elsewhere.
             "fetch-owner" | "x-id" => {}
             signature if signature.starts_with("X-Amz-") => {}
             other => {

@@ -1,4 +1,4 @@
-//! What is written: objects in one request, copied, deleted, and in parts as S3 and Azure have them.
+//! Write requests: puts, copies and deletes of objects, and multipart uploads as in S3 and Azure.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use super::{FRAME_BYTES, Hosted, Worker};
 use crate::script::Operation;
 use crate::store::{BLOCKS, Draft, MadeOfParts, Object, Part};
 
-/// Largest object in one request, as S3.
+/// Largest object in one request, as in S3.
 const PUT_BYTES_MAX: u64 = 5 << 30;
-/// Longest block id, as Azure.
+/// Longest block id, as in Azure.
 const BLOCK_ID_BYTES_MAX: usize = 88;
-/// Longest list of parts: that of Azure's 50 000 blocks fits.
+/// Largest list of parts: enough for Azure's 50 000 blocks.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
-/// The parts of S3's `CompleteMultipartUpload` or Azure's `BlockList`, in the order they stand.
+/// The parts of S3's `CompleteMultipartUpload` or Azure's `BlockList`, in document order.
 #[derive(Deserialize)]
 struct List {
     #[serde(rename = "$value", default)]
@@ -42,7 +42,7 @@ enum Listed {
     Uncommitted(String),
 }
 
-/// An object in one request: its bytes, or where to copy them from.
+/// Puts an object in one request, from its body or as a copy.
 pub(super) async fn put(
     worker: &Worker,
     bucket: &Arc<Hosted>,
@@ -72,7 +72,7 @@ pub(super) async fn put(
     Ok(Reply::tagged(if for_azure { 201 } else { 200 }, &object.etag))
 }
 
-/// A draft with the bytes of another object, named as `/bucket/key`.
+/// Fills a draft with the bytes of another object, named as `/bucket/key`.
 async fn copied(worker: &Worker, from: &str, mut draft: Draft) -> Result<Draft, Refusal> {
     let from = decode(from.split('?').next().unwrap_or_default())?;
     let named = from.trim_start_matches('/').split_once('/');
@@ -95,7 +95,7 @@ async fn copied(worker: &Worker, from: &str, mut draft: Draft) -> Result<Draft, 
         .await
 }
 
-/// Deletes an object. That there is none is no error, as in S3.
+/// Deletes an object. A missing object is not an error, as in S3.
 pub(super) async fn delete(worker: &Worker, bucket: &Arc<Hosted>, key: &str) -> Result<Reply, Refusal> {
     bucket.store.check_writable()?;
     let key = key.to_owned();
@@ -103,7 +103,7 @@ pub(super) async fn delete(worker: &Worker, bucket: &Arc<Hosted>, key: &str) -> 
     Ok(Reply::empty(204))
 }
 
-/// One step of an upload in parts.
+/// Handles one step of a multipart upload.
 pub(super) async fn step(
     worker: &Worker,
     bucket: &Arc<Hosted>,
@@ -148,12 +148,12 @@ pub(super) async fn step(
     }
 }
 
-/// Parts in the order of their numbers.
+/// Formats a part number so that parts sort by it.
 fn numbered(number: u32) -> String {
     format!("{number:05}")
 }
 
-/// Keeps a body as a part.
+/// Stores a body as a part.
 async fn part(
     worker: &Worker,
     bucket: &Arc<Hosted>,
@@ -168,7 +168,7 @@ async fn part(
     Ok(sums)
 }
 
-/// Reads a body to its end; of a part, which has so much room, with its MD5. It is what its headers promised, or refused.
+/// Reads a body to its end, and rejects it when it is not what its headers declared. A part has a size limit and an MD5.
 async fn take_in(
     worker: &Worker,
     bucket: &Arc<Hosted>,
@@ -246,14 +246,14 @@ async fn complete(
     let made = of_parts(parts.iter().map(|part| &part.sums));
     let condition = PutCondition::of(&request.parts.headers, false);
     let object = join(worker, bucket, key, (parts, Some(made)), condition).await?;
-    // Another request may have completed it meanwhile, to the same end.
+    // Another request may have completed it meanwhile, with the same result.
     let _ = bucket.uploads.end(upload, key);
     let (name, key, etag) = (xml_text(&bucket.name), xml_text(key), xml_text(&object.etag));
     let inner = format!("<Bucket>{name}</Bucket><Key>{key}</Key><ETag>{etag}</ETag>");
     Ok(Reply::xml(200, document("CompleteMultipartUploadResult", &inner)))
 }
 
-/// Makes an object of Azure's blocks. The same list again is the same object.
+/// Makes an object of Azure's blocks. Repeating a list gives the same object.
 async fn list_blocks(
     worker: &Worker,
     bucket: &Arc<Hosted>,
