@@ -192,8 +192,8 @@ pub struct Slope {
 impl Slope {
     /// Fits points (seconds, bytes) in order of time; `None` when there are too few.
     ///
-    /// Adjacent points have correlated errors (memory drifts and returns), so a plain fit's error is too small. It is widened by `sqrt((1 +
-    /// r) / (1 - r))` for the residuals' correlation `r` between adjacent points, as for a first-order process.
+    /// Adjacent points have correlated errors (memory drifts and returns), so a plain fit's error is too small. It is widened by
+    /// `sqrt((1 + r) / (1 - r))` for the residuals' correlation `r` between adjacent points, as for a first-order process.
     pub fn of(points: &[(f64, f64)]) -> Option<Slope> {
         let points = &points[points.len() / 10..];
         if points.len() < POINTS_MIN {

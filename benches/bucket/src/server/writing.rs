@@ -168,7 +168,7 @@ async fn part(
     Ok(sums)
 }
 
-/// Reads a body to its end, and rejects it when it is not what its headers declared. A part has a size limit and an MD5.
+/// Reads a body to its end, and rejects it when it is not what its headers declared. A part has limited room, and always an MD5.
 async fn take_in(
     worker: &Worker,
     bucket: &Arc<Hosted>,
