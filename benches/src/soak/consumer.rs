@@ -66,13 +66,13 @@ pub struct Soaking {
     /// Back-end of the ring: auto, uring, poll, tokio-uring or glommio
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ring)]
     pub ring: String,
-    /// Over what
+    /// Transport between loader and bucket
     #[arg(long, value_enum, default_value = "plain")]
     pub transport: Transport,
-    /// Seed of order, faults and the consumer's whims
+    /// Seed of the order, the faults and the pauses of the consumer
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Fewer and smaller objects: 1 is some 280 MiB
+    /// Share of the full data set (280 MiB)
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     pub scale: f64,
     /// Where the objects are written, to be removed at the end [default: the system's folder for temporary files]
