@@ -141,9 +141,20 @@ fn worlds(session: &Session<'_>) -> Finding {
 }
 
 fn soak(session: &Session<'_>) -> Finding {
-    let minutes = session.minutes.unwrap_or(30).to_string();
+    let minutes = session.minutes.unwrap_or(30);
+    // Until the slope of memory can be judged, but not for ever.
+    let times = [minutes, 4 * minutes].map(|minutes| minutes.to_string());
     let mut command = cargo_in(session.root, ["run", "--release", "--quiet", "--package", "fuelrail-benches"]);
-    command.args(["--", "soak", "--minutes", &minutes, "--seed", &session.seed.to_string()]);
+    command.args([
+        "--",
+        "soak",
+        "--minutes",
+        &times[0],
+        "--max-minutes",
+        &times[1],
+        "--seed",
+        &session.seed.to_string(),
+    ]);
     finding(&mut command, json!({ "minutes": minutes }))
 }
 
