@@ -145,16 +145,8 @@ fn soak(session: &Session<'_>) -> Finding {
     // Until the slope of memory can be judged, but not for ever.
     let times = [minutes, 4 * minutes].map(|minutes| minutes.to_string());
     let mut command = cargo_in(session.root, ["run", "--release", "--quiet", "--package", "fuelrail-benches"]);
-    command.args([
-        "--",
-        "soak",
-        "--minutes",
-        &times[0],
-        "--max-minutes",
-        &times[1],
-        "--seed",
-        &session.seed.to_string(),
-    ]);
+    command.args(["--", "soak", "--minutes", &times[0], "--max-minutes", &times[1]]);
+    command.args(["--seed", &session.seed.to_string()]);
     finding(&mut command, json!({ "minutes": minutes }))
 }
 

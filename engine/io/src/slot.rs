@@ -400,8 +400,8 @@ impl ReadPin {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the bytes lie in the mapping, which the claim keeps alive; they are initialised, and nobody writes them
-        // while their slot has a read pin: every way to do so checks first.
+        // SAFETY: the bytes lie in the mapping, which the claim keeps alive; they are initialised, and not written
+        // while their slot has a read pin: every function that writes checks first.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -1,22 +1,11 @@
 //! Read pins and padded windows: nothing that is pinned is written, and padding does not count as room.
 
-use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Scatter};
-
-fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
-    let config = ArenaConfig {
-        bytes,
-        regions: 1,
-        huge_pages: HugePages::Off,
-        slots_per_region: slots,
-        ..ArenaConfig::default()
-    };
-    let (arena, mut regions) = Arena::new(&config).unwrap();
-    (arena, regions.pop().unwrap())
-}
+use crate::slots::arena;
+use fuelrail_io::Scatter;
 
 /// While bytes are read-pinned every way to write to them refuses, and afterwards none does.
 #[test]
-fn what_is_lent_is_not_written() {
+fn what_is_pinned_is_not_written() {
     fn refuses(what: impl FnOnce()) -> bool {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).is_err()
     }

@@ -9,7 +9,7 @@ use fuelrail_io::{
 };
 use proptest::prelude::*;
 
-fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
+pub(crate) fn arena(bytes: u64, slots: usize) -> (Arena, Region) {
     let config = ArenaConfig {
         bytes,
         regions: 1,

@@ -45,8 +45,12 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     let mut judge = |claim: &str, measured, bound, holds, published, text| {
         all.push(Verdict { claim: claim.to_owned(), measured, bound, published, holds, text });
     };
-    let pairs = DEMAND.iter().filter_map(|&name| Some((row(name)?.epochs.get(1)?.miss_rate, paper(name)?.miss_rate?)));
-    let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    // In epoch 2, here and in the paper.
+    let misses = |names: &[RowName]| -> (Vec<f64>, Vec<f64>) {
+        let pair = |&name: &RowName| Some((row(name)?.epochs.get(1)?.miss_rate, paper(name)?.miss_rate?));
+        names.iter().filter_map(pair).unzip()
+    };
+    let (ours, theirs) = misses(&DEMAND);
     let list = |rates: &[f64]| rates.iter().map(|rate| format!("{rate:.3}")).collect::<Vec<_>>().join("/");
     if let Some(off) = ours.iter().zip(&theirs).map(|(ours, theirs)| (ours - theirs).abs()).reduce(f64::max) {
         let text = format!(
@@ -67,10 +71,7 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
         let holds = cut >= DELI_REDUCTION_MIN;
         judge("deli_50_50_wait_reduction", cut, DELI_REDUCTION_MIN, holds, Some(theirs), text);
     }
-    let misses = [RowName::DeliFullFetch, RowName::Deli5050]
-        .iter()
-        .filter_map(|&name| Some((row(name)?.miss_rate, paper(name)?.miss_rate?)));
-    let (ours, theirs): (Vec<f64>, Vec<f64>) = misses.unzip();
+    let (ours, theirs) = misses(&[RowName::DeliFullFetch, RowName::Deli5050]);
     if let Some(more) = ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs).reduce(f64::max) {
         let text = format!(
             "DELI's prefetch misses no more than published: {} here, {} in the paper. Its threads and listing are faster here.",

@@ -103,7 +103,7 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: the range was mapped and belongs to this value. Every slot, window and operation holds
-        // this mapping through its remote free list, and every ring that registered it holds it too, so nobody can reach it now.
+        // this mapping through its remote free list, and every ring that registered it holds it too: no pointer into it is left.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");
     }

@@ -10,7 +10,7 @@ use super::harness::Harness;
 use crate::ring::file::FileOptions;
 use crate::ring::{FileId, Op, Ring};
 
-/// Window and filling are dropped before the write begins; whoever gets memory meanwhile gets other memory.
+/// Window and filling are dropped before the write begins; their memory is not allocated again until it has ended.
 pub(super) fn pinned_bytes_outlive_their_batch<V: Harness>(fixture: &mut Fixture<'_, V>) {
     const LEN: usize = 1 << 20;
     let file = fixture.new_file();
