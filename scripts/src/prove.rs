@@ -120,18 +120,28 @@ fn models(session: &Session<'_>) -> Finding {
     })
 }
 
+/// Tests that leave memory behind on purpose: it is not the process's to free while a device may still use it, or the test plants a leak.
+const LEAKING: &str = "test(/memory_left_registered|a_copy_that_hangs_is_named|a_copy_whose_event_is_refused|\
+    a_lost_device_is_an_error|every_call_that_fails_once|every_plant_is_caught/)";
+/// A test of glibc's allocator, which the sanitizer replaces.
+const OF_GLIBC: &str = "test(what_is_freed_is_gone)";
+
 /// The address sanitizer, leaks included, over the crates with unsafe code that run without an accelerator: the rings, and the copies
 /// to cards against the driver of the tests. With libtorch there, over the trainer's shim as well.
 fn sanitizers(session: &Session<'_>) -> Finding {
     let mut packages = vec!["fuelrail-io", "fuelrail-cuda", "fuelrail-cuda-driver"];
     packages.extend(std::env::var_os("LIBTORCH").map(|_| "fuelrail-tch"));
-    session.tests(&packages, |command| {
-        command.args(["--target", &host()]).env("CARGO_TARGET_DIR", target(session.root).join("sanitizers"));
-        // The compiler that is there has the sanitizer, but calls it unstable. Libraries that a test opens, such as the driver, find the
-        // sanitizer in the test's executable.
-        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic");
-        command.env("CXXFLAGS", "-fsanitize=address")
-    })
+    let sanitized = |filter: &str, leaks: &str| {
+        session.tests(&packages, |command| {
+            command.args(["--target", &host()]).env("CARGO_TARGET_DIR", target(session.root).join("sanitizers"));
+            // The compiler that is there has the sanitizer, but calls it unstable. Libraries that a test opens, such as the driver, find
+            // the sanitizer in the test's executable.
+            command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address -Clink-arg=-rdynamic");
+            command.env("CXXFLAGS", "-fsanitize=address").env("ASAN_OPTIONS", leaks).args(["--filterset", filter])
+        })
+    };
+    let (clean, counts) = sanitized(&format!("not ({LEAKING} or {OF_GLIBC})"), "detect_leaks=1")?;
+    Ok((sanitized(LEAKING, "detect_leaks=0")?.0 && clean, counts))
 }
 
 fn worlds(session: &Session<'_>) -> Finding {

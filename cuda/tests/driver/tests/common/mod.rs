@@ -8,6 +8,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 use fuelrail_cuda_driver::{Control, Settings, under_driver};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 /// The driver's control functions.
 pub(crate) fn control() -> Control {
@@ -136,7 +137,12 @@ pub(crate) struct Region {
 impl Region {
     /// Pageable memory.
     pub(crate) fn pageable(bytes: usize) -> Region {
-        Region { start: Box::leak(vec![0u8; bytes].into_boxed_slice()).as_mut_ptr(), bytes }
+        // Held from here, so that a leak checker finds it: a copy may run for as long as the process does.
+        static HELD: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
+        let mut memory = vec![0; bytes].into_boxed_slice();
+        let start = memory.as_mut_ptr();
+        HELD.lock().unwrap().push(memory);
+        Region { start, bytes }
     }
 
     /// Memory registered with the driver; a context must be current.
