@@ -59,6 +59,7 @@ fn a_small_soak_holds_on_every_ring() {
         assert!(heard == report.moments.len() && heard > 0, "{ring}: {heard} moments");
         let totals = &report.totals;
         assert!(totals.reopened > 0 && totals.samples > 0 && !totals.faults.is_empty(), "{ring}: {totals:?}");
+        assert!(totals.hits > 0 && totals.disk_hits > 0, "{ring}: every tier serves: {totals:?}");
         assert!(report.moments.iter().all(|moment| moment.slots > 0), "{ring}: scratch memory is never at home");
         assert_eq!((report.config.ring, report.config.shards), ((*ring).into(), Some(1)));
         let back: SoakReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();

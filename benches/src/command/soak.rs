@@ -63,8 +63,8 @@ fn text(report: &SoakReport) -> String {
     let totals = &report.totals;
     let faults: Vec<String> = totals.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     format!(
-        "{}\n{:.2} GB in {} epochs of {} objects ({}); {} requests, {} connections ({} broken), {} of {} blocks from the cache; opened \
-         anew {} times\nfaults: {}, away {}\n{}; {}; seed {}\n",
+        "{}\n{:.2} GB in {} epochs of {} objects ({}); {} requests, {} connections ({} broken), of {} blocks {} from the cache and {} \
+         from disk; opened anew {} times\nfaults: {}, away {}\n{}; {}; seed {}\n",
         table.text(),
         totals.bytes as f64 / 1e9,
         totals.epochs,
@@ -73,8 +73,9 @@ fn text(report: &SoakReport) -> String {
         totals.requests,
         totals.connections,
         totals.connections_failed,
-        totals.hits,
         totals.asks,
+        totals.hits,
+        totals.disk_hits,
         totals.reopened,
         faults.join(", "),
         totals.absences,

@@ -130,7 +130,7 @@ impl Soaking {
         self.share(20, 400, 60_000)
     }
 
-    pub(super) fn config(&self, server: &Server) -> Result<Config> {
+    pub(super) fn config(&self, server: &Server, objects: &Objects) -> Result<Config> {
         let mut given: Overrides = [
             ("uri", server.url.clone()),
             ("batch_size", "8".to_owned()),
@@ -138,7 +138,10 @@ impl Soaking {
             // Effectively endless for a soak.
             ("epochs", u32::MAX.to_string()),
             ("memory_limit_bytes", (384u64 << 20).to_string()),
+            // A quarter of the objects fits into the cache, half onto the disk.
             ("cache_limit_bytes", (64u64 << 20).to_string()),
+            ("spill_dirs", objects.spilled().display().to_string()),
+            ("spill_limit_bytes", (128u64 << 20).to_string()),
             // Some stalls last for ever; ten seconds each would leave little time at full speed.
             ("stall_after_ms", "2000".to_owned()),
         ]

@@ -69,6 +69,11 @@ impl Objects {
     pub(super) fn served(&self) -> PathBuf {
         self.folder.path().join("served")
     }
+
+    /// The folder for the loader's disk tier.
+    pub(super) fn spilled(&self) -> PathBuf {
+        self.folder.path().join("spilled")
+    }
 }
 
 #[derive(Debug)]

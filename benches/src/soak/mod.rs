@@ -31,11 +31,11 @@ pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakRep
     let start = || Server::start(&soaking.program, &objects.served(), soaking.is_tls());
     // Run one loader first, so that what a process opens only once is open before the first measurement.
     let server = start()?;
-    drop(LoaderBuilder::new(soaking.config(&server)?).build()?);
+    drop(LoaderBuilder::new(soaking.config(&server, &objects)?).build()?);
     drop(server);
     let before = Gauge::here();
     let mut server = start()?;
-    let config = soaking.config(&server)?;
+    let config = soaking.config(&server, &objects)?;
     let listing = list_with(&server.tls, &server.url, |_| {})?;
     let mut consumer = Consumer::new(soaking, config, listing, &objects)?;
     let failure = consumer.read(&mut server, watch).err();

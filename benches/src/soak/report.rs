@@ -44,9 +44,11 @@ pub struct Totals {
     /// Connections that the loaders opened, and those that failed.
     pub connections: u64,
     pub connections_failed: u64,
-    /// Blocks requested, and those served from the cache.
+    /// Blocks requested, those served from the cache, and those read from disk.
     pub asks: u64,
     pub hits: u64,
+    #[serde(default)]
+    pub disk_hits: u64,
     pub served_requests: u64,
     pub absences: u64,
     pub faults: BTreeMap<String, u64>,
@@ -65,6 +67,7 @@ impl Totals {
         self.connections_failed += stats.connections_failed;
         self.asks += stats.asks;
         self.hits += stats.hits;
+        self.disk_hits += stats.disk.as_ref().map_or(0, |disk| disk.hits);
     }
 }
 

@@ -149,5 +149,9 @@ mod tests {
             p.learn(&asked(0, 5, 5), &h, len);
         }
         assert!(matches!(p.guess(&asked(0, 5, 5)), Guess::Probe(n) if n < 50), "{p:?}");
+        p.doubt = DISTRUST;
+        assert!(matches!(p.guess(&asked(0, 5, 5)), Guess::Probe(_)));
+        p.doubt = DISTRUST - 1;
+        assert!(matches!(p.guess(&asked(0, 5, 5)), Guess::Exact(_)));
     }
 }

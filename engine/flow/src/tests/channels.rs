@@ -1,7 +1,8 @@
 //! Channels between shards are bounded and lose nothing.
 
 use super::memory::region;
-use crate::channels::{ChannelEnds, channels};
+use crate::assemble::BadSamples;
+use crate::channels::{ChannelEnds, channels, keep_for_others};
 use crate::conn::Proof;
 use crate::messages::{BlockReply, BlockRequest, SpanId};
 use fuelrail_base::limits::CHANNEL_ENTRIES;
@@ -51,6 +52,14 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
     }
     assert_eq!(answered, (0..all as u32).collect::<Vec<u32>>());
     assert_eq!(ends[0].describe(), open_and_queued(0, 0));
+}
+
+#[test]
+fn blocks_have_an_owner_where_any_shard_keeps_them() {
+    assert!(!keep_for_others(0, false, BadSamples::Raise) && !keep_for_others(0, false, BadSamples::Skip));
+    assert!(keep_for_others(1, false, BadSamples::Raise));
+    assert!(keep_for_others(0, true, BadSamples::Raise));
+    assert!(keep_for_others(0, false, BadSamples::Quarantine));
 }
 
 #[test]

@@ -69,6 +69,16 @@ impl Rig {
         self.fetch.request(asked, window, self.ring.now());
     }
 
+    /// As when an earlier attempt landed the first `had` bytes of the file.
+    fn ask_for_the_rest(&mut self, n: u32, had: u64) {
+        let object_len = self.sizes[n as usize];
+        let mut window = window(&mut self.region, object_len as usize);
+        window.put(&content(n, object_len)[..had as usize]);
+        let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
+        let asked = Asked { fetch, sample, first: had, len: object_len - had, object_len, etag: None, second: false };
+        self.fetch.request(asked, window, self.ring.now());
+    }
+
     /// Goes on until `enough` have ended. `between` may change the world after each iteration.
     fn run(&mut self, enough: usize, mut between: impl FnMut(&SimWorld)) {
         for _ in 0..10_000 {
@@ -138,6 +148,14 @@ fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
         rig.run(1, |_| {});
         assert_eq!(rig.failure(), (Kind::Changed, 0));
     }
+}
+
+#[test]
+fn what_an_earlier_attempt_brought_is_not_read_again() {
+    let mut rig = Rig::new(&[5_000], 64);
+    rig.ask_for_the_rest(0, 1_300);
+    rig.run(1, |_| {});
+    assert_eq!(landed(rig.ended.pop()), Some(content(0, 5_000)));
 }
 
 /// Openings are operations, so a slow one holds nothing up; what is open is read again without another, until too many are.

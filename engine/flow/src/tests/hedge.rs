@@ -1,10 +1,12 @@
 //! Second requests in a whole shard, in virtual time: what a heavy tail costs with and without them, and that no trouble makes
 //! them lose, repeat or mix up a byte.
 
+use super::memory::{region, window};
 use super::world::{self, Bucket, Heard, content, objects, run};
 use crate::channels::channels;
+use crate::conn::{Asked, Exchange, Fault, Outcome, Proof};
 use crate::deliver::{Consumer, Outlet};
-use crate::hedge::Spares;
+use crate::hedge::{Hedges, Race, Spares, Verdict};
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::status::{ShardStatus, Snapshot};
@@ -256,4 +258,58 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
         stopped += u64::from(life.samples < all);
     }
     assert!(won > 500 && hedges > won + 100 && failed > 500 && stopped > 10, "{hedges} {won} {failed} {stopped}");
+}
+
+/// Two second requests of one fetch, each with what its window is carved from, and the fetch's first.
+fn three_requests() -> (Hedges, Option<Box<Race>>, [Exchange; 3]) {
+    let mut region = region(1 << 16);
+    let asked = |second| Asked {
+        fetch: fuelrail_plan::planner::FetchId { place: 0, serial: 0 },
+        sample: fuelrail_base::SampleId(0),
+        first: 0,
+        len: 10,
+        object_len: 10,
+        etag: None,
+        second,
+    };
+    let first = Exchange::new(asked(false), window(&mut region, 10), Instant::ZERO);
+    let mut hedges = Hedges::new((0..2).map(|_| region.alloc(16).unwrap()).collect());
+    let mut race = None;
+    let seconds = [(); 2].map(|()| {
+        let (spare, window) = hedges.begin(&mut race, Instant::ZERO, 10);
+        Exchange { spare: Some(spare), ..Exchange::new(asked(true), window, Instant::ZERO) }
+    });
+    let [second, third] = seconds;
+    (hedges, race, [first, second, third])
+}
+
+fn failed(exchange: Exchange) -> Outcome {
+    Outcome::failed(exchange, Fault::new(fuelrail_base::Error::new(fuelrail_base::Kind::Network, "reset")))
+}
+
+fn landed(exchange: Exchange) -> Outcome {
+    Outcome::landed(exchange, Proof::default(), Instant::ZERO)
+}
+
+#[test]
+fn a_race_lasts_until_its_last_request_ends() {
+    let now = Instant::ZERO;
+    // Both seconds fail: the race is over, the first goes on alone.
+    let (mut hedges, mut race, [first, second, third]) = three_requests();
+    assert!(matches!(hedges.judge(&mut race, failed(second), now), Verdict::Halved { second: true, .. }));
+    assert!(race.is_some(), "the third runs");
+    assert!(matches!(hedges.judge(&mut race, failed(third), now), Verdict::Halved { second: true, .. }));
+    assert!(race.is_none());
+    assert!(matches!(hedges.judge(&mut race, failed(first), now), Verdict::Over(_)));
+    // One second brings the block, the other fails before the first's window is returned.
+    let (mut hedges, mut race, [first, mut second, third]) = three_requests();
+    second.window_mut().put(b"0123456789");
+    assert!(matches!(hedges.judge(&mut race, landed(second), now), Verdict::GiveUp));
+    assert!(matches!(hedges.judge(&mut race, failed(third), now), Verdict::Halved { second: true, .. }));
+    assert!(race.is_some(), "what landed is kept");
+    match hedges.judge(&mut race, failed(first), now) {
+        Verdict::Outrun { window, .. } => assert_eq!(window.bytes(), b"0123456789"),
+        _ => panic!("the second was whole"),
+    }
+    assert!(race.is_none() && hedges.has_room(10));
 }
