@@ -119,9 +119,10 @@ fn landed(outcome: Option<Outcome>) -> Option<Vec<u8>> {
 
 #[test]
 fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
-    for entries in [2, 64] {
+    let short = SimFaults { short_read: 0.5, reorder: 0.5, ..SimFaults::default() };
+    for (entries, faults) in [(2, SimFaults::default()), (64, SimFaults::default()), (2, short), (64, short)] {
         let sizes: Vec<u64> = (0..40).map(|n| 1 + n * 997).collect();
-        let mut rig = Rig::new(&sizes, entries);
+        let mut rig = Rig::with_faults(&sizes, entries, faults);
         (0..40).for_each(|n| rig.ask(n, 0, sizes[n as usize], None));
         rig.run(40, |_| {});
         rig.ask(39, 1_000, 500, None);
@@ -152,10 +153,13 @@ fn files_land_whole_and_in_parts_however_narrow_the_ring_is() {
 
 #[test]
 fn what_an_earlier_attempt_brought_is_not_read_again() {
-    let mut rig = Rig::new(&[5_000], 64);
-    rig.ask_for_the_rest(0, 1_300);
-    rig.run(1, |_| {});
-    assert_eq!(landed(rig.ended.pop()), Some(content(0, 5_000)));
+    let mut rig = Rig::with_faults(&[5_000; 20], 64, SimFaults { short_read: 0.5, ..SimFaults::default() });
+    (0..20).for_each(|n| rig.ask_for_the_rest(n, 1_300 + u64::from(n)));
+    rig.run(20, |_| {});
+    for outcome in rig.ended.drain(..) {
+        let n = outcome.asked.sample.0 as u32;
+        assert_eq!(landed(Some(outcome)), Some(content(n, 5_000)));
+    }
 }
 
 /// Openings are operations, so a slow one holds nothing up; what is open is read again without another, until too many are.
