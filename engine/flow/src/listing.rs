@@ -369,10 +369,16 @@ mod tests {
     #[test]
     fn the_memory_stated_is_what_keys_ends_and_sizes_take() {
         let mut chunk = Chunk::default();
-        (0..1000).for_each(|n| chunk.push(&format!("key/{n:04}"), n, None));
-        // 8 bytes of key, 8 of its end, 8 of its size; vectors grow by doubling.
-        let least = 24 * 1000;
-        assert!((least..=2 * least + 4096).contains(&chunk.memory_bytes()), "{}", chunk.memory_bytes());
+        for n in 0..1000 {
+            let packed = format!("\"{n:032x}\"");
+            let etag = [packed.as_str(), "odd!"][n % 2];
+            chunk.push(&format!("key/{n:04}"), n as u64, Some(etag));
+        }
+        // 8 bytes of key, 8 of its end, 8 of its size, 18 of its tag; of an odd one 4 of text and 16 of its place.
+        let least = 42 * 1000 + 20 * 500;
+        assert!((least..=2 * least).contains(&chunk.memory_bytes()), "{}", chunk.memory_bytes());
+        chunk.shrink();
+        assert_eq!(chunk.memory_bytes(), least);
     }
 
     #[test]

@@ -147,6 +147,35 @@ fn requests_spread_over_connections_then_queue_behind_each_other_then_wait() {
 }
 
 #[test]
+fn of_equally_busy_connections_the_one_with_fewer_bytes_to_come_is_chosen() {
+    let bucket = Bucket::new(&[50_000, 100, 100]);
+    let heard = Heard::clone(&bucket.heard);
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    (rig.wanted, rig.depth) = (2, 2);
+    rig.request(0..3);
+    rig.run(3);
+    rig.check_landed(3);
+    assert_eq!(per_connection(&heard), [1, 2]);
+}
+
+#[test]
+fn nothing_is_sent_behind_an_answer_that_is_announced_as_the_last() {
+    let mut bucket = Bucket::new(&[40_000, 100]);
+    bucket.says = Box::new(|nth| if nth == 0 { "Connection: close\r\n" } else { "" });
+    bucket.drips = Some((1_000, Duration::from_millis(1)));
+    let heard = Heard::clone(&bucket.heard);
+    let mut rig = Rig::new(bucket, &[LIVE], 8);
+    rig.depth = 2;
+    rig.request(0..1);
+    (0..10).for_each(|_| rig.pass(Duration::from_millis(1)));
+    assert_eq!(rig.fetch.stats().connections_open, 1);
+    rig.request(1..2);
+    rig.run(2);
+    rig.check_landed(2);
+    assert_eq!(per_connection(&heard), [1, 1]);
+}
+
+#[test]
 fn when_fewer_connections_are_wanted_the_later_ones_rest() {
     let bucket = Bucket::new(&[100; 24]);
     let heard = Heard::clone(&bucket.heard);
