@@ -4,10 +4,10 @@
 //! Reads the variables of the clouds' own tools from an environment it is given. Remembers for the process where buckets have moved for
 //! good. What may be followed is `wire`'s to judge.
 
-use crate::client::Route;
 use crate::credentials::{Credentials, Origin, Provider, authority_for, region};
 use crate::folder::settled;
 use crate::proxy::proxy_for;
+use crate::route::Route;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::redirect::Moved;
@@ -42,11 +42,15 @@ impl Access {
     /// The same, with what is not set filled from the variables and files that the cloud's own tools read here: the server and the
     /// signature have to be for one region.
     pub(crate) fn settled(mut self, uri: &str) -> Result<Access> {
+        let cloud = Provider::of(uri);
+        if cloud.is_some() && !cfg!(feature = "clouds") {
+            let scheme = uri.split("://").next().unwrap_or_default();
+            return Err(Error::new(Kind::Usage, format!("this build does not reach {scheme}:// buckets"))
+                .with_hint("build it with the feature `clouds`, or use a folder, or an http:// URI with a manifest"));
+        }
         let environment = self.credentials.environment.clone();
         self.take_vendors(uri, |name| environment.plain(name));
-        let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme);
-        let amazon = scheme.eq_ignore_ascii_case("s3") || scheme.eq_ignore_ascii_case("s3a");
-        if amazon && self.cloud.region.is_empty() {
+        if cloud == Some(Provider::Aws) && self.cloud.region.is_empty() {
             self.cloud.region = region(&self.credentials)?;
         }
         Ok(self)

@@ -11,24 +11,26 @@
 //! - [`Client::persist`] retries by the planner's rules. Callers add paths, headers and what a response means to them.
 
 use crate::connect::{Connector, Load, unreachable};
-use crate::system::on_thread;
+use crate::route::Route;
+use crate::system::no_thread;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::{Authority, Signatory, judged};
 use fuelrail_io::monotonic_now;
 use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
 use fuelrail_wire::proxy::authentication_required;
-use fuelrail_wire::redirect::{Answer as RedirectAnswer, Moved, moved};
+use fuelrail_wire::redirect::{Answer as RedirectAnswer, moved};
 use fuelrail_wire::sign::{self, Unsigned, covered};
-use fuelrail_wire::tls::{Client as TlsClient, asks_for_tls};
-use fuelrail_wire::{Endpoint, Proxy, date, parse_error, parse_error_region};
+use fuelrail_wire::tls::asks_for_tls;
+use fuelrail_wire::{Proxy, date, parse_error, parse_error_region};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Method, Request, StatusCode};
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::thread::Builder;
 
 /// Longest wait for one answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,30 +42,7 @@ pub(crate) const AT_A_PROMPT: u32 = 5;
 /// Attempts while parts of an object are there already: the loader's patience, for seconds without a network.
 pub(crate) const UNDER_WAY: u32 = 10;
 
-/// How a server is reached.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) tls: Option<TlsClient>,
-    /// The proxy between here and the server, where there is one.
-    pub(crate) proxy: Option<Arc<Proxy>>,
-    /// What signs; `None` where requests go unsigned.
-    pub(crate) authority: Option<Arc<Authority>>,
-    /// Where the server says that the bucket is instead.
-    pub(crate) moved: Mutex<Option<Moved>>,
-}
-
 impl Route {
-    /// A route without TLS, proxy and signatures.
-    pub(crate) fn new(endpoint: Endpoint) -> Route {
-        Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
-    }
-
-    /// Where the bucket is according to the last redirect.
-    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `work` with a client on a control thread and waits for it.
     pub(crate) fn run<'a, T: Send>(&'a self, work: impl AsyncFnOnce(Client<'a>) -> Result<T> + Send) -> Result<T> {
         on_thread("fuelrail-control", async || work(Client::new(self, ANSWER_TIMEOUT)?).await)
@@ -422,4 +401,22 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
     tokio::time::timeout(limit, work)
         .await
         .map_err(|_| Error::new(Kind::Stalled, format!("no response within {limit:?}")))
+}
+
+/// Runs `work` in a runtime of its own on a thread of this name, and waits for it: callers may be inside another runtime.
+pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let spawned = Builder::new().name(name.into()).spawn_scoped(scope, || runtime()?.block_on(work()));
+        let joined = spawned.map_err(|e| no_thread(name, &e))?.join();
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A runtime of this thread alone.
+///
+/// # Errors
+/// `Environment` when the system refuses it.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Error::from_io(Kind::Environment, "starting tokio", e))
 }

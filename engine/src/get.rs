@@ -15,7 +15,7 @@ use std::io::Write;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
-/// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`.
+/// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature `clouds`.
 ///
 /// # Errors
 /// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries; `File` when `out` fails; `Truncated` when
@@ -25,7 +25,7 @@ pub fn get(uri: &str, out: &mut (dyn Write + Send)) -> Result<u64> {
     get_with(Access::default(), uri, out)
 }
 
-/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls).
+/// As [`get`], with the bucket reached as `access` says: an [`Access`] or a [`Tls`](crate::Tls). Feature `clouds`.
 ///
 /// # Errors
 /// As [`get`]; `File`, `Usage` and `Environment` for what [`Access`] holds and cannot be used.

@@ -1,8 +1,8 @@
 //! GETs as a load generator sends them: one after the other over a keep-alive connection, without retries.
 
 use crate::access::{Access, wherever};
-use crate::client::{ANSWER_TIMEOUT, Ask, Client, Route, within};
-use crate::system::runtime;
+use crate::client::{ANSWER_TIMEOUT, Ask, Client, runtime, within};
+use crate::route::Route;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::Scheme;
 use hyper::Method;

@@ -16,27 +16,39 @@
 //! Owns the loader's threads: one per shard, one that watches, and where samples are decoded those that do that. Never exits the process, never forks, runs no program but the one that a profile of AWS names, never falls back to
 //! something slower without saying so in [`Loader::notices`].
 //!
-//! Features, on by default: `decode` (PNG and JPEG objects become pixels) and `toml` (settings from files). `tokio-uring` and `glommio`
-//! are further rings.
+//! # Features
+//!
+//! On by default; what needs one that is off is an error that names it.
+//! - `tls`: HTTPS. Without it, SHA and MD5 checksums that a server sends are not verified either; CRCs are.
+//! - `clouds` (brings `tls`): `s3://`, `gs://` and `az://`, listing, credentials and signatures, redirects, `get`, `put`, `no_proxy`.
+//! - `decode`: PNG and JPEG objects become pixels.
+//! - `toml`: settings from files.
+//!
+//! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, off by default.
 #![forbid(unsafe_code)]
-// What only the fuzzer and the decoders call.
-#![cfg_attr(not(all(feature = "decode", feature = "toml")), allow(dead_code))]
+// What only the fuzzer, the decoders and the control plane call.
+#![cfg_attr(not(all(feature = "clouds", feature = "decode", feature = "toml")), allow(dead_code))]
 
 mod access;
 mod audit;
 mod batch;
 mod builder;
+#[cfg(feature = "clouds")]
 mod client;
 pub mod config;
+#[cfg(feature = "clouds")]
 mod connect;
+#[cfg_attr(not(feature = "clouds"), path = "credentials/absent.rs")]
 mod credentials;
 mod decode;
 mod environment;
 mod folder;
-#[cfg(all(feature = "decode", feature = "toml"))]
+#[cfg(all(feature = "clouds", feature = "decode", feature = "toml"))]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(feature = "clouds")]
 mod get;
+#[cfg(feature = "clouds")]
 mod gets;
 mod importance;
 mod layout;
@@ -45,7 +57,9 @@ mod loader;
 mod memory;
 mod names;
 mod proxy;
+mod route;
 mod scores;
+#[cfg(feature = "clouds")]
 mod service;
 mod spill;
 mod starting;
@@ -54,6 +68,7 @@ mod stats;
 mod supply;
 mod system;
 mod tls;
+#[cfg(feature = "clouds")]
 mod upload;
 mod warnings;
 mod watch;
@@ -76,6 +91,7 @@ pub use fuelrail_plan::prefetch::Prefetch;
 pub use fuelrail_plan::spill::SpillPolicy;
 pub use fuelrail_wire::sign::Credential;
 pub use fuelrail_wire::{Addressing, Cloud};
+#[cfg(feature = "clouds")]
 pub use get::{get, get_with};
 pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
@@ -84,6 +100,7 @@ pub use memory::{Memory, MemoryStats, Remains};
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;
+#[cfg(feature = "clouds")]
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
 };
@@ -92,7 +109,9 @@ pub use warnings::print_warnings;
 /// What the commands, the benchmarks and the bindings need besides. It may change in any version.
 #[doc(hidden)]
 pub mod internal {
+    #[cfg(feature = "clouds")]
     pub use crate::gets::{GetConnection, Gets};
+    #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{
         CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,

@@ -2,12 +2,13 @@
 //!
 //! This machine and the metadata services that hand it credentials are always reached directly.
 
-use crate::connect::server_uri;
+#[cfg_attr(not(feature = "clouds"), path = "proxy/absent.rs")]
+mod exceptions;
+
 use crate::environment::Environment;
-use fuelrail_base::{Error, Kind, Result};
+use exceptions::is_excepted;
+use fuelrail_base::Result;
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
-use hyper::Uri;
-use hyper_util::client::proxy::matcher::Matcher;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,28 +31,6 @@ pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<
 
 fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
-}
-
-/// Whether `no_proxy` names it: read as curl reads it, and with what Go's tools take besides, `*.DOMAIN` and `HOST:PORT`.
-fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
-    let Some(list) = environment.first(["no_proxy", "NO_PROXY"]) else {
-        return Ok(false);
-    };
-    let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
-    let uri = server_uri(server);
-    let uri: Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is not an address: {e}")))?;
-    // The matcher says whether a server has a proxy; only its exceptions matter here.
-    let matcher = Matcher::builder().all("http://any").no(entries.collect::<Vec<_>>().join(",")).build();
-    Ok(matcher.intercept(&uri).is_none())
-}
-
-/// The host part of an entry that applies to this port.
-fn at_port(entry: &str, port: u16) -> Option<&str> {
-    let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
-    match entry.rsplit_once(':') {
-        Some((host, only)) if !host.contains(':') => (only.parse() == Ok(port)).then_some(host),
-        _ => Some(entry),
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 //!
 //! Verification itself is in `wire`.
 
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::tls::{Client, Roots, Trust};
+#[cfg_attr(not(feature = "tls"), path = "tls/absent.rs")]
+mod client;
+
+use fuelrail_base::Result;
+use fuelrail_wire::tls::Client;
 use fuelrail_wire::{Endpoint, Scheme};
-use rustls::time_provider::DefaultTimeProvider;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 /// How the certificate of an `https://` server is verified. The default is the system's authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,44 +29,14 @@ impl Tls {
         if endpoint.scheme != Scheme::Https {
             return Ok(None);
         }
-        let trust = match (&self.ca_file, self.insecure) {
-            (None, false) => Trust::Roots(system_roots()?),
-            (Some(path), false) => Trust::Roots(file_roots(path)?),
-            (Some(_), true) => {
-                return Err(Error::new(Kind::Usage, "ca_file and tls_insecure are both set")
-                    .with_hint("remove tls_insecure: ca_file is enough to trust a private authority"));
-            }
-            (None, true) => {
-                tracing::warn!(
-                    "tls_insecure is set: the certificate of {} is not verified, and anyone on the network path can read and \
-                     change the traffic; set ca_file instead",
-                    endpoint.host
-                );
-                Trust::Unverified
-            }
-        };
-        Client::new(&endpoint.host, trust, Arc::new(DefaultTimeProvider)).map(Some)
+        client::client(self.ca_file.as_deref(), self.insecure, &endpoint.host).map(Some)
     }
-}
-
-fn file_roots(path: &Path) -> Result<Roots> {
-    let file = format_args!("ca_file {}", path.display());
-    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
-    Roots::from_pem(&text).map_err(|e| e.within(file).with_hint("give the authority's certificate, in PEM"))
-}
-
-fn system_roots() -> Result<Roots> {
-    let found = rustls_native_certs::load_native_certs();
-    Roots::new(found.certs).map_err(|_| {
-        let why = found.errors.first().map_or(String::new(), |error| format!(": {error}"));
-        Error::new(Kind::Environment, format!("no CA certificates found on this system{why}"))
-            .with_hint("install the package ca-certificates, or set ca_file")
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_base::{Error, Kind};
 
     fn refused(tls: &Tls) -> Error {
         tls.client(&"https://h/b".parse().unwrap()).unwrap_err()

@@ -1,5 +1,5 @@
-//! `cargo x prove`: the checks that take longer than a change may: model checking, sanitizers, fuzzing, mutation testing, the large
-//! swarm of simulated worlds, the soak. Runs them one after the other, also when one fails, and keeps the latest outcome of each.
+//! `cargo x prove`: the checks that take longer than a change may: builds without features, model checking, sanitizers, fuzzing, mutation
+//! testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one fails, and keeps the latest outcome of each.
 
 use crate::steps::{Log, cargo_in, say, target};
 use clap::ValueEnum;
@@ -9,6 +9,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+mod features;
 mod fuzz;
 mod mutants;
 mod session;
@@ -16,6 +17,8 @@ mod session;
 /// One kind of proof.
 #[derive(Clone, Copy, ValueEnum)]
 enum Part {
+    /// The engine without its features and with each of them alone.
+    Features,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -62,6 +65,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
     let mut log = Log::default();
     for &part in parts {
         let found = match part {
+            Part::Features => features::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
             Part::Fuzz => {

@@ -13,8 +13,11 @@ mod crates;
 mod cycles;
 mod figures;
 mod links;
+mod minimal;
 mod promises;
 mod workspace;
+
+pub(crate) use workspace::minimal as minimal_packages;
 
 const TOP_LEVEL: [&str; 8] =
     ["Cargo.toml", "Cargo.lock", "engine", "cuda", "bindings", "benches", "scripts", "README.md"];
@@ -40,7 +43,8 @@ const DEFAULT_REGISTRY: &str = concat!("registry", "+https://github.com/rust-lan
 /// Runs all checks and prints their problems.
 pub(crate) fn tidy(root: &Path) -> Outcome {
     let workspace = Workspace::read(root)?;
-    let checks = [crates::check, cycles::check, promises::check, figures::check, links::check, check_texts];
+    let checks =
+        [crates::check, cycles::check, minimal::check, promises::check, figures::check, links::check, check_texts];
     let problems: Vec<String> = checks.iter().flat_map(|check| check(&workspace)).collect();
     problems.iter().for_each(|problem| say(problem));
     let counts = format!("tidy: {} problems in {} packages", problems.len(), workspace.packages.len());

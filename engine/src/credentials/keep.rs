@@ -6,7 +6,8 @@
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
 use super::source::Fetched;
 use super::{aws, tokens};
-use crate::system::{on_thread, spawn};
+use crate::client::on_thread;
+use crate::system::spawn;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_io::{Waker, wall_now};

@@ -111,16 +111,22 @@ pub(crate) enum Provider {
     Azure,
 }
 
+impl Provider {
+    /// The cloud that a URI names by its scheme.
+    pub(crate) fn of(uri: &str) -> Option<Provider> {
+        match uri.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+            "s3" | "s3a" => Some(Provider::Aws),
+            "gs" | "gcs" => Some(Provider::Google),
+            "az" | "abfs" | "abfss" => Some(Provider::Azure),
+            _ => None,
+        }
+    }
+}
+
 impl Credentials {
     /// How requests to `uri` are signed; `None`: unsigned. Called once, before the first request: a server's response must not decide it.
     pub(crate) fn signing(&self, uri: &str, endpoint: &Endpoint) -> Option<Signing> {
-        let scheme = uri.split("://").next().unwrap_or_default().to_ascii_lowercase();
-        let (provider, signed) = match scheme.as_str() {
-            "s3" | "s3a" => (Provider::Aws, true),
-            "gs" | "gcs" => (Provider::Google, true),
-            "az" | "abfs" | "abfss" => (Provider::Azure, true),
-            _ => self.plain_provider(endpoint),
-        };
+        let (provider, signed) = Provider::of(uri).map_or_else(|| self.plain_provider(endpoint), |cloud| (cloud, true));
         let anonymous = self.anonymous.unwrap_or(!signed && self.provider.is_none());
         (!anonymous).then_some(Signing { provider, region: None })
     }

@@ -3,7 +3,7 @@
 //! Owns file names and messages; a damaged or foreign file costs a notice and a new listing.
 
 use crate::system::refused;
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
 use fuelrail_io::OwnDirectory;
 use fuelrail_wire::kept::{
@@ -18,6 +18,40 @@ use std::sync::Arc;
 /// Objects of one frame take about so many bytes.
 const FRAME_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
+
+/// Where listings are kept, and how long one is used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListingDir {
+    /// A local directory; made where there is none.
+    pub path: PathBuf,
+    /// A listing older than this is not used again; zero uses none again.
+    pub max_age: Duration,
+}
+
+/// A listing, and how it was come by.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct KeptListing {
+    /// The objects.
+    pub listing: Listing,
+    /// Whether it was on disk.
+    pub reused: bool,
+    /// What is to be said of it, a line each.
+    pub notices: Vec<String>,
+    pub(crate) saved: Saved,
+}
+
+impl KeptListing {
+    pub(super) fn plain(listing: Listing) -> KeptListing {
+        KeptListing { listing, reused: false, notices: Vec::new(), saved: Saved::default() }
+    }
+
+    /// The file it is saved in, if it is.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.saved.path()
+    }
+}
 
 /// One data set's files in the directory.
 #[derive(Debug)]

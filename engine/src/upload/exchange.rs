@@ -8,22 +8,22 @@ use fuelrail_wire::{Dialect, base64, sign};
 use hyper::Method;
 use std::io::{Read, Seek};
 
-/// Largest object: what S3 makes of parts.
+/// Largest object: what S3 makes of parts. Feature `clouds`.
 pub const UPLOAD_BYTES_MAX: u64 = 5 << 40;
-/// Longer objects go in parts, unless [`PutOptions`] say otherwise.
+/// Longer objects go in parts, unless [`PutOptions`] say otherwise. Feature `clouds`.
 pub const PARTS_ABOVE_BYTES: u64 = 64 << 20;
-/// Length of a part, unless [`PutOptions`] say otherwise or there would be more than 10 000.
+/// Length of a part, unless [`PutOptions`] say otherwise or there would be more than 10 000. Feature `clouds`.
 pub const PART_BYTES: u64 = 16 << 20;
 
 /// Largest object that one request may bring: what S3 allows.
 pub(super) const PUT_BYTES_MAX: u64 = 5 << 30;
 
-/// Where an object's bytes are read from, from the start as often as it takes: a file, or a cursor over memory.
+/// Where an object's bytes are read from, from the start as often as it takes: a file, or a cursor over memory. Feature `clouds`.
 pub trait Upload: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> Upload for T {}
 
-/// The object as the server stored it.
+/// The object as the server stored it. Feature `clouds`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stored {
@@ -33,7 +33,7 @@ pub struct Stored {
     pub etag: Option<String>,
 }
 
-/// What an upload may replace.
+/// What an upload may replace. Feature `clouds`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum PutOver {
     /// Any object is replaced.
@@ -45,7 +45,7 @@ pub enum PutOver {
     Etag(String),
 }
 
-/// How an object is put.
+/// How an object is put. Feature `clouds`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PutOptions {
     /// What it may replace. The server checks this at the moment the object appears.

@@ -30,7 +30,7 @@ fn plan(options: &PutOptions, bytes: u64, dialect: Dialect) -> Option<Plan> {
         .then(|| Plan { bytes, part_bytes: options.part_bytes.max(bytes.div_ceil(PARTS_MAX)) })
 }
 
-/// Puts `bytes` into the bucket as one object, over what was there. The URI's prefix is the whole key.
+/// Puts `bytes` into the bucket as one object, over what was there. The URI's prefix is the whole key. Feature `clouds`.
 ///
 /// # Errors
 /// `Usage` for a bad URI or more than [`UPLOAD_BYTES_MAX`], `Denied` when the bucket may not be written to, `NotFound` when
@@ -40,7 +40,7 @@ pub fn put(uri: &str, bytes: &[u8]) -> Result<Stored> {
 }
 
 /// As [`put`], from a source, with the bucket reached as `access` says. `progress` receives the bytes sent so far; what has to be sent
-/// again counts again.
+/// again counts again. Feature `clouds`.
 ///
 /// # Errors
 /// As [`put`]; `File` when the source cannot be read or changes meanwhile; `Usage` and `Environment` for what [`Access`]
@@ -55,7 +55,7 @@ pub fn put_with(
 }
 
 /// As [`put_with`], as `options` say. Parts are held in memory until the server has taken them: at most four, and no more than 256 MiB
-/// unless one part is longer.
+/// unless one part is longer. Feature `clouds`.
 ///
 /// # Errors
 /// As [`put_with`]; `Exists` when only a new object was to be put and one is there, `Changed` when another one was to be

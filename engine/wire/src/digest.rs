@@ -2,10 +2,12 @@
 //!
 //! CRC-32C has its own way: it is kept with every block. What is here is computed once, when the body has come.
 
+#[cfg_attr(not(feature = "tls"), path = "digest/absent.rs")]
+mod hashes;
+
 use crate::base64;
-use aws_lc_rs::digest as hashes;
 use crc_fast::CrcAlgorithm;
-use md5::{Digest as _, Md5};
+use hashes::Hash;
 
 /// One of the checksums that S3, Google, Azure and web servers send, of all bytes of the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +27,8 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// The one that a header line of this name carries: `None` for another line, an error for a value that is none.
+    /// The one that a header line of this name carries: `None` for another line, an error for a value that is none. Hashes are of the
+    /// feature `tls`: without it they are not verified.
     pub(crate) fn parse(name: &str, value: &[u8]) -> Option<Result<Digest, ()>> {
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         let found = if is("content-md5") {
@@ -43,7 +46,8 @@ impl Digest {
         } else {
             return None;
         };
-        Some(found.ok_or(()))
+        let is_hash = found.is_some_and(|digest| digest.rank() > 1);
+        if is_hash && !cfg!(feature = "tls") { None } else { Some(found.ok_or(())) }
     }
 
     /// What people call it.
@@ -75,9 +79,9 @@ impl Digest {
             Digest::Crc32c(_) => crc(CrcAlgorithm::Crc32Iscsi),
             Digest::Crc64Nvme(_) => crc(CrcAlgorithm::Crc64Nvme),
             Digest::Crc32(_) => crc(CrcAlgorithm::Crc32IsoHdlc),
-            Digest::Sha256(_) => Running::Hash(hashes::Context::new(&hashes::SHA256)),
-            Digest::Sha1(_) => Running::Hash(hashes::Context::new(&hashes::SHA1_FOR_LEGACY_USE_ONLY)),
-            Digest::Md5(_) => Running::Md5(Md5::new()),
+            Digest::Sha256(_) => Running::Hash(Hash::sha256()),
+            Digest::Sha1(_) => Running::Hash(Hash::sha1()),
+            Digest::Md5(_) => Running::Hash(Hash::md5()),
         };
         Sum { promised: self, running }
     }
@@ -105,8 +109,7 @@ pub struct Sum {
 #[allow(clippy::large_enum_variant, reason = "there is one at a time, and a CRC must not cost an allocation")]
 enum Running {
     Crc(crc_fast::Digest),
-    Hash(hashes::Context),
-    Md5(Md5),
+    Hash(Hash),
 }
 
 impl Sum {
@@ -115,7 +118,6 @@ impl Sum {
         match &mut self.running {
             Running::Crc(crc) => crc.update(piece),
             Running::Hash(hash) => hash.update(piece),
-            Running::Md5(md5) => md5.update(piece),
         }
     }
 
@@ -127,9 +129,9 @@ impl Sum {
             (Digest::Crc32c(promised) | Digest::Crc32(promised), Running::Crc(crc)) => {
                 crc.finalize() == u64::from(*promised)
             }
-            (Digest::Sha256(promised), Running::Hash(hash)) => hash.clone().finish().as_ref() == promised,
-            (Digest::Sha1(promised), Running::Hash(hash)) => hash.clone().finish().as_ref() == promised,
-            (Digest::Md5(promised), Running::Md5(md5)) => md5.clone().finalize().as_slice() == promised,
+            (Digest::Sha256(promised), Running::Hash(hash)) => hash.is(promised),
+            (Digest::Sha1(promised), Running::Hash(hash)) => hash.is(promised),
+            (Digest::Md5(promised), Running::Hash(hash)) => hash.is(promised),
             _ => unreachable!("Digest::sum starts the algorithm of what was promised"),
         }
     }

@@ -1,8 +1,8 @@
 //! What our files on disk have in common: 64-byte headers and records whose last four bytes are a CRC-32C of those before them,
 //! little-endian numbers, and names that are 16 bytes of a SHA-256.
 
-use aws_lc_rs::digest::{Context, SHA256};
 use core::fmt;
+use sha2::{Digest as _, Sha256};
 
 /// Bytes of a header, and of a record.
 pub(crate) const SEALED_BYTES: usize = fuelrail_base::limits::SEGMENT_RECORD_BYTES;
@@ -87,13 +87,13 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// 16 bytes of a SHA-256 over these texts, each behind its length, and `rest`.
 pub(crate) fn named<'a>(fields: impl IntoIterator<Item = &'a str>, rest: &[u8]) -> [u8; 16] {
-    let mut hash = Context::new(&SHA256);
+    let mut hash = Sha256::new();
     for field in fields {
-        hash.update(&(field.len() as u64).to_le_bytes());
+        hash.update((field.len() as u64).to_le_bytes());
         hash.update(field.as_bytes());
     }
     hash.update(rest);
-    bytes_at(hash.finish().as_ref(), 0)
+    bytes_at(&hash.finalize(), 0)
 }
 
 /// The number that 32 lower-case hexadecimal digits stand for.

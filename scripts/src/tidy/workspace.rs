@@ -2,7 +2,7 @@
 
 use crate::steps::{cargo_in, printed};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -12,6 +12,8 @@ pub(super) struct Workspace {
     /// The text of every file that is text.
     pub(super) files: BTreeMap<String, String>,
     pub(super) packages: Vec<Package>,
+    /// See [`minimal`].
+    pub(super) minimal: BTreeSet<String>,
 }
 
 /// A member of the workspace, as `cargo metadata` lists it.
@@ -61,7 +63,8 @@ impl Workspace {
         let metadata: Metadata = serde_json::from_str(&listed).map_err(|e| format!("cargo metadata: {e}"))?;
         // A listed file that is gone, or is not text, is no concern of these checks.
         let read = |path: &str| Some((path.to_owned(), std::fs::read_to_string(root.join(path)).ok()?));
-        Ok(Workspace { files: paths.split('\0').filter_map(read).collect(), packages: metadata.packages })
+        let files = paths.split('\0').filter_map(read).collect();
+        Ok(Workspace { files, packages: metadata.packages, minimal: minimal(root)? })
     }
 
     /// The Rust files of a package, without those of packages inside its folder.
@@ -86,8 +89,17 @@ impl Workspace {
         Workspace {
             files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect(),
             packages: vec![package("fuelrail", "engine"), package("fuelrail-io", "engine/io")],
+            minimal: BTreeSet::new(),
         }
     }
+}
+
+/// The packages that a build of the engine without its features compiles, ours included.
+pub(crate) fn minimal(root: &Path) -> Result<BTreeSet<String>, String> {
+    const TREE: [&str; 9] =
+        ["tree", "--locked", "--package", "fuelrail", "--no-default-features", "--edges", "normal", "--prefix", "none"];
+    let tree = printed(&mut cargo_in(root, TREE))?;
+    Ok(tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect())
 }
 
 #[cfg(test)]
@@ -99,6 +111,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is one above");
         let workspace = Workspace::read(root).expect("cargo is there");
         assert!(workspace.files.contains_key("scripts/src/tidy.rs"));
+        assert!(workspace.minimal.iter().any(|package| package.starts_with("fuelrail-wire ")));
         let flow = workspace.packages.iter().find(|package| package.folder() == "engine/flow").expect("a member");
         assert!(flow.targets.iter().any(|target| target.src_path == "engine/flow/src/lib.rs"));
         assert!(flow.dependencies.iter().any(|d| d.name == "fuelrail-bucket" && d.kind.as_deref() == Some("dev")));

@@ -5,28 +5,12 @@
 //! Services other than S3 are asked with the path `/` only, where both rules agree.
 
 use super::credential::Secret;
-use super::unsigned::{LastKey, Lines, Parameters, Unsigned, insert_line, keyed, push_hex, push_value, sha256};
+use super::hashes::{LastKey, keyed, push_hex, sha256};
+use super::realm::{Payload, Scope};
+use super::unsigned::{Lines, Parameters, Unsigned, insert_line, push_value};
 use crate::date;
 use aws_lc_rs::hmac;
 use fuelrail_base::{Result, WallTime};
-
-/// What a signature is good for.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Scope {
-    /// `eu-central-1`; what servers of one's own are set to is mostly `us-east-1`, and Google takes `auto`.
-    pub region: String,
-    /// `s3`, `sts`.
-    pub service: &'static str,
-}
-
-/// What the signature says of the body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Payload<'a> {
-    /// Nothing: TLS and checksums guard it. Costs no pass over the bytes.
-    Unsigned,
-    /// Its SHA-256, in hexadecimal.
-    Sha256(&'a str),
-}
 
 /// The key of one day, and scratch memory.
 #[derive(Default)]

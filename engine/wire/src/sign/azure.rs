@@ -3,7 +3,8 @@
 //! Spoken to in one version of its interface, which every request names.
 
 use super::credential::Secret;
-use super::unsigned::{LastKey, Lines, Parameters, Unsigned, insert_line, push_value};
+use super::hashes::LastKey;
+use super::unsigned::{Lines, Parameters, Unsigned, insert_line, push_value};
 use crate::{base64, date};
 use aws_lc_rs::hmac;
 use fuelrail_base::{Result, WallTime};

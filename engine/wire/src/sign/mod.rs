@@ -7,15 +7,18 @@
 mod aws;
 mod azure;
 mod credential;
+mod hashes;
 mod jwt;
+mod realm;
 mod signer;
 mod sts;
 mod unsigned;
 
-pub use aws::{Payload, Scope};
 pub(crate) use credential::spare;
 pub use credential::{Credential, Secret};
+pub use hashes::sha256_hex;
 pub use jwt::{Grant, assertion};
-pub use signer::{Realm, Signer};
+pub use realm::{Payload, Realm, Scope};
+pub use signer::Signer;
 pub use sts::{parse_keys, parse_session, refusal};
-pub use unsigned::{Unsigned, covered, sha256_hex};
+pub use unsigned::{Unsigned, covered};

@@ -1,21 +1,13 @@
 //! The signer of one shard or of the control plane: any credential, any request.
 
-use super::aws::{AwsSigner, Payload, Scope};
+use super::aws::AwsSigner;
 use super::azure::AzureSigner;
 use super::credential::{Credential, Proof};
+use super::realm::{Payload, Realm};
 use super::unsigned::{HEADERS_MAX, Unsigned, covered};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 use fuelrail_base::{Error, Kind, Result, WallTime};
-
-/// What signatures are made for.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Realm {
-    /// Region and service, where those are signed.
-    pub scope: Scope,
-    /// The requester pays (S3's `x-amz-request-payer`).
-    pub requester_pays: bool,
-}
 
 /// Signs requests. Keeps the keys it derived and memory to work in: after the first requests it allocates nothing.
 pub struct Signer {
@@ -143,6 +135,7 @@ fn push_bearer(lines: &mut Vec<u8>, token: &str) {
 mod tests {
     use super::*;
     use crate::request::write_get;
+    use crate::sign::Scope;
 
     const AT: WallTime = WallTime(1_369_353_600);
 

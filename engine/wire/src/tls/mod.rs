@@ -11,6 +11,7 @@
 
 mod client;
 mod failure;
+mod plain;
 mod record;
 mod records;
 mod session;
@@ -18,7 +19,8 @@ mod session;
 pub mod trial;
 
 pub use client::{Client, Roots, Trust};
-pub use failure::{asks_for_tls, explain};
+pub use failure::explain;
+pub use plain::asks_for_tls;
 pub use record::{RECORD_BYTES_MAX, ciphertext_bytes_min};
 pub use records::Plaintext;
 pub use session::{Agreed, Session};

@@ -1,0 +1,173 @@
+//! The listing of a bucket, kept where there is a directory for that: what is on disk is used again, gone on with, or made anew.
+
+use super::cache::{KeptListing, ListingCache, ListingDir, OnDisk, Saved, ago};
+use super::journal::Journal;
+use super::probe;
+use super::walk::walk;
+use crate::client::{Ask, Client};
+use crate::route::Route;
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_flow::Listing;
+use fuelrail_io::wall_now;
+use fuelrail_wire::Source;
+use fuelrail_wire::kept::{NameKind, SourceId};
+use fuelrail_wire::tls::Client as TlsClient;
+use hyper::Method;
+
+/// Asks a cloud of many regions for the one that the bucket is in. Anything else that is wrong is for those to say who need what they
+/// ask for.
+pub(super) fn look_up(route: &Route) -> Result<()> {
+    route.run(async |client| {
+        let refused = client.ask(&Ask::new(Method::HEAD, route.endpoint.bucket_path())).await.err();
+        refused.filter(|_| route.moved().is_some()).map_or(Ok(()), |refused| Err(refused.error))
+    })
+}
+
+/// Lists the bucket at the end of `route`, kept in `dir` where there is one.
+pub(super) fn list(
+    route: &Route,
+    source: &Source,
+    dir: Option<&ListingDir>,
+    progress: &mut (impl FnMut(u64) + Send),
+) -> Result<KeptListing> {
+    let Some(dir) = dir else { return list_all(route, source, progress) };
+    let cache =
+        match ListingCache::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
+            Ok(cache) => cache,
+            Err(error) => {
+                let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
+                return Ok(KeptListing { notices, ..list_all(route, source, progress)? });
+            }
+        };
+    let max_age_s = dir.max_age.as_secs();
+    route.run(async |client| {
+        Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices: Vec::new() }
+            .list(progress)
+            .await
+    })
+}
+
+fn list_all(route: &Route, source: &Source, progress: &mut (impl FnMut(u64) + Send)) -> Result<KeptListing> {
+    route.run(async |client| walk(&client, source, None, progress).await.map(KeptListing::plain))
+}
+
+struct Keeping<'a> {
+    client: &'a Client<'a>,
+    source: &'a Source,
+    cache: ListingCache,
+    max_age_s: u64,
+    now_s: u64,
+    notices: Vec<String>,
+}
+
+impl Keeping<'_> {
+    async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
+        if let Some(OnDisk { listing, begun_s }) = self.found().await? {
+            progress(listing.len() as u64);
+            let saved = self.cache.saved(begun_s);
+            return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
+        }
+        let opened = Journal::open(&self.cache.own, &self.cache.name(NameKind::Journal), self.cache.source, self.now_s);
+        let journal = opened.unwrap_or_else(|error| {
+            self.say(&format!("{error}; if interrupted, this listing cannot be resumed"));
+            None
+        });
+        let Some(mut journal) = journal else {
+            self.say("another process holds the journal: this listing is not saved");
+            let listing = walk(self.client, self.source, None, progress).await?;
+            return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(listing) });
+        };
+        let listing = self.go_on(&mut journal, progress).await?;
+        let saved = self.save(&listing, journal);
+        Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
+    }
+
+    /// The saved listing, if it is fresh and still matches the bucket.
+    async fn found(&mut self) -> Result<Option<OnDisk>> {
+        let (now_s, max_age_s) = (self.now_s, self.max_age_s);
+        let found = self.cache.load(|begun_s| match now_s.checked_sub(begun_s) {
+            None => Err("its timestamp is in the future".into()),
+            Some(age) if age >= max_age_s => Err(format!("it was listed {}", ago(age))),
+            Some(_) => Ok(()),
+        });
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(why) => {
+                self.say(&format!("{why}: listing the bucket again"));
+                return Ok(None);
+            }
+        };
+        let age = ago(now_s.saturating_sub(found.begun_s));
+        let path = self.cache.path(NameKind::Whole);
+        match probe::difference(self.client, self.source, &found.listing, now_s).await? {
+            Some(key) => {
+                let key = key.escape_debug();
+                self.say(&format!("'{key}' changed since the listing of {age}: listing the bucket again"));
+                Ok(None)
+            }
+            None => {
+                let objects = found.listing.len();
+                self.say(&format!("{objects} objects, listed {age}, from {}", path.display()));
+                Ok(Some(found))
+            }
+        }
+    }
+
+    /// Resumes the listing at the end of the journal, or starts over when the server refuses to resume there.
+    async fn go_on(&mut self, journal: &mut Journal, progress: &mut impl FnMut(u64)) -> Result<Listing> {
+        let first = walk(self.client, self.source, Some(journal), progress).await;
+        let taken = journal.taken;
+        if taken > 0 {
+            let age = ago(self.now_s.saturating_sub(journal.begun_s));
+            self.say(&format!("{taken} pages come from a listing that was started {age} and interrupted"));
+        }
+        match first {
+            Err(error) if taken > 0 && is_refusal(&error) => {
+                self.say(&format!(
+                    "the server does not resume the listing ({}): listing the bucket again",
+                    error.cause()
+                ));
+                journal.restart(self.now_s)?;
+                walk(self.client, self.source, Some(journal), progress).await
+            }
+            Err(error) if journal.pages() > 0 => Err(error.and_hint(format!(
+                "{} pages are saved: within an hour the next listing of this URI resumes after them",
+                journal.pages()
+            ))),
+            other => other,
+        }
+    }
+
+    /// Saves the listing if it is long enough, and reports disk errors.
+    fn save(&mut self, listing: &Listing, journal: Journal) -> Saved {
+        if let Some(error) = &journal.broken {
+            self.say(&format!("{error}; if interrupted, this listing could not have been resumed"));
+        }
+        let (begun_s, path) = (journal.begun_s, self.cache.path(NameKind::Whole));
+        let saved = if listing.len() < probe::OBJECTS_MIN {
+            Ok(Saved::default())
+        } else {
+            self.cache.save(listing, begun_s).map(|bytes| {
+                self.say(&format!("{} objects saved in {}, {}", listing.len(), path.display(), ByteSize(bytes)));
+                self.cache.saved(begun_s)
+            })
+        };
+        if let Err(error) = journal.finish() {
+            self.say(&error.to_string());
+        }
+        saved.unwrap_or_else(|error| {
+            self.say(&format!("{error}; this listing is not saved"));
+            Saved::default()
+        })
+    }
+
+    fn say(&mut self, what: &str) {
+        self.notices.push(format!("listing: {what}"));
+    }
+}
+
+/// Whether the server rejected the request, as opposed to being unreachable.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Protocol | Kind::Mismatch | Kind::NotFound | Kind::Usage)
+}

@@ -1,0 +1,75 @@
+//! Stands in for `tls` in a build without it: no [`Client`] exists, so there is no [`Session`] either.
+
+mod plain;
+
+pub use plain::asks_for_tls;
+
+use fuelrail_base::Result;
+
+/// Longest record, bytes.
+pub const RECORD_BYTES_MAX: usize = 0;
+
+/// The TLS configuration for one server: none.
+#[derive(Clone, Debug)]
+pub enum Client {}
+
+impl Client {
+    /// Whether the server's certificate is verified.
+    #[must_use]
+    pub fn verifies(&self) -> bool {
+        match *self {}
+    }
+}
+
+/// What a handshake ended with.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreed {
+    /// A ticket of an earlier connection spared the certificates.
+    pub resumed: bool,
+}
+
+/// The client's side of one TLS connection: none.
+pub enum Session {}
+
+#[expect(missing_docs, clippy::missing_errors_doc, reason = "the feature `tls` has what they do")]
+impl Session {
+    pub fn new(client: &Client) -> Result<Session> {
+        match *client {}
+    }
+
+    #[must_use]
+    pub fn agreed(&self) -> Option<Agreed> {
+        match *self {}
+    }
+
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn take_output(&mut self, _: &mut Vec<u8>) {
+        match *self {}
+    }
+
+    pub fn seal(&mut self, _: &[u8]) -> Result<()> {
+        match *self {}
+    }
+
+    pub fn feed(&mut self, _: &mut [u8], _: &mut impl Plaintext) -> Result<usize> {
+        match *self {}
+    }
+}
+
+/// Takes decrypted bytes.
+#[expect(missing_docs, clippy::missing_errors_doc, reason = "the feature `tls` has what they do")]
+pub trait Plaintext {
+    fn place(&mut self, bytes: usize) -> Option<&mut [u8]>;
+    fn placed(&mut self, bytes: usize) -> Result<()>;
+    fn given(&mut self, payload: &[u8]) -> Result<()>;
+}
+
+/// Bytes of records that hold so much payload.
+#[must_use]
+pub fn ciphertext_bytes_min(payload: usize) -> usize {
+    payload
+}
