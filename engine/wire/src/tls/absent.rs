@@ -6,8 +6,8 @@ pub use plain::asks_for_tls;
 
 use fuelrail_base::Result;
 
-/// Longest record, bytes.
-pub const RECORD_BYTES_MAX: usize = 0;
+/// Longest record, with its header (RFC 8446, 5.2).
+pub const RECORD_BYTES_MAX: usize = 5 + (16 << 10) + 256;
 
 /// The TLS configuration for one server: none.
 #[derive(Clone, Debug)]
