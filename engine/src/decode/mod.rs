@@ -18,7 +18,7 @@ mod stage;
 
 pub use facts::DecodeStats;
 pub(crate) use facts::Facts;
-#[cfg(feature = "decode")]
+#[cfg(all(feature = "clouds", feature = "decode", feature = "toml"))]
 pub(crate) use picture::decoded;
 pub(crate) use stage::DecodeStage;
 
