@@ -15,7 +15,8 @@ use std::io::Write;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
-/// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature `clouds`.
+/// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature
+/// `clouds`.
 ///
 /// # Errors
 /// `Usage` for a bad URI, `NotFound`, `Denied`, `Network` … for what the server answers after retries; `File` when `out` fails; `Truncated` when

@@ -114,7 +114,7 @@ pub(crate) enum Provider {
 impl Provider {
     /// The cloud that a URI names by its scheme.
     pub(crate) fn of(uri: &str) -> Option<Provider> {
-        match uri.split("://").next().unwrap_or_default().to_ascii_lowercase().as_str() {
+        match uri.split_once("://")?.0.to_ascii_lowercase().as_str() {
             "s3" | "s3a" => Some(Provider::Aws),
             "gs" | "gcs" => Some(Provider::Google),
             "az" | "abfs" | "abfss" => Some(Provider::Azure),

@@ -1,13 +1,10 @@
 //! Stands in for `tls` in a build without it: no [`Client`] exists, so there is no [`Session`] either.
 
-mod plain;
+mod shared;
 
-pub use plain::asks_for_tls;
+pub use shared::{Plaintext, RECORD_BYTES_MAX, asks_for_tls, ciphertext_bytes_min};
 
 use fuelrail_base::Result;
-
-/// Longest record, with its header (RFC 8446, 5.2).
-pub const RECORD_BYTES_MAX: usize = 5 + (16 << 10) + 256;
 
 /// The TLS configuration for one server: none.
 #[derive(Clone, Debug)]
@@ -58,18 +55,4 @@ impl Session {
     pub fn feed(&mut self, _: &mut [u8], _: &mut impl Plaintext) -> Result<usize> {
         match *self {}
     }
-}
-
-/// Takes decrypted bytes.
-#[expect(missing_docs, clippy::missing_errors_doc, reason = "the feature `tls` has what they do")]
-pub trait Plaintext {
-    fn place(&mut self, bytes: usize) -> Option<&mut [u8]>;
-    fn placed(&mut self, bytes: usize) -> Result<()>;
-    fn given(&mut self, payload: &[u8]) -> Result<()>;
-}
-
-/// Bytes of records that hold so much payload.
-#[must_use]
-pub fn ciphertext_bytes_min(payload: usize) -> usize {
-    payload
 }

@@ -11,16 +11,14 @@
 
 mod client;
 mod failure;
-mod plain;
 mod record;
 mod records;
 mod session;
+mod shared;
 #[doc(hidden)]
 pub mod trial;
 
 pub use client::{Client, Roots, Trust};
 pub use failure::explain;
-pub use plain::asks_for_tls;
-pub use record::{RECORD_BYTES_MAX, ciphertext_bytes_min};
-pub use records::Plaintext;
 pub use session::{Agreed, Session};
+pub use shared::{Plaintext, RECORD_BYTES_MAX, asks_for_tls, ciphertext_bytes_min};

@@ -1,23 +1,13 @@
 //! Records of TLS 1.3 as they stand on the wire: header, limits, what an opened one holds; and the key of one direction
 //! of a connection, which opens and seals them.
 
+use super::shared::{HEADER_BYTES, PAYLOAD_BYTES_MAX, SEALED_BYTES_MAX, TAG_BYTES};
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use fuelrail_base::{Error, Kind, Result};
 use rustls::ConnectionTrafficSecrets;
 
-/// Bytes of a record's header.
-pub(super) const HEADER_BYTES: usize = 5;
-/// Bytes of the tag all suites end a record with.
-pub(super) const TAG_BYTES: usize = 16;
-/// Most payload bytes of one record (RFC 8446, 5.1).
-pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 14;
-/// Most bytes behind the header (RFC 8446, 5.2).
-const SEALED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
 /// Most bytes of the content of one record with its type.
 const INNER_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1;
-
-/// Longest record, with its header: memory to receive into is longer than this.
-pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 
 /// Type of every sealed record, and of payload inside one.
 pub(super) const APPLICATION: u8 = 23;
@@ -27,13 +17,6 @@ pub(super) const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(super) const HANDSHAKE: u8 = 22;
 /// Type of alerts.
 pub(super) const ALERT: u8 = 21;
-
-/// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many without
-/// waiting for bytes that never arrive.
-#[must_use]
-pub fn ciphertext_bytes_min(payload: usize) -> usize {
-    payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + 1 + TAG_BYTES)
-}
 
 /// Length of the record that starts here, header and all; `None` when not even its header is complete.
 pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {

@@ -4,9 +4,8 @@
 //! [`Schedule`]'s: rustls in life, fixed keys under test.
 
 use super::failure::alert;
-use super::record::{
-    ALERT, APPLICATION, HANDSHAKE, HEADER_BYTES, Key, PAYLOAD_BYTES_MAX, TAG_BYTES, broken, content, sealed_len,
-};
+use super::record::{ALERT, APPLICATION, HANDSHAKE, Key, broken, content, sealed_len};
+use super::shared::{HEADER_BYTES, PAYLOAD_BYTES_MAX, Plaintext, TAG_BYTES};
 use fuelrail_base::Result;
 use rustls::ConnectionTrafficSecrets;
 
@@ -21,30 +20,6 @@ const MESSAGE_BYTES_MAX: usize = 0xffff;
 const BARREN_RECORDS_MAX: u32 = 32;
 /// Records sealed with one key before it is changed: AES-GCM bears 2^24.5 of them (RFC 8446, 5.5).
 const SEALED_RECORDS_MAX: u64 = 1 << 23;
-
-/// Takes the payload of a session, in order. Nothing reaches it that was not authenticated.
-pub trait Plaintext {
-    /// Memory where the next payload belongs, at least `bytes` long (payload, one byte more, and any padding), or `None`
-    /// to be [given](Plaintext::given) it instead. The memory is written to before it is known whether the record is
-    /// genuine: nothing in it counts until [`placed`](Plaintext::placed) says so, and what lies behind that is scrap.
-    fn place(&mut self, _bytes: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    /// The first `bytes` bytes of the place last offered are payload.
-    ///
-    /// # Errors
-    /// What the payload means; the session ends.
-    fn placed(&mut self, _bytes: usize) -> Result<()> {
-        Ok(())
-    }
-
-    /// Payload that had no place.
-    ///
-    /// # Errors
-    /// As for [`placed`](Plaintext::placed).
-    fn given(&mut self, payload: &[u8]) -> Result<()>;
-}
 
 /// Numbers and secrets that follow those in use, and a place for tickets.
 pub(super) trait Schedule {

@@ -5,8 +5,9 @@
 
 use super::client::Client;
 use super::failure::{explain, no_tls};
-use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, RECORD_BYTES_MAX, broken, record_len};
-use super::records::{Plaintext, Records, Schedule};
+use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, broken, record_len};
+use super::records::{Records, Schedule};
+use super::shared::{Plaintext, RECORD_BYTES_MAX};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
