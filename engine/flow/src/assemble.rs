@@ -16,6 +16,7 @@ use fuelrail_plan::importance::Known;
 use fuelrail_plan::run::{BatchSpec, Run};
 use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -216,8 +217,7 @@ impl AssembleStage {
         }
         windows.fill_with(|| None);
         if let Some(error) = &mut sample.bad {
-            let key = self.objects.key(sample.placed.id);
-            *error = error.clone().with_object(key);
+            *error = error.clone().with_object(&*self.objects.name(sample.placed.id));
             if self.bad_samples == BadSamples::Quarantine {
                 self.quarantine.insert(sample.placed.id, error.clone());
             }
@@ -301,7 +301,7 @@ impl AssembleStage {
     pub(crate) fn describe(&self) -> String {
         let oldest = self.open.iter().min_by_key(|(_, o)| o.spec.seq).map_or(String::new(), |(_, o)| {
             let stuck = o.lists.samples.iter().find(|s| s.missing > 0);
-            let key = stuck.map_or("", |s| self.objects.key(s.placed.id));
+            let key = stuck.map_or(Cow::default(), |s| self.objects.name(s.placed.id));
             format!(", oldest {} lacks {} samples, first '{}'", o.spec.seq.0, o.missing, key.escape_debug())
         });
         let awaited: u32 = self.open.iter().flat_map(|(_, o)| &o.lists.samples).map(|sample| sample.missing).sum();

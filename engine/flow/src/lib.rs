@@ -41,7 +41,7 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
-pub use objects::Objects;
+pub use objects::{ByteRange, Objects};
 pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
 pub use shard::Shard;
 pub use spans::{SampleSpan, SampleSpans};

@@ -1,6 +1,7 @@
-//! The listed objects: where the bucket is, the name of every sample and its ETag. Read-only, shared by all shards.
+//! The listed objects: where the bucket is, the name of every object and its ETag, and in which object each sample lies. Read-only,
+//! shared by all shards.
 //!
-//! Owns the keys, packed in one string. Never fetches anything.
+//! Owns the keys, packed in one string, and 12 bytes a sample where samples are parts of objects. Never fetches anything.
 
 use crate::book::AddressBook;
 use crate::conn::{Secure, Tunnel};
@@ -11,6 +12,7 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_wire::block::Fingerprint;
 use fuelrail_wire::tls::{Client, Session};
 use fuelrail_wire::{Endpoint, Etag, Proxy, Scheme};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,8 +25,30 @@ pub struct Objects {
     proxy: Option<Arc<Proxy>>,
     authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
-    /// Keys and tags; the lengths are the catalog's.
+    /// Keys and tags; the lengths of objects that are samples are the catalog's.
     names: Listing,
+    /// Where samples are parts of objects.
+    ranges: Option<Ranges>,
+}
+
+/// A sample that is a part of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteRange {
+    /// The object's place in the listing.
+    pub object: u32,
+    /// First byte in the object.
+    pub first: u64,
+    /// Length, bytes.
+    pub len: u64,
+}
+
+/// Where the samples lie; their lengths are the catalog's.
+#[derive(Debug)]
+struct Ranges {
+    objects: Vec<u32>,
+    firsts: Vec<u64>,
+    /// Lengths of the objects, bytes.
+    object_lens: Vec<u64>,
 }
 
 impl Objects {
@@ -51,7 +75,50 @@ impl Objects {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
         let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
-        Ok(Objects { endpoint, addresses, tls: None, proxy: None, authority: None, catalog, names })
+        Ok(Objects { endpoint, addresses, tls: None, proxy: None, authority: None, catalog, names, ranges: None })
+    }
+
+    /// The same objects with other samples: each is a range of bytes of one of them, in the order given.
+    ///
+    /// # Errors
+    /// `Usage` when there is none, or more than a catalog holds; `Mismatch` for a range that its object does not have.
+    pub fn cut(mut self, ranges: &[ByteRange]) -> Result<Objects> {
+        let object_lens: Vec<u64> = (0..self.catalog.samples()).map(|at| self.catalog.size(SampleId(at))).collect();
+        for ByteRange { object, first, len } in ranges {
+            let object_len = object_lens.get(*object as usize).copied().unwrap_or(0);
+            if first.checked_add(*len).is_none_or(|end| end > object_len) {
+                let cause =
+                    format!("the index names {len} bytes from byte {first} on, and the object has {object_len}");
+                let error = Error::new(Kind::Mismatch, cause).with_hint("make the index anew: the object has changed");
+                return Err(error.with_object(self.names.key(*object as usize)));
+            }
+        }
+        let lens = ranges.iter().map(|range| range.len).collect();
+        self.catalog = Arc::new(Catalog::new(lens, self.catalog.block_bytes())?);
+        let (objects, firsts) = ranges.iter().map(|range| (range.object, range.first)).unzip();
+        self.ranges = Some(Ranges { objects, firsts, object_lens });
+        Ok(self)
+    }
+
+    /// The place in the listing of the object that a sample lies in.
+    pub(crate) fn object_of(&self, sample: SampleId) -> usize {
+        self.ranges.as_ref().map_or(sample.0 as usize, |ranges| ranges.objects[sample.0 as usize] as usize)
+    }
+
+    /// First byte of a sample in its object.
+    pub(crate) fn first(&self, sample: SampleId) -> u64 {
+        self.ranges.as_ref().map_or(0, |ranges| ranges.firsts[sample.0 as usize])
+    }
+
+    /// Length of the object that a sample lies in, bytes.
+    pub(crate) fn object_len(&self, sample: SampleId) -> u64 {
+        let own = |ranges: &Ranges| ranges.object_lens[ranges.objects[sample.0 as usize] as usize];
+        self.ranges.as_ref().map_or_else(|| self.catalog.size(sample), own)
+    }
+
+    /// Whether a sample is all of its object, so that what a server says of the object holds for it.
+    pub(crate) fn is_whole(&self, sample: SampleId) -> bool {
+        self.ranges.is_none() || self.catalog.size(sample) == self.object_len(sample)
     }
 
     /// The same, over TLS with this configuration, which all connections share.
@@ -80,12 +147,14 @@ impl Objects {
         self.authority.clone().map(Signatory::new)
     }
 
-    /// The fingerprint of an object's content, which names it on disk across runs: `None` where the listing gave no ETag.
+    /// The fingerprint of a sample's content, which names it on disk across runs: `None` where the listing gave no ETag.
     #[must_use]
     pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
         let etag = self.etag(sample)?;
         let verified = self.tls.as_ref().is_none_or(Client::verifies);
-        Some(Fingerprint::of(&self.endpoint, self.key(sample), etag, self.catalog.size(sample), verified))
+        let whole = Fingerprint::of(&self.endpoint, self.key(sample), etag, self.object_len(sample), verified);
+        let (first, len) = (self.first(sample), self.catalog.size(sample));
+        Some(if self.is_whole(sample) { whole } else { whole.of_range(first, len) })
     }
 
     /// The same, with long samples laid out for direct transfers to a disk in multiples of `unit` bytes.
@@ -134,7 +203,8 @@ impl Objects {
     /// Bytes of memory that keys, ETags and sizes take.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.names.memory_bytes() + self.catalog.samples() * size_of::<u64>() as u64
+        let each = size_of::<u64>() + if self.ranges.is_some() { size_of::<(u32, u64)>() - 4 } else { 0 };
+        self.names.memory_bytes() + self.catalog.samples() * each as u64
     }
 
     /// Sizes and blocks.
@@ -143,23 +213,30 @@ impl Objects {
         &self.catalog
     }
 
-    /// The key of a sample.
+    /// The key of the object that a sample lies in.
     ///
     /// # Panics
     /// When the id is not of this data set.
     #[must_use]
     pub fn key(&self, sample: SampleId) -> &str {
-        self.names.key(sample.0 as usize)
+        self.names.key(self.object_of(sample))
+    }
+
+    /// A sample in a message: its object's key, and its bytes there where it is a part.
+    #[must_use]
+    pub fn name(&self, sample: SampleId) -> Cow<'_, str> {
+        let (key, first, len) = (self.key(sample), self.first(sample), self.catalog.size(sample));
+        if self.is_whole(sample) { key.into() } else { format!("{key} ({len} bytes from byte {first})").into() }
     }
 
     /// Appends the listed ETag in the form of `If-Match`; nothing where none could match.
     pub(crate) fn push_strong_etag(&self, sample: SampleId, out: &mut String) {
-        self.names.push_strong(sample.0 as usize, out);
+        self.names.push_strong(self.object_of(sample), out);
     }
 
-    /// The listed ETag of a sample.
+    /// The listed ETag of the object that a sample lies in.
     #[must_use]
     pub fn etag(&self, sample: SampleId) -> Option<Etag> {
-        self.names.compared(sample.0 as usize)
+        self.names.compared(self.object_of(sample))
     }
 }

@@ -408,14 +408,15 @@ impl<R: Ring> Shard<R> {
     /// The range to request when `landed` bytes of the block have arrived.
     fn asked(&mut self, fetch: FetchId, block: BlockId, landed: u64) -> Asked {
         let seen = self.waiter(fetch).seen.etag;
-        let catalog = self.objects.catalog();
+        let (objects, catalog) = (&self.objects, self.objects.catalog());
         Asked {
             fetch,
             sample: block.sample,
-            first: catalog.block_first(block) + landed,
+            first: objects.first(block.sample) + catalog.block_first(block) + landed,
             len: catalog.block_len(block) - landed,
-            object_len: catalog.size(block.sample),
-            etag: self.objects.etag(block.sample).or(seen),
+            object_len: objects.object_len(block.sample),
+            whole: objects.is_whole(block.sample),
+            etag: objects.etag(block.sample).or(seen),
             second: false,
         }
     }

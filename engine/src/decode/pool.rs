@@ -134,7 +134,7 @@ impl Shared {
                     *easel = Easel::new(self.wanted);
                     Err(format::undecodable("the decoder panicked on it"))
                 });
-                painted.err().map(|error| error.with_object(self.objects.key(placed.id)))
+                painted.err().map(|error| error.with_object(&*self.objects.name(placed.id)))
             }
         };
         match error {

@@ -54,6 +54,12 @@ impl Fingerprint {
         let rest = [&etag.to_bytes()[..], &size.to_le_bytes()].concat();
         Fingerprint(named([scheme, &authority, &bucket, key], &rest))
     }
+
+    /// Of the `len` bytes from byte `first` on of the content that this one names.
+    #[must_use]
+    pub fn of_range(self, first: u64, len: u64) -> Fingerprint {
+        Fingerprint(named([], &[&self.0[..], &first.to_le_bytes(), &len.to_le_bytes()].concat()))
+    }
 }
 
 /// What a segment says of itself. Stands in the first 64 bytes; the rest of the page is zeroes, and not looked at.

@@ -21,6 +21,8 @@ pub(crate) struct Asked {
     pub len: u64,
     /// Length of the object as listed.
     pub object_len: u64,
+    /// The sample is all of the object: what the server says of the object holds for it.
+    pub whole: bool,
     /// ETag as listed or as first seen.
     pub etag: Option<Etag>,
     /// It is a second request of its fetch, into spare memory.
@@ -129,7 +131,7 @@ impl Exchange {
 
     /// Checks the head. Returns how the body is framed; the window then stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
-        self.proof = Proof { etag: head.etag, crc32c: head.crc32c };
+        self.proof = Proof { etag: head.etag, crc32c: head.crc32c.filter(|_| self.asked.whole) };
         self.digest = None;
         match head.status {
             200 => self.accept_whole(head),

@@ -103,6 +103,7 @@ mod tests {
             first,
             len,
             object_len,
+            whole: true,
             etag: None,
             second: false,
         }

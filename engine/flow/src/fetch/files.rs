@@ -8,7 +8,7 @@ use super::transport::{Transport, TransportIo};
 use crate::conn::{Asked, Exchange, Outcome, Proof};
 use core::fmt::Write as _;
 use fuelrail_base::limits::FOLDER_FILES_MAX;
-use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
+use fuelrail_base::{Error, Instant, Kind, Result};
 use fuelrail_io::{
     Done, FileFacts, FileId, FileMark, Full, Op, OpId, Opening, Ring, Window, not_regular, open_refusal,
 };
@@ -30,7 +30,8 @@ struct Reading {
 
 /// A file, open or being opened.
 struct Held {
-    sample: SampleId,
+    /// Its place in the listing.
+    object: usize,
     opening: OpId,
     /// `None` while it is being opened.
     opened: Option<Opening>,
@@ -54,7 +55,7 @@ pub(super) struct Files {
     due: VecDeque<usize>,
     held: Slab<Held>,
     /// Files that the next requests may use.
-    by_sample: HashMap<SampleId, usize>,
+    by_object: HashMap<usize, usize>,
     uses: u64,
     /// Emptied lists, kept for their memory.
     facts: Vec<FileFacts>,
@@ -68,7 +69,7 @@ impl Files {
             readings: Slab::with_capacity(FOLDER_FILES_MAX),
             due: VecDeque::with_capacity(FOLDER_FILES_MAX),
             held: Slab::with_capacity(FOLDER_FILES_MAX),
-            by_sample: HashMap::with_capacity(FOLDER_FILES_MAX),
+            by_object: HashMap::with_capacity(FOLDER_FILES_MAX),
             uses: 0,
             facts: Vec::with_capacity(FOLDER_FILES_MAX),
             path: String::with_capacity(4096),
@@ -140,11 +141,12 @@ impl Files {
     /// The file of a request; begins to open it where it is not open. `None` when the ring is full.
     fn hold<R: Ring>(&mut self, io: &mut TransportIo<R>, asked: &Asked) -> Result<Option<usize>> {
         self.uses += 1;
-        if let Some(&file) = self.by_sample.get(&asked.sample) {
+        let objects = &io.requests.objects;
+        let object = objects.object_of(asked.sample);
+        if let Some(&file) = self.by_object.get(&object) {
             self.held[file].used = self.uses;
             return Ok(Some(file));
         }
-        let objects = &io.requests.objects;
         let key = objects.key(asked.sample);
         if key.split('/').any(|part| part == "..") {
             return Err(
@@ -156,13 +158,13 @@ impl Files {
         }
         self.path.clear();
         objects.endpoint().push_file_path(&mut self.path, key);
-        let (sample, entry) = (asked.sample, self.held.vacant_entry());
+        let entry = self.held.vacant_entry();
         let file = entry.key();
         let Ok(opening) = io.ring.push(Op::Open(Opening::new(&self.path)?), OF_FILE | file as u64) else {
             return Ok(None);
         };
-        entry.insert(Held { sample, opening, opened: None, mark: None, readings: 0, used: self.uses });
-        self.by_sample.insert(sample, file);
+        entry.insert(Held { object, opening, opened: None, mark: None, readings: 0, used: self.uses });
+        self.by_object.insert(object, file);
         Ok(Some(file))
     }
 
@@ -294,8 +296,8 @@ impl Files {
         let Reading { mut exchange, file } = self.readings.remove(at);
         let held = &mut self.held[file];
         held.readings -= 1;
-        if self.by_sample.get(&held.sample) == Some(&file) {
-            self.by_sample.remove(&held.sample);
+        if self.by_object.get(&held.object) == Some(&file) {
+            self.by_object.remove(&held.object);
         }
         self.forget_unwanted(io.ring, file);
         if error.kind() == Kind::Changed {
@@ -326,15 +328,15 @@ impl Files {
     /// Closes a file without a request that may not be used again.
     fn forget_unwanted<R: Ring>(&mut self, ring: &mut R, file: usize) {
         let held = &self.held[file];
-        if held.readings == 0 && self.by_sample.get(&held.sample) != Some(&file) {
+        if held.readings == 0 && self.by_object.get(&held.object) != Some(&file) {
             self.forget(ring, file);
         }
     }
 
     fn forget<R: Ring>(&mut self, ring: &mut R, file: usize) {
         let held = self.held.remove(file);
-        if self.by_sample.get(&held.sample) == Some(&file) {
-            self.by_sample.remove(&held.sample);
+        if self.by_object.get(&held.object) == Some(&file) {
+            self.by_object.remove(&held.object);
         }
         if let Some(file) = held.file() {
             ring.close_file(file);

@@ -64,7 +64,7 @@ impl Rig {
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
         let object_len = self.sizes[n as usize];
         let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
-        let asked = Asked { fetch, sample, first, len, object_len, etag, second: false };
+        let asked = Asked { fetch, sample, first, len, object_len, whole: true, etag, second: false };
         let window = window(&mut self.region, len as usize);
         self.fetch.request(asked, window, self.ring.now());
     }
@@ -75,7 +75,16 @@ impl Rig {
         let mut window = window(&mut self.region, object_len as usize);
         window.put(&content(n, object_len)[..had as usize]);
         let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
-        let asked = Asked { fetch, sample, first: had, len: object_len - had, object_len, etag: None, second: false };
+        let asked = Asked {
+            fetch,
+            sample,
+            first: had,
+            len: object_len - had,
+            object_len,
+            whole: true,
+            etag: None,
+            second: false,
+        };
         self.fetch.request(asked, window, self.ring.now());
     }
 

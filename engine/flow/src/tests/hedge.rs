@@ -269,6 +269,7 @@ fn three_requests() -> (Hedges, Option<Box<Race>>, [Exchange; 3]) {
         first: 0,
         len: 10,
         object_len: 10,
+        whole: true,
         etag: None,
         second,
     };

@@ -41,6 +41,7 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
         first: block_first + landed,
         len: block_len - landed,
         object_len,
+        whole: true,
         etag: prng.chance(0.5).then(|| Etag::of(TAG)),
         second: false,
     };

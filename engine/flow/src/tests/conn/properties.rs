@@ -203,6 +203,7 @@ fn a_body_that_is_whole_when_its_framing_breaks_off_still_has_to_fit_its_checksu
         first: 0,
         len: 9,
         object_len: 9,
+        whole: true,
         etag: None,
         second: false,
     };
