@@ -17,10 +17,10 @@ use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
 use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Duration, Result, ShardId};
+use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{
-    BadSamples, Consumer, Listed, Objects, Outlet, cached_block_bytes, channels, keep_for_others, scratch_bytes,
-    spill_memory_bytes,
+    BadSamples, ByteRange, Consumer, Listed, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
+    scratch_bytes, spill_memory_bytes,
 };
 use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
 use fuelrail_plan::importance::{Horizons, Mode};
@@ -38,6 +38,7 @@ use std::sync::Arc;
 pub struct LoaderBuilder {
     config: Config,
     listing: Option<Vec<Listed>>,
+    ranges: Option<Vec<ByteRange>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
     report: Option<WatchReporter>,
@@ -98,6 +99,14 @@ impl LoaderBuilder {
     pub fn listing(mut self, mut objects: Vec<Listed>) -> LoaderBuilder {
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         self.listing = Some(objects);
+        self
+    }
+
+    /// Samples that are ranges of objects, in this order, in the place of one sample an object. Each names its object by its place
+    /// in the listing, sorted by key.
+    #[must_use]
+    pub fn ranges(mut self, ranges: Vec<ByteRange>) -> LoaderBuilder {
+        self.ranges = Some(ranges);
         self
     }
 
@@ -163,7 +172,7 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
-        let LoaderBuilder { mut config, listing, state, scores, report } = self;
+        let LoaderBuilder { mut config, listing, ranges, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.settle()?;
         let (access, source) = config.source()?;
@@ -173,14 +182,18 @@ impl LoaderBuilder {
         let addresses = addresses_of(&route.endpoint, route.proxy.as_deref())?;
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
-        let labels = Labels::new(&route.endpoint.prefix, (0..listing.len()).map(|at| listing.key(at)));
         let directories = open_directories(&config.disk.dirs, &mut notices);
-        let fingerprint = fingerprint(&listing);
+        let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
         let mut objects = objects.over(route.tls).signed_by(route.authority);
+        if let Some(ranges) = ranges {
+            objects = objects.cut(&ranges)?;
+        }
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }
+        let samples = (0..objects.catalog().samples()).map(SampleId);
+        let labels = Labels::new(&objects.endpoint().prefix, samples.map(|sample| objects.key(sample)));
         let objects = Arc::new(objects);
         let samples = objects.catalog().samples();
         let run = |start| {

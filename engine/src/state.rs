@@ -1,7 +1,7 @@
 //! Where a run stands: small versioned JSON, the same on every rank, enough to go on with any number of ranks.
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Listing;
+use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_plan::order::OrderName;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -95,14 +95,17 @@ impl State {
     }
 }
 
-/// Hash of keys and sizes, in order.
-pub(crate) fn fingerprint(listing: &Listing) -> String {
+/// Hash of keys and sizes, in order, and of the samples where they are ranges of objects.
+pub(crate) fn fingerprint(listing: &Listing, ranges: Option<&[ByteRange]>) -> String {
     let mut hash = Xxh3::new();
     for at in 0..listing.len() {
         let key = listing.key(at);
         hash.update(&(key.len() as u64).to_le_bytes());
         hash.update(key.as_bytes());
         hash.update(&listing.size(at).to_le_bytes());
+    }
+    for ByteRange { object, first, len } in ranges.unwrap_or_default() {
+        [u64::from(*object), *first, *len].iter().for_each(|number| hash.update(&number.to_le_bytes()));
     }
     format!("{:016x}", hash.digest())
 }

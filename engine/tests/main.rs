@@ -27,6 +27,7 @@ mod nginx;
 mod own_loop;
 mod properties;
 mod proxies;
+mod ranges;
 mod real_files;
 mod redirects;
 mod resume;
