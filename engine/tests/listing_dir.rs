@@ -2,7 +2,7 @@
 //! they are damaged or another user's.
 
 use crate::common::skip::skip_or_fail;
-use crate::common::{kept_in, loader};
+use crate::common::{eventually, kept_in, loader};
 use fuelrail::{Access, Error, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::fs;
@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// More than are asked for as a whole: 40 pages.
 const OBJECTS: u64 = 40_000;
@@ -225,6 +226,12 @@ fn a_process_that_is_killed_leaves_what_the_next_one_goes_on_from() {
         counted = now;
     }
     bucket.set_script(Script::default()).unwrap();
+    // What the killed process had sent may be read after its end.
+    eventually("the bucket has nothing more to answer", || {
+        let before = bucket.counters().list_requests;
+        std::thread::sleep(Duration::from_millis(100));
+        bucket.counters().list_requests == before
+    });
     bucket.reset_counters();
     let mut told = Vec::new();
     let listed = kept_at(&bucket.url(""), dir.path(), 3600, |count| told.push(count)).unwrap();

@@ -36,7 +36,9 @@ fn a_soak_is_judged_written_and_drawn() {
     assert!(json["before"]["threads"] == 1 && json["before"]["descriptors"].as_u64().unwrap() < 20, "{json}");
     assert!(!json["moments"].as_array().unwrap().is_empty() && json["machine"]["cores"].as_u64().unwrap() > 0);
     fuelrail(&["report", utf8(&result), "-o", utf8(&page)]).done();
-    assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+    // A busy machine looks less often in these seconds, and few moments are a table.
+    let drawn = json["moments"].as_array().unwrap().len() >= 10;
+    assert_eq!(std::fs::read_to_string(&page).unwrap().contains("<svg"), drawn);
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the objects are gone: {left:?}");
 }
