@@ -3,8 +3,9 @@
 //! prefix.
 
 use crate::decode::Shape;
+use crate::records::Records;
 use fuelrail_base::{Error, Result, SampleId};
-use fuelrail_flow::Assembled;
+use fuelrail_flow::{Assembled, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub struct Batch {
     offsets: Vec<usize>,
     weights: Vec<f32>,
     shape: Option<Shape>,
+    records: Option<Arc<Records>>,
     /// Counted by the loader: it lives as long as the batch.
     _lease: Arc<()>,
 }
@@ -34,23 +36,34 @@ pub struct Sample<'a> {
     pub id: SampleId,
     /// Its class, or [`NO_LABEL`](crate::NO_LABEL).
     pub label: u32,
-    /// Its bytes, as the bucket has them; its pixels where it was decoded.
+    /// Its bytes, as the bucket has them: of a record from its first field to its last ([`Batch::field`] splits them); its pixels
+    /// where it was decoded.
     pub bytes: &'a [u8],
 }
 
 impl Batch {
     pub(crate) fn new(
         inner: Assembled,
-        labels: &Labels,
+        (labels, records): (&Labels, Option<Arc<Records>>),
         shape: Option<Shape>,
         draw: Option<&Arc<Draw>>,
         lease: Arc<()>,
     ) -> Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
-        let classes = ids.iter().map(|id| labels.of[id.0 as usize]).collect();
+        let classes = match &records {
+            None => ids.iter().map(|id| labels.of[id.0 as usize]).collect(),
+            // Decoding has read them; else they are in the bytes.
+            Some(records) => {
+                let label = |placed: &SampleSpan| {
+                    let bytes = || &inner.slot[placed.offset..placed.offset + placed.len];
+                    placed.label.or_else(|| shape.is_none().then(|| records.label(placed.id, bytes()))?)
+                };
+                inner.samples.iter().map(|placed| label(placed).unwrap_or(NO_LABEL)).collect()
+            }
+        };
         let offsets = inner.samples.iter().map(|s| s.offset).collect();
         let weights = ids.iter().map(|id| draw.map_or(1.0, |draw| draw.weight(*id))).collect();
-        Batch { weights, ids, labels: classes, offsets, shape, inner, _lease: lease }
+        Batch { weights, ids, labels: classes, offsets, shape, records, inner, _lease: lease }
     }
 
     /// The epoch it belongs to, from 0.
@@ -97,6 +110,29 @@ impl Batch {
     pub fn sample(&self, i: usize) -> &[u8] {
         let placed = self.inner.samples[i];
         &self.inner.slot[placed.offset..placed.offset + placed.len]
+    }
+
+    /// One field of sample `i`, such as `jpg` or `cls` of a record of a tar archive, as the shard has it. `None` where the sample has no
+    /// field of this name, is an object or was decoded.
+    ///
+    /// # Panics
+    /// When `i` is not below [`Batch::len`].
+    #[must_use]
+    pub fn field(&self, i: usize, name: &str) -> Option<&[u8]> {
+        self.records()?.field(self.ids[i], name, self.sample(i))
+    }
+
+    /// All fields of sample `i` by their names; none where it is an object or was decoded.
+    ///
+    /// # Panics
+    /// When `i` is not below [`Batch::len`].
+    pub fn fields(&self, i: usize) -> impl Iterator<Item = (&str, &[u8])> {
+        self.records().into_iter().flat_map(move |records| records.fields(self.ids[i], self.sample(i)))
+    }
+
+    /// What splits its samples into fields.
+    fn records(&self) -> Option<&Records> {
+        self.records.as_deref().filter(|_| self.shape.is_none())
     }
 
     /// All samples in order.

@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::batch::Labels;
-use crate::config::{Config, Decoding, setters};
+use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{Decode, DecodeStage, Fit};
 use crate::environment::Environment;
@@ -12,6 +12,7 @@ use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
+use crate::records::{Asked, Format, Records};
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
@@ -19,7 +20,7 @@ use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{
-    BadSamples, ByteRange, Consumer, Listed, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
+    BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
     scratch_bytes, spill_memory_bytes,
 };
 use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
@@ -183,6 +184,8 @@ impl LoaderBuilder {
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
         let directories = open_directories(&config.disk.dirs, &mut notices);
+        let records = records(&config, &listing)?.map(Arc::new);
+        let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
         let mut objects = objects.over(route.tls).signed_by(route.authority);
@@ -219,8 +222,38 @@ impl LoaderBuilder {
             }
         };
         let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
-        start_shards(config, ring, (objects, directories), drawn, (labels, fingerprint, saved), (notices, report))
+        let known = (labels, records, fingerprint, saved);
+        start_shards(config, ring, (objects, directories), drawn, known, (notices, report))
     }
+}
+
+/// Finds the records of the data set's shards, where it has a format: reads all shards once, in order.
+fn records(config: &Config, listing: &Listing) -> Result<Option<Records>> {
+    let Some(format) = config.format else { return Ok(None) };
+    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
+    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
+    plain.decode.shape = None;
+    plain.disk.dirs.clear();
+    plain.order = Order { shuffle: false, ..Order::default() };
+    let asked = Asked {
+        format,
+        label: config.label_field.clone(),
+        picture: config.decode.field.clone(),
+        is_decoded: config.decode.shape.is_some(),
+    };
+    let objects: Vec<Listed> = listing.iter().collect();
+    Records::find(listing, &asked, &mut |ranges, take| {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let builder = LoaderBuilder::new(plain.clone()).listing(objects.clone()).ranges(ranges.clone());
+        for batch in builder.build()? {
+            let batch = batch?;
+            batch.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
+        }
+        Ok(())
+    })
+    .map(Some)
 }
 
 fn start_shards(
@@ -228,7 +261,7 @@ fn start_shards(
     (backend, notice): (Backend, Option<String>),
     (objects, directories): (Arc<Objects>, Vec<Directory>),
     (run, horizons): (Run, Option<Horizons>),
-    (labels, fingerprint, saved): (Labels, String, Saved),
+    (labels, records, fingerprint, saved): (Labels, Option<Arc<Records>>, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
     let report =
@@ -274,7 +307,8 @@ fn start_shards(
     let supply = match decoding.zip(aside) {
         None => Supply::Raw(outlet),
         Some(decoding) => {
-            let stage = DecodeStage::start(&config, decoding, Arc::clone(&objects), outlet, run.batches())?;
+            let source = (Arc::clone(&objects), records.clone());
+            let stage = DecodeStage::start(&config, decoding, source, outlet, run.batches())?;
             Supply::Decoded(stage)
         }
     };
@@ -283,6 +317,7 @@ fn start_shards(
         objects,
         run,
         labels,
+        records,
         fingerprint,
         saved,
         supply,

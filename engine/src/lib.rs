@@ -57,6 +57,8 @@ mod loader;
 mod memory;
 mod names;
 mod proxy;
+#[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
+mod records;
 mod route;
 mod scores;
 #[cfg(feature = "clouds")]
@@ -97,6 +99,7 @@ pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
+pub use records::Format;
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use tls::Tls;

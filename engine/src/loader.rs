@@ -7,6 +7,7 @@ use crate::decode::{DecodeStage, Shape};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains};
+use crate::records::Records;
 use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
 use crate::state::{State, VERSION};
@@ -20,6 +21,7 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Mode;
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
+use std::borrow::Cow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -66,6 +68,7 @@ pub(crate) struct Parts {
     pub objects: Arc<Objects>,
     pub run: Run,
     pub labels: Labels,
+    pub records: Option<Arc<Records>>,
     pub fingerprint: String,
     pub saved: Saved,
     pub supply: Supply,
@@ -205,7 +208,8 @@ impl Loader {
         self.parts.saved.look_at(&assembled.left_out);
         let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
         let draw = self.parts.run.draw(assembled.spec.epoch);
-        let batch = Batch::new(assembled, &self.parts.labels, shape, draw, Arc::clone(&self.lease));
+        let named = (&self.parts.labels, self.parts.records.clone());
+        let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -391,13 +395,23 @@ impl Loader {
         self.parts.objects.catalog().total_bytes()
     }
 
-    /// The key of a sample.
+    /// The key of the object that a sample is, or lies in.
     ///
     /// # Panics
     /// When the id is not of this data set.
     #[must_use]
     pub fn key(&self, sample: SampleId) -> &str {
         self.parts.objects.key(sample)
+    }
+
+    /// The key of a sample's record; of a sample that is an object, the object's.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
+        let key = self.parts.records.as_ref().and_then(|records| records.key(sample));
+        key.map_or_else(|| self.key(sample).into(), String::from_utf8_lossy)
     }
 
     /// The listed length of a sample, bytes.

@@ -29,6 +29,7 @@ mod properties;
 mod proxies;
 mod ranges;
 mod real_files;
+mod records;
 mod redirects;
 mod resume;
 mod shutdown;

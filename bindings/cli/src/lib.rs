@@ -17,6 +17,7 @@ mod inspect;
 mod ls;
 pub mod machine;
 mod put;
+mod records;
 pub mod report;
 pub mod screen;
 mod serve;
@@ -66,6 +67,7 @@ enum Command {
     Cat(get::Cat),
     Get(get::Get),
     Put(put::Put),
+    Records(records::Records),
     Bench(bench::Bench),
     Cache(cache::Cache),
     Train(train::Train),
@@ -108,6 +110,7 @@ fn run(command: Command) -> Outcome {
         Command::Cat(args) => get::run_cat(&args),
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
+        Command::Records(args) => records::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Cache(args) => cache::run(&args),
         Command::Train(args) => train::run(&args),

@@ -157,7 +157,8 @@ impl AssembleStage {
             let unit = catalog.direct_unit(id).map_or(1, |unit| unit as usize);
             assert!(filling.align(unit), "the slot has the batch's room");
             let askew = if canary::on(Mistake::AssembleMisplaces) && sample == 1 { SAMPLE_ALIGN } else { 0 };
-            let placed = SampleSpan { id, offset: filling.at() - askew, len: catalog.size(id) as usize };
+            let (offset, len) = (filling.at() - askew, catalog.size(id) as usize);
+            let placed = SampleSpan { id, offset, len, label: None };
             let bad = self.quarantine.get(&id).cloned();
             let missing = if bad.is_some() { 0 } else { catalog.blocks(id) };
             for index in 0..missing {

@@ -17,6 +17,8 @@ pub struct SampleSpan {
     pub offset: usize,
     /// Length, bytes.
     pub len: usize,
+    /// Its label, where that is read from its bytes, which decoding does not keep.
+    pub label: Option<u32>,
 }
 
 /// The spans of all samples of a batch, in order of position.
@@ -100,7 +102,7 @@ mod tests {
     fn a_list_returns_from_another_thread_with_its_memory() {
         let free_lists = FreeLists::new(2, 0, 0);
         let mut places = free_lists.list();
-        places.push(SampleSpan { id: SampleId(3), offset: 64, len: 7 });
+        places.push(SampleSpan { id: SampleId(3), offset: 64, len: 7, label: None });
         let memory = places.as_ptr();
         std::thread::spawn(move || assert_eq!((places.len(), places[0].len), (1, 7))).join().unwrap();
         let again = free_lists.list();
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_filter_is_shown_each_sample_with_its_number() {
         let mut places = FreeLists::new(1, 1, 4).list();
-        (10..14).for_each(|id| places.push(SampleSpan { id: SampleId(id), offset: 0, len: 1 }));
+        (10..14).for_each(|id| places.push(SampleSpan { id: SampleId(id), offset: 0, len: 1, label: None }));
         let mut shown = Vec::new();
         places.retain(|at, placed| {
             shown.push((at, placed.id.0));

@@ -5,6 +5,7 @@ use super::text::{Given, Value};
 use crate::credentials::SharedProvider;
 use crate::decode::{Fit, PixelShape};
 use crate::environment::Environment;
+use crate::records::Format;
 use fuelrail_base::limits::BLOCK_BYTES_DEFAULT;
 use fuelrail_base::{ByteSize, Duration, Result};
 use fuelrail_flow::BadSamples;
@@ -189,6 +190,11 @@ settings! {
         uri: String = String::new(),
         /// A manifest that names the objects, for servers that cannot list.
         manifest: Option<PathBuf> = None,
+        /// How objects hold samples: `webdataset` (tar archives, whose members of one name but for the extension are the fields of a
+        /// sample); without one every object is a sample.
+        format: Option<Format> = None,
+        /// The field of a record that is its label, as a decimal number; without one records have no label.
+        label_field: Option<String> = None,
         /// Samples per batch and rank.
         batch_size: u32 = 64,
         /// Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -305,6 +311,8 @@ settings! {
     decode: Decoding {
         /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; without it their bytes are delivered.
         shape as decode: Option<PixelShape> = None,
+        /// The field of a record that is decoded; without one the first of `jpg`, `jpeg`, `png`, `img` and `image` that the records have.
+        field as decode_field: Option<String> = None,
         /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
         fit as decode_fit: Fit = Fit::default(),
         /// Mirror every other decoded sample left to right, by seed, epoch and sample.

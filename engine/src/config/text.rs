@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::decode::{Fit, PixelShape};
+use crate::records::Format;
 
 /// A value as a file has it; variables and arguments are text.
 #[derive(Deserialize, Debug)]
@@ -211,7 +212,7 @@ macro_rules! names {
     };
 }
 
-names!(Addressing BadSamples Fit Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
+names!(Addressing BadSamples Fit Format Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
 
 /// Words for "not set".
 const NOTHING: [&str; 5] = ["", "auto", "never", "none", "off"];

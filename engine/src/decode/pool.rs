@@ -7,10 +7,11 @@ use super::cut::Occasion;
 use super::facts::Facts;
 use super::picture::Easel;
 use super::{Decode, format};
+use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{Error, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Finished, Objects};
+use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan};
 use fuelrail_io::{Filling, Waker, Window, thread_cpu};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub seed: u64,
     pub bad_samples: BadSamples,
     pub objects: Arc<Objects>,
+    /// Where samples are records, what finds the picture in one.
+    pub records: Option<Arc<Records>>,
     pub jobs: ArrayQueue<Job>,
     pub finished: ArrayQueue<Finished>,
     /// Wakes the stage's feeder and the consumer.
@@ -128,11 +131,14 @@ impl Shared {
             None => {
                 let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
                 let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
-                let painted = catch_unwind(AssertUnwindSafe(|| easel.paint(bytes, occasion, window.unfilled_mut())));
-                let painted = painted.unwrap_or_else(|_| {
-                    // The panic may have left it half updated.
-                    *easel = Easel::new(self.wanted);
-                    Err(format::undecodable("the decoder panicked on it"))
+                let picture = self.records.as_ref().map_or(Ok(bytes), |records| records.picture(placed.id, bytes));
+                let painted = picture.and_then(|picture| {
+                    let paint = || easel.paint(picture, occasion, window.unfilled_mut());
+                    catch_unwind(AssertUnwindSafe(paint)).unwrap_or_else(|_| {
+                        // The panic may have left it half updated.
+                        *easel = Easel::new(self.wanted);
+                        Err(format::undecodable("the decoder panicked on it"))
+                    })
                 });
                 painted.err().map(|error| error.with_object(&*self.objects.name(placed.id)))
             }
@@ -159,7 +165,12 @@ impl Shared {
     /// Completes a batch after all its samples have been tried, and releases the memory of its raw bytes.
     pub(super) fn finish(&self, work: Work) {
         let Work { raw, filling, bad } = work;
-        let Assembled { spec, slot: _, mut samples, mut left_out } = raw;
+        let Assembled { spec, slot: raw, mut samples, mut left_out } = raw;
+        if let Some(records) = &self.records {
+            let bytes = |placed: &SampleSpan| &raw[placed.offset..placed.offset + placed.len];
+            samples.iter_mut().for_each(|placed| placed.label = records.label(placed.id, bytes(placed)));
+        }
+        drop(raw);
         let seq = spec.seq;
         let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
         bad.sort_unstable_by_key(|(index, _)| *index);

@@ -5,6 +5,7 @@ use super::Decode;
 use super::facts::Facts;
 use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
 use crate::config::Config;
+use crate::records::Records;
 use crate::system::spawn;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary;
@@ -30,7 +31,7 @@ impl DecodeStage {
     pub(crate) fn start(
         config: &Config,
         (decode, region): (Decode, Region),
-        objects: Arc<Objects>,
+        (objects, records): (Arc<Objects>, Option<Arc<Records>>),
         outlet: Outlet,
         end: u64,
     ) -> Result<DecodeStage> {
@@ -44,6 +45,7 @@ impl DecodeStage {
             seed,
             bad_samples: config.bad_samples,
             objects,
+            records,
             jobs: ArrayQueue::new((depth * batch_size as usize).max(1)),
             finished: ArrayQueue::new(depth),
             feeder,

@@ -34,6 +34,13 @@ pub(crate) struct Read {
     /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
     #[serde(skip)]
     uri: Option<String>,
+    /// How objects hold samples: webdataset; without it every object is a sample
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+    /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "format")]
+    #[serde(skip)]
+    fields: Vec<String>,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
     batch_size: Option<u32>,
@@ -146,7 +153,8 @@ pub(crate) fn run(args: &Read) -> Outcome {
     let config = load(args.config.as_deref(), &overrides(args, uri))?;
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
-    let reading = Reading { config, hash: args.hash, step, state: args.state.clone() };
+    let Read { hash, fields, state, .. } = args;
+    let reading = Reading { config, hash: *hash, fields: fields.clone(), step, state: state.clone() };
     let bar = Bar::new(Some(0), "batches");
     let report = read(&reading, &mut |event| match event {
         Event::Opened(loader) => {

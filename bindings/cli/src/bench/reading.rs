@@ -35,6 +35,8 @@ pub struct Reading {
     pub config: Config,
     /// Whether to hash the samples.
     pub hash: bool,
+    /// The fields of records that are hashed, in this order; none hashes all bytes of each sample.
+    pub fields: Vec<String>,
     /// The trainer's step, simulated by waiting after every batch.
     pub step: Duration,
     /// Where the loader's state is kept: resumed from when the file exists, written after every batch.
@@ -150,7 +152,8 @@ pub fn read(reading: &Reading, watch: &mut dyn FnMut(Event<'_>)) -> Result<ReadR
     let cpu_before = fuelrail::internal::process_cpu();
     let start = Instant::now();
     let mut loader = open(reading)?;
-    let mut tally = Tally { hash: reading.hash.then(Box::default), ..Tally::default() };
+    let (hash, fields) = (reading.hash.then(Box::default), reading.fields.clone());
+    let mut tally = Tally { hash, fields, ..Tally::default() };
     tally.progress.batches_total = loader.batches();
     watch(Event::Opened(&loader));
     loop {
@@ -216,6 +219,7 @@ struct Tally {
     epoch: Option<u64>,
     waited: Duration,
     hash: Option<Box<Xxh3>>,
+    fields: Vec<String>,
     hash_cpu: Duration,
 }
 
@@ -232,7 +236,12 @@ impl Tally {
         }
         if let Some(hash) = &mut self.hash {
             let before = thread_cpu();
-            batch.samples().for_each(|sample| hash.update(sample.bytes));
+            if self.fields.is_empty() {
+                batch.samples().for_each(|sample| hash.update(sample.bytes));
+            }
+            for (i, name) in (0..batch.len()).flat_map(|i| self.fields.iter().map(move |name| (i, name))) {
+                hash.update(batch.field(i, name).unwrap_or_default());
+            }
             self.hash_cpu += thread_cpu().saturating_sub(before);
         }
         self.progress.batches += 1;

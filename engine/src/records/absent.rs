@@ -1,0 +1,60 @@
+//! Records of shards, in a build without the feature `formats`: there are none.
+
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_flow::{ByteRange, Listing};
+
+/// How the bytes of a data set are arranged; this build reads objects alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// tar archives.
+    WebDataset,
+}
+
+fuelrail_base::named!(Format, "a format": WebDataset = "webdataset");
+
+/// What is asked of the records.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) format: Format,
+    pub(crate) label: Option<String>,
+    pub(crate) picture: Option<String>,
+    pub(crate) is_decoded: bool,
+}
+
+/// Where every record of a data set lies.
+#[derive(Debug)]
+pub(crate) enum Records {}
+
+/// Reads ranges of the listed objects.
+pub(crate) type Read<'r> =
+    &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
+
+impl Records {
+    pub(crate) fn find(_: &Listing, _: &Asked, _: Read<'_>) -> Result<Records> {
+        Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<ByteRange> {
+        match *self {}
+    }
+
+    pub(crate) fn key(&self, _: SampleId) -> Option<&[u8]> {
+        match *self {}
+    }
+
+    pub(crate) fn fields<'a>(&'a self, _: SampleId, _: &'a [u8]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn field<'a>(&'a self, _: SampleId, _: &str, _: &'a [u8]) -> Option<&'a [u8]> {
+        match *self {}
+    }
+
+    pub(crate) fn picture<'a>(&'a self, _: SampleId, _: &'a [u8]) -> Result<&'a [u8]> {
+        match *self {}
+    }
+
+    pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Option<u32> {
+        match *self {}
+    }
+}

@@ -1,0 +1,155 @@
+//! Records of shards as samples: tar archives written by GNU tar, through the engine, in batches with fields.
+
+use crate::common::pictures::{png, scene};
+use crate::common::{folder, loader, loader_at};
+use ::png::{BitDepth, ColorType};
+use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, State};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+type Fields = BTreeMap<String, Vec<u8>>;
+
+fn some(n: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * (n + 3)) >> 3) as u8).collect()
+}
+
+/// Archives all files of a folder.
+fn archive(path: &Path, files: &Path) {
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "-cf"]).arg(path).arg("-C").arg(files).arg(".");
+    assert!(tar.status().unwrap().success());
+}
+
+/// Shards of so many records, archived by GNU tar; one record is longer than the pieces that shards are scanned in, some lack a field.
+fn shards(dir: &Path, shards: usize, records: usize) -> BTreeMap<String, Fields> {
+    let mut all = BTreeMap::new();
+    for shard in 0..shards {
+        let files = tempfile::tempdir().unwrap();
+        for n in shard * records..(shard + 1) * records {
+            let mut fields = Fields::from([("bin".into(), some(n, if n == 7 { 9 << 20 } else { n * 377 % 60_000 }))]);
+            fields.insert("cls".into(), format!("{}\n", n % 10).into_bytes());
+            if !n.is_multiple_of(3) {
+                fields.insert("seg.json".into(), format!("{{\"n\": {n}}}").into_bytes());
+            }
+            let key = format!("./train/{}{n:06}", if n % 16 == 0 { "deep/".repeat(40) } else { String::new() });
+            for (name, bytes) in &fields {
+                let path = files.path().join(format!("{key}.{name}"));
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, bytes).unwrap();
+            }
+            all.insert(key, fields);
+        }
+        let path = dir.join(format!("shard-{shard:06}.tar"));
+        archive(&path, files.path());
+    }
+    fs::write(dir.join("README"), "no shard").unwrap();
+    all
+}
+
+fn read(builder: LoaderBuilder, wanted: &BTreeMap<String, Fields>) -> Vec<String> {
+    let mut loader = builder.build().unwrap();
+    let mut order = Vec::new();
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        for (i, sample) in batch.samples().enumerate() {
+            let key = loader.record_key(sample.id).into_owned();
+            let fields: Fields = batch.fields(i).map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect();
+            assert!(fields == wanted[&key], "{key}");
+            assert_eq!(batch.field(i, "bin"), Some(&*fields["bin"]));
+            assert_eq!(batch.field(i, "seg.json").is_some(), fields.contains_key("seg.json"));
+            assert_eq!(batch.field(i, "none"), None);
+            let label: u32 = String::from_utf8_lossy(&fields["cls"]).trim().parse().unwrap();
+            assert!([label, NO_LABEL].contains(&sample.label), "{key}: {}", sample.label);
+            order.push(key);
+        }
+    }
+    order
+}
+
+#[test]
+fn every_record_of_tar_shards_comes_once_with_its_fields_from_a_bucket_and_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = shards(dir.path(), 3, 50);
+    let bucket = folder(dir.path(), "");
+    let tar = |builder: LoaderBuilder| builder.format(Format::WebDataset).batch_size(16);
+    let shuffled = read(tar(loader(&bucket)).label_field("cls"), &all);
+    assert_ne!(shuffled, all.keys().cloned().collect::<Vec<_>>());
+    let in_order = read(tar(loader_at(dir.path().to_str().unwrap())).shuffle(false), &all);
+    for order in [&shuffled, &in_order] {
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().eq(all.keys()), "{order:?}");
+    }
+    let mut labelled = tar(loader(&bucket)).label_field("cls").shuffle(false).build().unwrap();
+    let batch = labelled.next_batch().unwrap().unwrap();
+    assert!(batch.labels().iter().all(|label| *label < 10), "{:?}", batch.labels());
+}
+
+#[test]
+fn a_run_over_records_goes_on_on_another_number_of_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    shards(dir.path(), 2, 40);
+    let bucket = folder(dir.path(), "");
+    let rank = |rank, world, state: Option<&State>| {
+        let builder = loader(&bucket).format(Format::WebDataset).batch_size(4).rank(rank).world(world);
+        state.cloned().into_iter().fold(builder, LoaderBuilder::resume).build().unwrap()
+    };
+    let (mut seen, mut state) = (Vec::new(), None);
+    for (world, batches) in [(2, 3), (3, 2), (1, usize::MAX)] {
+        let mut last = None;
+        for number in 0..world {
+            let mut loader = rank(number, world, state.as_ref());
+            for batch in std::iter::from_fn(|| loader.next_batch()).take(batches) {
+                seen.extend(batch.unwrap().ids().iter().map(|id| id.0));
+            }
+            last = Some(loader.state());
+        }
+        state = last;
+    }
+    seen.sort_unstable();
+    assert!(seen.iter().copied().eq(0..80), "{seen:?}");
+    let whole = loader(&bucket).resume(state.unwrap()).build().unwrap_err();
+    assert_eq!(whole.kind(), Kind::Usage, "objects are another data set than their records");
+}
+
+#[test]
+fn pictures_in_records_are_decoded_and_keep_their_labels() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let picture = scene(20, 10, 3);
+    for n in 0..9 {
+        let bytes =
+            if n == 4 { b"no picture".to_vec() } else { png(20, 10, ColorType::Rgb, BitDepth::Eight, &picture) };
+        fs::write(files.path().join(format!("{n}.png")), bytes).unwrap();
+        fs::write(files.path().join(format!("{n}.cls")), n.to_string()).unwrap();
+    }
+    archive(&dir.path().join("a.tar"), files.path());
+    let builder =
+        || loader_at(dir.path().to_str().unwrap()).format(Format::WebDataset).decode(Decode::exact(10, 20, 3));
+    let mut loader = builder().label_field("cls").bad_samples(fuelrail::BadSamples::Skip).build().unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let mut labels = batch.labels().to_vec();
+    labels.sort_unstable();
+    assert_eq!(labels, [0, 1, 2, 3, 5, 6, 7, 8]);
+    assert!(batch.samples().all(|sample| sample.bytes == picture) && batch.field(0, "png").is_none());
+    assert!(loader.record_key(batch.left_out()[0].0).ends_with('4'), "{:?}", batch.left_out());
+    let unknown = builder().decode_field("jpg").build().unwrap_err();
+    assert!(unknown.to_string().contains("decode_field is 'jpg', and the records have cls, png"), "{unknown}");
+}
+
+#[test]
+fn what_is_no_archive_and_what_holds_no_record_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = || loader_at(dir.path().to_str().unwrap()).format(Format::WebDataset).build().unwrap_err();
+    fs::write(dir.path().join("a.bin"), "x").unwrap();
+    assert_eq!(refused().kind(), Kind::Usage);
+    shards(dir.path(), 1, 3);
+    let whole = fs::read(dir.path().join("shard-000000.tar")).unwrap();
+    for (name, bytes) in [("cut.tar", &whole[..whole.len() / 3]), ("other.tar", &b"no archive at all"[..])] {
+        fs::write(dir.path().join(name), bytes).unwrap();
+        let error = refused();
+        assert!(error.kind() == Kind::Undecodable && error.to_string().contains(name), "{error}");
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+}
