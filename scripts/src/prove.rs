@@ -1,4 +1,4 @@
-//! `cargo x prove`: the checks that take longer than a change may: builds without features, model checking, sanitizers, fuzzing, mutation
+//! `cargo x prove`: the checks that take longer than a change may: the listing of public items, builds without features, model checking, sanitizers, fuzzing, mutation
 //! testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one fails, and keeps the latest
 //! outcome of each.
 
@@ -10,6 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+mod api;
 mod features;
 mod fuzz;
 mod mutants;
@@ -18,6 +19,8 @@ mod session;
 /// One kind of proof.
 #[derive(Clone, Copy, ValueEnum)]
 enum Part {
+    /// The public items, against those listed in the tree (cargo-public-api).
+    Api,
     /// The engine without its features and with each of them alone.
     Features,
     /// Every order of what threads hand each other, by a model checker (loom).
@@ -66,6 +69,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
     let mut log = Log::default();
     for &part in parts {
         let found = match part {
+            Part::Api => api::prove,
             Part::Features => features::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
