@@ -1,6 +1,6 @@
-//! `cargo x prove`: the checks that take longer than a change may: the listing of public items, builds without features, model checking, sanitizers, fuzzing, mutation
-//! testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one fails, and keeps the latest
-//! outcome of each.
+//! `cargo x prove`: the checks that take longer than a change may: the listing of public items, builds without features, model checking,
+//! sanitizers, fuzzing, mutation testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one
+//! fails, and keeps the latest outcome of each.
 
 use crate::steps::{Log, cargo_in, say, target};
 use clap::ValueEnum;

@@ -10,7 +10,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("wire", "base", ""),
     ("io", "base", ""),
     ("flow", "base plan wire io", "bucket"),
-    ("fuelrail", "base plan wire io flow", "bucket"),
+    ("fuelrail", "base plan wire io flow format", "bucket"),
     ("sim", "base plan wire io flow fuelrail", ""),
     ("cuda", "base fuelrail", "bucket cuda-driver"),
     ("cuda-driver", "", ""),
