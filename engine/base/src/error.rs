@@ -42,7 +42,7 @@ pub enum Kind {
     Denied,
     /// The server's certificate is not trusted. Never retried.
     Untrusted,
-    /// The object's bytes are not the requested picture. Never retried.
+    /// The object's bytes are not the requested picture, or not a sound shard of the stated format. Never retried.
     Undecodable,
     /// A local file could not be read or written. Never retried.
     File,

@@ -8,6 +8,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("base", "", ""),
     ("plan", "base", ""),
     ("wire", "base", ""),
+    ("format", "base", ""),
     ("io", "base", ""),
     ("flow", "base plan wire io", "bucket"),
     ("fuelrail", "base plan wire io flow format", "bucket"),

@@ -1,0 +1,382 @@
+//! Shards of the streaming package (MDS, version 2): `index.json` names columns and shards, a shard begins with the offsets of its samples.
+//!
+//! A shard is a u32 count, so many u32 offsets and one more, the writer's settings, and samples. A sample is the u32 sizes of its variable
+//! columns, then the data of all. The index of records has one range per sample; [`Columns::split`] finds its fields.
+
+pub mod encoding;
+#[cfg(test)]
+mod tests;
+
+pub use encoding::{Encoding, Value};
+
+use crate::bytes::{take, u32_at};
+use crate::index::{Field, IndexBuilder, Place, Span};
+use crate::{Need, check_given, cut_off, shown, unsound, unsupported};
+use fuelrail_base::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// The shards of a data set, of which all have the same columns.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DataSet {
+    /// What a sample consists of.
+    pub columns: Columns,
+    /// How whole shards are compressed.
+    pub compression: Option<Compression>,
+    /// In the order of samples.
+    pub shards: Vec<Shard>,
+}
+
+/// One shard.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Shard {
+    /// Samples in it.
+    pub samples: u32,
+    /// As it is read.
+    pub raw: File,
+    /// As it is stored, if compressed.
+    pub zip: Option<File>,
+}
+
+impl Shard {
+    /// The file that is stored.
+    #[must_use]
+    pub fn stored(&self) -> &File {
+        self.zip.as_ref().unwrap_or(&self.raw)
+    }
+}
+
+/// A file that `index.json` names.
+#[derive(Clone, PartialEq, Deserialize, Debug)]
+pub struct File {
+    /// Its path from the folder of `index.json` on.
+    pub basename: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its hashes in hexadecimal, by their algorithms.
+    #[serde(default)]
+    pub hashes: BTreeMap<String, String>,
+}
+
+/// The columns of a data set, in the order of their data.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Columns {
+    columns: Vec<Column>,
+    /// Bytes of a sample but for the data of its variable columns.
+    fixed_bytes: u64,
+}
+
+/// One column.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What its bytes mean.
+    pub encoding: Encoding,
+    /// How that was written.
+    pub encoding_name: String,
+    /// Bytes of each value; `None` where every sample has its own.
+    pub size: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    version: u32,
+    shards: Vec<ShardDocument>,
+}
+
+#[derive(Deserialize)]
+struct ShardDocument {
+    version: u32,
+    format: String,
+    samples: u32,
+    compression: Option<String>,
+    raw_data: File,
+    zip_data: Option<File>,
+    #[serde(flatten)]
+    columns: ColumnsDocument,
+}
+
+#[derive(Clone, PartialEq, Default, Deserialize, Serialize)]
+struct ColumnsDocument {
+    #[serde(default)]
+    column_names: Vec<String>,
+    #[serde(default)]
+    column_encodings: Vec<String>,
+    #[serde(default)]
+    column_sizes: Vec<Option<u32>>,
+}
+
+impl DataSet {
+    /// Reads `index.json`.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when it is not sound; [`Kind::Usage`] for other versions, formats and compressions, which it names, and when
+    /// shards differ in their columns.
+    pub fn parse(json: &[u8]) -> Result<DataSet> {
+        let document: Document = serde_json::from_slice(json).map_err(|error| flawed(error.to_string()))?;
+        if document.version != 2 {
+            let flaw = format!("index.json: version {} is not supported, only 2", document.version);
+            return Err(unsupported(flaw, "write the data set with a current release of mosaicml-streaming"));
+        }
+        let mut set: Option<(ColumnsDocument, Option<String>)> = None;
+        let mut shards = Vec::with_capacity(document.shards.len());
+        for (number, shard) in document.shards.into_iter().enumerate() {
+            if shard.format != "mds" || shard.version != 2 {
+                let flaw = format!("index.json: shard {number} is {} of version {}", shown(shard.format.as_bytes()), shard.version);
+                return Err(unsupported(flaw, "write the data set with MDSWriter"));
+            }
+            shard.check_files().map_err(|flaw| flawed(format!("shard {number}: {flaw}")))?;
+            let (columns, compression) = set.get_or_insert_with(|| (shard.columns.clone(), shard.compression.clone()));
+            let is_first = shards.is_empty();
+            if !is_first && (shard.columns != *columns || shard.compression != *compression) {
+                let flaw = format!("index.json: shard {number} has other columns or another compression than shard 0");
+                return Err(unsupported(flaw, "use the two kinds of shards as two data sets"));
+            }
+            shards.push(Shard { samples: shard.samples, raw: shard.raw_data, zip: shard.zip_data });
+        }
+        let (columns, compression) = set.unwrap_or_default();
+        let columns = Columns::new(columns).map_err(flawed)?;
+        let compression = compression.as_deref().map(Compression::parse).transpose()?;
+        Ok(DataSet { columns, compression, shards })
+    }
+
+    /// An empty index of its records, `objects` objects being listed.
+    #[must_use]
+    pub fn index(&self, source: [u8; 16], objects: u32) -> IndexBuilder {
+        let mut index = IndexBuilder::new(crate::Format::Mds, source, objects).without_keys();
+        index.describe(self.columns.description());
+        index
+    }
+}
+
+impl ShardDocument {
+    fn check_files(&self) -> Result<(), String> {
+        if self.compression.is_some() != self.zip_data.is_some() {
+            return Err("it needs both a compression and a compressed file, or neither".into());
+        }
+        for file in [Some(&self.raw_data), self.zip_data.as_ref()].into_iter().flatten() {
+            if file.basename.is_empty() || file.basename.split('/').any(|part| part == "..") || file.basename.starts_with('/') {
+                return Err(format!("the file '{}' lies outside the data set", shown(file.basename.as_bytes())));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Columns {
+    fn new(document: ColumnsDocument) -> Result<Columns, String> {
+        let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = document;
+        if names.len() != encodings.len() || names.len() != sizes.len() {
+            return Err(format!("{} columns have {} encodings and {} sizes", names.len(), encodings.len(), sizes.len()));
+        }
+        let mut known: Vec<&str> = names.iter().map(String::as_str).collect();
+        known.sort_unstable();
+        if let Some(pair) = known.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("two columns are named '{}'", shown(pair[0].as_bytes())));
+        }
+        let columns = names.into_iter().zip(encodings).zip(sizes).map(|((name, encoding_name), size)| {
+            // As in the package, 0 means variable.
+            Column { name, encoding: Encoding::parse(&encoding_name), encoding_name, size: size.filter(|size| *size > 0) }
+        });
+        let columns: Vec<Column> = columns.collect();
+        let fixed_bytes = columns.iter().map(|column| u64::from(column.size.unwrap_or(4))).sum();
+        Ok(Columns { columns, fixed_bytes })
+    }
+
+    /// The columns, in the order of their data.
+    #[must_use]
+    pub fn all(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// What [`IndexBuilder::describe`] keeps of them.
+    #[must_use]
+    pub fn description(&self) -> Vec<u8> {
+        let column_names = self.columns.iter().map(|column| column.name.clone()).collect();
+        let column_encodings = self.columns.iter().map(|column| column.encoding_name.clone()).collect();
+        let column_sizes = self.columns.iter().map(|column| column.size).collect();
+        let document = ColumnsDocument { column_names, column_encodings, column_sizes };
+        serde_json::to_vec(&document).expect("strings and numbers fit JSON")
+    }
+
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when it is none.
+    pub fn parse(description: &[u8]) -> Result<Columns> {
+        let document = serde_json::from_slice(description).map_err(|error| flawed(error.to_string()))?;
+        Columns::new(document).map_err(flawed)
+    }
+
+    /// Splits a sample into its columns. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when its sizes do not add up to its length.
+    pub fn split<'a>(&'a self, sample: &'a [u8]) -> Result<Fields<'a>> {
+        let variable = self.columns.iter().filter(|column| column.size.is_none()).count();
+        let sizes = (0..variable).map(|n| u32_at(sample, n * 4).map(u64::from));
+        let total = sizes.sum::<Option<u64>>().map(|sizes| sizes + self.fixed_bytes);
+        if total != Some(sample.len() as u64) {
+            let flaw = format!("the sample has {} bytes, its columns do not", sample.len());
+            return Err(Error::new(Kind::Undecodable, flaw).with_hint("write the shard again, or leave the sample out"));
+        }
+        let (sizes, data) = sample.split_at(variable * 4);
+        Ok(Fields { columns: self.columns.iter(), sizes, data })
+    }
+}
+
+/// The columns of one sample with their bytes.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    columns: core::slice::Iter<'a, Column>,
+    sizes: &'a [u8],
+    data: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (&'a Column, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let column = self.columns.next()?;
+        let size = match column.size {
+            Some(size) => size,
+            None => u32_at(take(&mut self.sizes, 4)?, 0)?,
+        };
+        Some((column, take(&mut self.data, size.into())?))
+    }
+}
+
+/// Scans one shard that is not, or no longer, compressed. Needs the offsets that it begins with only.
+#[derive(Debug)]
+pub struct Scan {
+    object: u32,
+    size: u64,
+    samples: u64,
+    fixed_bytes: u64,
+    /// Offsets read, the first of them included, and the last one.
+    read: u64,
+    last: u64,
+}
+
+impl Scan {
+    /// A scan of a shard of `size` bytes that is listed as `shard`.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when its size is not the listed one.
+    pub fn new(object: u32, size: u64, shard: &Shard, columns: &Columns) -> Result<Scan> {
+        if size != shard.raw.bytes {
+            let flaw = format!("the shard has {size} bytes, index.json says {}", shard.raw.bytes);
+            return Err(Error::new(Kind::Undecodable, flaw).with_hint("upload the shard again, or write index.json anew"));
+        }
+        Ok(Scan { object, size, samples: shard.samples.into(), fixed_bytes: columns.fixed_bytes, read: 0, last: 0 })
+    }
+
+    /// The first byte that is not read, and the fewest to read.
+    fn place(&self) -> (u64, u64) {
+        if self.last == 0 { (0, 8) } else { (4 + 4 * self.read, 4) }
+    }
+
+    /// The count and the first offset.
+    fn begin(&mut self, bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
+        let count = u32_at(bytes, 0).unwrap_or_default();
+        let begin = u64::from(u32_at(bytes, 4).unwrap_or_default());
+        if u64::from(count) != self.samples {
+            return Err(unsound(0, format_args!("the shard holds {count} samples, index.json says {}", self.samples)));
+        }
+        let table = 4 * (self.samples + 2);
+        if begin < table || begin > self.size {
+            return Err(unsound(4, format_args!("the first sample begins at byte {begin}: its offsets end at {table}, the shard at {}", self.size)));
+        }
+        index.field("", Place::Near)?;
+        (self.read, self.last) = (1, begin);
+        Ok(())
+    }
+}
+
+impl crate::Scan for Scan {
+    fn need(&self) -> Need {
+        let (offset, at_least) = self.place();
+        match self.read > self.samples {
+            true => Need::Done,
+            false => Need::Read { offset: offset.min(self.size), at_least: at_least.min(self.size.saturating_sub(offset)) },
+        }
+    }
+
+    fn give(&mut self, mut bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
+        let (offset, needed) = self.place();
+        if self.size.saturating_sub(offset) < needed {
+            return Err(cut_off(offset, "the table of offsets", offset + needed, self.size));
+        }
+        check_given(bytes, offset, needed)?;
+        if self.last == 0 {
+            self.begin(bytes, index)?;
+            bytes = &bytes[8..];
+        }
+        while self.read <= self.samples {
+            let at = self.place().0;
+            let Some(end) = take(&mut bytes, 4).and_then(|offset| u32_at(offset, 0)) else { break };
+            let length = u64::from(end).checked_sub(self.last).filter(|_| u64::from(end) <= self.size);
+            let Some(length) = length else {
+                return Err(unsound(at, format_args!("a sample ends at byte {end}: it begins at {}, the shard ends at {}", self.last, self.size)));
+            };
+            if length < self.fixed_bytes {
+                return Err(unsound(at, format_args!("a sample has {length} bytes, its columns need {}", self.fixed_bytes)));
+            }
+            index.push(&[], &[(0, Field::Span(Span { object: self.object, offset: self.last, length }))])?;
+            (self.read, self.last) = (self.read + 1, end.into());
+        }
+        Ok(())
+    }
+}
+
+/// How whole shards are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compression {
+    /// zstd.
+    Zstd,
+    /// gzip.
+    Gz,
+}
+
+impl Compression {
+    /// Reads `zstd`, `gz`, and the same with a level: `zstd:7`.
+    fn parse(text: &str) -> Result<Compression> {
+        match text.split(':').next() {
+            Some("zstd") => Ok(Compression::Zstd),
+            Some("gz") => Ok(Compression::Gz),
+            _ => Err(unsupported(
+                format!("index.json: shards are compressed with {}, which is not supported", shown(text.as_bytes())),
+                "write them with compression='zstd', 'gz' or none",
+            )),
+        }
+    }
+
+    /// Decompresses a whole shard into `out`, which is as long as `index.json` says. Never writes more, whatever the shard claims.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when it is damaged, shorter or longer.
+    pub fn decompress(self, shard: &[u8], out: &mut [u8]) -> Result<()> {
+        let expected = out.len();
+        let written = match self {
+            Compression::Zstd => zstd::bulk::Decompressor::new().and_then(|mut zstd| zstd.decompress_to_buffer(shard, &mut *out)),
+            Compression::Gz => {
+                let mut decoder = flate2::bufread::MultiGzDecoder::new(shard);
+                decoder.read_exact(out).and_then(|()| Ok(expected + decoder.read(&mut [0])?))
+            }
+        };
+        let flaw = match written {
+            Ok(written) if written == expected => return Ok(()),
+            Ok(written) if written > expected => format!("it is longer than the {expected} bytes that index.json says"),
+            Ok(written) => format!("it has {written} bytes, index.json says {expected}"),
+            Err(error) => format!("{error}, expected are {expected} bytes"),
+        };
+        Err(Error::new(Kind::Undecodable, format!("the shard cannot be decompressed: {flaw}"))
+            .with_hint("upload the shard again, or write index.json anew"))
+    }
+}
+
+fn flawed(cause: impl Into<String>) -> Error {
+    Error::new(Kind::Undecodable, format!("index.json: {}", cause.into())).with_hint("write the data set's index anew")
+}

@@ -1,0 +1,99 @@
+//! Shards that the packages of the field wrote, read as those packages read them. `data/make.py` made both.
+
+use fuelrail_format::{Field, Format, Index, IndexBuilder, Scan, fuzz, mds, tar};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub(crate) fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+pub(crate) fn read(name: &str) -> Vec<u8> {
+    std::fs::read(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn expected(name: &str) -> String {
+    String::from_utf8(read(&format!("{name}.expected"))).expect("text")
+}
+
+/// Lines as `make.py` writes them: record, key, field, bytes, XXH3-64.
+fn lines<'a>(records: impl IntoIterator<Item = (&'a str, Vec<(&'a str, &'a [u8])>)>) -> String {
+    let mut lines = String::new();
+    for (number, (key, mut fields)) in records.into_iter().enumerate() {
+        fields.sort();
+        for (field, bytes) in fields {
+            writeln!(lines, "{number}\t{key}\t{field}\t{}\t{:016x}", bytes.len(), xxh3_64(bytes)).unwrap();
+        }
+    }
+    lines
+}
+
+pub(crate) fn index(format: Format, object: &[u8], mut scan: impl Scan, extra: usize) -> Index<Vec<u8>> {
+    let mut builder = IndexBuilder::new(format, [0; 16], 1);
+    fuzz::scanned(&mut scan, object, extra, &mut builder).expect("a sound shard");
+    Index::open(builder.to_bytes()).expect("a sound index")
+}
+
+/// The fields of records that are ranges of one object.
+pub(crate) fn ranges(index: &Index<Vec<u8>>, object: &[u8]) -> String {
+    let bytes = |field| match field {
+        Field::Span(span) => &object[span.offset as usize..(span.offset + span.length) as usize],
+        Field::Value(_) => unreachable!("a range"),
+    };
+    let key = |key: Option<_>| core::str::from_utf8(key.unwrap_or_default()).expect("a key of text");
+    lines(index.iter().map(|record| {
+        (key(record.key()), record.fields().map(|(name, field)| (name, bytes(field))).collect())
+    }))
+}
+
+#[test]
+fn tars_read_as_webdataset_reads_them() {
+    for name in ["webdataset.tar", "ustar.tar", "gnu.tar", "pax.tar"] {
+        let object = read(name);
+        for extra in [0, 1000, usize::MAX] {
+            let scan = tar::Scan::new(0, object.len() as u64);
+            let index = index(Format::WebDataset, &object, scan, extra);
+            assert_eq!(ranges(&index, &object), expected(name), "{name}, {extra} bytes more");
+        }
+    }
+}
+
+#[test]
+fn mds_reads_as_the_streaming_package_reads_it() {
+    let set = mds::DataSet::parse(&read("mds/index.json")).unwrap();
+    let shards: Vec<Vec<u8>> = set.shards.iter().map(|shard| read(&format!("mds/{}", shard.stored().basename))).collect();
+    let mut builder = set.index([0; 16], shards.len() as u32);
+    for (number, (listed, bytes)) in set.shards.iter().zip(&shards).enumerate() {
+        assert_eq!(listed.raw.hashes["xxh3_64"], format!("{:016x}", xxh3_64(bytes)));
+        let mut scan = mds::Scan::new(number as u32, bytes.len() as u64, listed, &set.columns).unwrap();
+        fuzz::scanned(&mut scan, bytes, number, &mut builder).unwrap();
+    }
+    let index = Index::open(builder.to_bytes()).unwrap();
+    let sample = |field| match field {
+        Some(Field::Span(span)) => &shards[span.object as usize][span.offset as usize..(span.offset + span.length) as usize],
+        _ => unreachable!("a range"),
+    };
+    let records = index.iter().map(|record| {
+        let fields = set.columns.split(sample(record.field(0))).unwrap();
+        ("", fields.map(|(column, bytes)| {
+            assert!(column.encoding.view(bytes).is_some(), "{}", column.name);
+            (&*column.name, bytes)
+        }).collect())
+    });
+    assert_eq!(lines(records), expected("mds"));
+}
+
+#[test]
+fn mds_of_compressed_shards_is_read() {
+    for name in ["mds-zstd", "mds-gz"] {
+        let set = mds::DataSet::parse(&read(&format!("{name}/index.json"))).unwrap();
+        let [shard] = &set.shards[..] else { panic!("one shard") };
+        let mut raw = vec![0; shard.raw.bytes as usize];
+        set.compression.unwrap().decompress(&read(&format!("{name}/{}", shard.stored().basename)), &mut raw).unwrap();
+        assert_eq!(format!("{:016x}", xxh3_64(&raw)), shard.raw.hashes["xxh3_64"], "{name}");
+        let index = index(Format::Mds, &raw, mds::Scan::new(0, raw.len() as u64, shard, &set.columns).unwrap(), 0);
+        assert_eq!(index.len(), 6);
+    }
+    assert!(mds::DataSet::parse(&read("mds-snappy/index.json")).unwrap_err().to_string().contains("compressed with snappy"));
+}
