@@ -2,15 +2,26 @@
 //!
 //! Each function panics when an invariant breaks and returns otherwise. Nothing here is for users of the crate.
 
+use crate::bytes::Dtype;
 use crate::index::{Field, Index, IndexBuilder, Span};
-use crate::{Format, Need, Scan, tar};
+use crate::tfrecord::{self, Example};
+use crate::tokens::{self, Window, Windows};
+use crate::{Format, Need, Scan, manifest, mds, objects, tar};
 use fuelrail_base::{Kind, Result};
 
 /// A parser on trial: its name, and what must hold for any bytes it is given.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target of this crate.
-pub const TARGETS: [Target; 2] = [("record_index", record_index), ("tar", tar)];
+pub const TARGETS: [Target; 7] = [
+    ("mds", mds),
+    ("objects", objects),
+    ("record_index", record_index),
+    ("rows", rows),
+    ("tar", tar),
+    ("tfrecord", tfrecord),
+    ("tokens", tokens),
+];
 
 /// Scans an object by reads that are `extra` bytes longer than needed.
 ///
@@ -67,4 +78,92 @@ fn record_index(bytes: &[u8]) {
 
 fn tar(bytes: &[u8]) {
     any_reads(Format::WebDataset, bytes, || tar::Scan::new(0, bytes.len() as u64));
+}
+
+/// A shard behind the `index.json` that ends at the first NUL. The samples that are found can be split or are errors.
+fn mds(bytes: &[u8]) {
+    let split = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let Ok(set) = mds::DataSet::parse(&bytes[..split]) else { return };
+    assert_eq!(mds::Columns::parse(&set.columns.description()).as_ref(), Ok(&set.columns));
+    let shard = bytes.get(split + 1..).unwrap_or_default();
+    if let Some(Err(error)) = set.compression.map(|compression| compression.decompress(shard, &mut [0; 1000])) {
+        assert_eq!(error.kind(), Kind::Undecodable);
+    }
+    for listed in &set.shards {
+        let size = shard.len() as u64;
+        let Ok(scan) = mds::Scan::new(0, size, listed, &set.columns) else { continue };
+        drop(scan);
+        let index = any_reads(Format::Mds, shard, || mds::Scan::new(0, size, listed, &set.columns).expect("as before"));
+        for field in index.iter().flat_map(Index::iter).filter_map(|record| record.field(0)) {
+            let Field::Span(span) = field else { panic!("a sample is a range") };
+            let Ok(fields) = set.columns.split(&shard[span.offset as usize..][..span.length as usize]) else {
+                continue;
+            };
+            assert_eq!(fields.clone().count(), set.columns.all().len());
+            fields.for_each(|(column, bytes)| drop(column.encoding.view(bytes)));
+        }
+    }
+}
+
+/// A key and a size per line. Every object is a field of one record.
+fn objects(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    let mut keys: Vec<&str> = text.lines().collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let mut index = IndexBuilder::new(Format::Objects, [0; 16], u32::MAX);
+    let mut records = objects::Records::new(true, true);
+    let added = keys.iter().enumerate().map(|(n, key)| records.add(n as u32, key, n as u64, &mut index));
+    if added.collect::<Result<Vec<()>>>().is_ok() && records.finish(&mut index).is_ok() {
+        let index = Index::open(index.to_bytes()).expect("what is built can be opened");
+        let spans =
+            index.iter().flat_map(|record| record.fields()).filter(|(_, field)| matches!(field, Field::Span(_)));
+        assert_eq!(spans.count(), keys.iter().filter(|key| !key.is_empty() && !key.ends_with('/')).count());
+    }
+}
+
+/// A manifest; the first byte chooses its syntax. Its objects are as long as the manifest, so that ranges can be checked.
+fn rows(bytes: &[u8]) {
+    let [choice, text @ ..] = bytes else { return };
+    let syntax = if choice % 2 == 0 { manifest::Syntax::Csv } else { manifest::Syntax::Jsonl };
+    let size = text.len() as u64;
+    any_reads(Format::Manifest, text, || manifest::Scan::new(syntax, size, |key| (key != "none").then_some((1, size))));
+}
+
+/// What is skipped is not checked: reads of the heads find all records that a read of the whole finds, and perhaps more.
+fn tfrecord(bytes: &[u8]) {
+    let run = |extra| {
+        let mut index = IndexBuilder::new(Format::TfRecord, [0; 16], 1);
+        scanned(&mut tfrecord::Scan::new(0, bytes.len() as u64), bytes, extra, &mut index).map(|()| index.to_bytes())
+    };
+    if let Ok(whole) = run(bytes.len()) {
+        assert_eq!(run(0).as_ref(), Ok(&whole));
+        let index = Index::open(whole).expect("what is built can be opened");
+        for field in index.iter().filter_map(|record| record.field(0)) {
+            let Field::Span(span) = field else { panic!("a frame is a range") };
+            tfrecord::check(&bytes[span.offset as usize..][..span.length as usize]).expect("it was checked");
+        }
+    }
+    if let Ok(features) = Example::default().read(bytes) {
+        let names = features.iter().map(|(name, feature)| (name, feature.values().count()));
+        names.for_each(|(name, values)| assert_eq!(features.get(name).map(|f| f.values().count()), Some(values)));
+    }
+}
+
+/// Documents and windows cover the file. The first bytes choose the window.
+fn tokens(bytes: &[u8]) {
+    let [length, stride, choice, file @ ..] = bytes else { return };
+    let (length, stride) = (u64::from(*length), u64::from(*stride));
+    let window = Window { dtype: Dtype::U16, length, stride, target: choice & 1 != 0, keep_rest: choice & 2 != 0 };
+    let scan = || tokens::Scan::new(0, file.len() as u64, window.dtype, 0x0A0A);
+    let Ok(index) = scan().map(|_| any_reads(Format::Tokens, file, || scan().expect("as before"))) else { return };
+    let Ok(windows) = Windows::new(index.expect("any whole tokens are documents"), window) else { return };
+    let mut covered = 0;
+    for number in 0..windows.len() {
+        let span = windows.get(number).expect("a window");
+        assert!(span.length > 0 && span.offset + span.length <= file.len() as u64);
+        covered = covered.max(span.offset + span.length);
+    }
+    assert!(!window.keep_rest || window.target || stride > length || covered == file.len() as u64, "the rest is kept");
+    assert_eq!(windows.get(windows.len()), None);
 }

@@ -124,7 +124,11 @@ impl DataSet {
         let mut shards = Vec::with_capacity(document.shards.len());
         for (number, shard) in document.shards.into_iter().enumerate() {
             if shard.format != "mds" || shard.version != 2 {
-                let flaw = format!("index.json: shard {number} is {} of version {}", shown(shard.format.as_bytes()), shard.version);
+                let flaw = format!(
+                    "index.json: shard {number} is {} of version {}",
+                    shown(shard.format.as_bytes()),
+                    shard.version
+                );
                 return Err(unsupported(flaw, "write the data set with MDSWriter"));
             }
             shard.check_files().map_err(|flaw| flawed(format!("shard {number}: {flaw}")))?;
@@ -157,7 +161,10 @@ impl ShardDocument {
             return Err("it needs both a compression and a compressed file, or neither".into());
         }
         for file in [Some(&self.raw_data), self.zip_data.as_ref()].into_iter().flatten() {
-            if file.basename.is_empty() || file.basename.split('/').any(|part| part == "..") || file.basename.starts_with('/') {
+            if file.basename.is_empty()
+                || file.basename.split('/').any(|part| part == "..")
+                || file.basename.starts_with('/')
+            {
                 return Err(format!("the file '{}' lies outside the data set", shown(file.basename.as_bytes())));
             }
         }
@@ -169,7 +176,12 @@ impl Columns {
     fn new(document: ColumnsDocument) -> Result<Columns, String> {
         let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = document;
         if names.len() != encodings.len() || names.len() != sizes.len() {
-            return Err(format!("{} columns have {} encodings and {} sizes", names.len(), encodings.len(), sizes.len()));
+            return Err(format!(
+                "{} columns have {} encodings and {} sizes",
+                names.len(),
+                encodings.len(),
+                sizes.len()
+            ));
         }
         let mut known: Vec<&str> = names.iter().map(String::as_str).collect();
         known.sort_unstable();
@@ -178,7 +190,12 @@ impl Columns {
         }
         let columns = names.into_iter().zip(encodings).zip(sizes).map(|((name, encoding_name), size)| {
             // As in the package, 0 means variable.
-            Column { name, encoding: Encoding::parse(&encoding_name), encoding_name, size: size.filter(|size| *size > 0) }
+            Column {
+                name,
+                encoding: Encoding::parse(&encoding_name),
+                encoding_name,
+                size: size.filter(|size| *size > 0),
+            }
         });
         let columns: Vec<Column> = columns.collect();
         let fixed_bytes = columns.iter().map(|column| u64::from(column.size.unwrap_or(4))).sum();
@@ -268,7 +285,9 @@ impl Scan {
     pub fn new(object: u32, size: u64, shard: &Shard, columns: &Columns) -> Result<Scan> {
         if size != shard.raw.bytes {
             let flaw = format!("the shard has {size} bytes, index.json says {}", shard.raw.bytes);
-            return Err(Error::new(Kind::Undecodable, flaw).with_hint("upload the shard again, or write index.json anew"));
+            return Err(
+                Error::new(Kind::Undecodable, flaw).with_hint("upload the shard again, or write index.json anew")
+            );
         }
         Ok(Scan { object, size, samples: shard.samples.into(), fixed_bytes: columns.fixed_bytes, read: 0, last: 0 })
     }
@@ -287,7 +306,13 @@ impl Scan {
         }
         let table = 4 * (self.samples + 2);
         if begin < table || begin > self.size {
-            return Err(unsound(4, format_args!("the first sample begins at byte {begin}: its offsets end at {table}, the shard at {}", self.size)));
+            return Err(unsound(
+                4,
+                format_args!(
+                    "the first sample begins at byte {begin}: its offsets end at {table}, the shard at {}",
+                    self.size
+                ),
+            ));
         }
         index.field("", Place::Near)?;
         (self.read, self.last) = (1, begin);
@@ -300,7 +325,9 @@ impl crate::Scan for Scan {
         let (offset, at_least) = self.place();
         match self.read > self.samples {
             true => Need::Done,
-            false => Need::Read { offset: offset.min(self.size), at_least: at_least.min(self.size.saturating_sub(offset)) },
+            false => {
+                Need::Read { offset: offset.min(self.size), at_least: at_least.min(self.size.saturating_sub(offset)) }
+            }
         }
     }
 
@@ -319,10 +346,19 @@ impl crate::Scan for Scan {
             let Some(end) = take(&mut bytes, 4).and_then(|offset| u32_at(offset, 0)) else { break };
             let length = u64::from(end).checked_sub(self.last).filter(|_| u64::from(end) <= self.size);
             let Some(length) = length else {
-                return Err(unsound(at, format_args!("a sample ends at byte {end}: it begins at {}, the shard ends at {}", self.last, self.size)));
+                return Err(unsound(
+                    at,
+                    format_args!(
+                        "a sample ends at byte {end}: it begins at {}, the shard ends at {}",
+                        self.last, self.size
+                    ),
+                ));
             };
             if length < self.fixed_bytes {
-                return Err(unsound(at, format_args!("a sample has {length} bytes, its columns need {}", self.fixed_bytes)));
+                return Err(unsound(
+                    at,
+                    format_args!("a sample has {length} bytes, its columns need {}", self.fixed_bytes),
+                ));
             }
             index.push(&[], &[(0, Field::Span(Span { object: self.object, offset: self.last, length }))])?;
             (self.read, self.last) = (self.read + 1, end.into());
@@ -360,7 +396,9 @@ impl Compression {
     pub fn decompress(self, shard: &[u8], out: &mut [u8]) -> Result<()> {
         let expected = out.len();
         let written = match self {
-            Compression::Zstd => zstd::bulk::Decompressor::new().and_then(|mut zstd| zstd.decompress_to_buffer(shard, &mut *out)),
+            Compression::Zstd => {
+                zstd::bulk::Decompressor::new().and_then(|mut zstd| zstd.decompress_to_buffer(shard, &mut *out))
+            }
             Compression::Gz => {
                 let mut decoder = flate2::bufread::MultiGzDecoder::new(shard);
                 decoder.read_exact(out).and_then(|()| Ok(expected + decoder.read(&mut [0])?))

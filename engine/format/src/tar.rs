@@ -71,11 +71,19 @@ impl Scan {
         let end = from.checked_add(size).and_then(|end| end.checked_next_multiple_of(BLOCK_BYTES));
         let end = end.filter(|end| *end <= self.size).ok_or_else(|| {
             let what = format!("a member of {size} bytes");
-            cut_off(at, what, from.saturating_add(size).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX), self.size)
+            cut_off(
+                at,
+                what,
+                from.saturating_add(size).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX),
+                self.size,
+            )
         })?;
         if let Some(of_all) = extended {
             if size > EXTENDED_BYTES_MAX {
-                return Err(unsound(at, format_args!("an extended header of {size} bytes, the limit is {EXTENDED_BYTES_MAX}")));
+                return Err(unsound(
+                    at,
+                    format_args!("an extended header of {size} bytes, the limit is {EXTENDED_BYTES_MAX}"),
+                ));
             }
             self.needed = end - at;
             let Some(content) = content.get(..size as usize) else { return Ok(()) };
@@ -154,7 +162,10 @@ impl Group {
     /// Adds a member: to this record, or to the next one, which its key begins.
     fn add(&mut self, key: &[u8], suffix: &[u8], span: Span, path: &[u8], index: &mut IndexBuilder) -> Result<()> {
         let Ok(suffix) = core::str::from_utf8(suffix) else {
-            return Err(unsupported(format!("the field of member '{}' is not UTF-8", shown(path)), "rename the member"));
+            return Err(unsupported(
+                format!("the field of member '{}' is not UTF-8", shown(path)),
+                "rename the member",
+            ));
         };
         self.suffix.clear();
         self.suffix.extend(suffix.chars().flat_map(char::to_lowercase));
@@ -164,9 +175,11 @@ impl Group {
         }
         let field = index.field(&self.suffix, Place::Near)?;
         if self.fields.iter().any(|(known, _)| *known == field) || RESERVED.contains(&&*self.suffix) {
-            let flaw = format!("duplicate field '{}' of record '{}': member '{}'", self.suffix, shown(key), shown(path));
-            return Err(Error::new(fuelrail_base::Kind::Undecodable, flaw)
-                .with_hint("every member of a record needs another extension; the key ends at the first dot of the file name"));
+            let flaw =
+                format!("duplicate field '{}' of record '{}': member '{}'", self.suffix, shown(key), shown(path));
+            return Err(Error::new(fuelrail_base::Kind::Undecodable, flaw).with_hint(
+                "every member of a record needs another extension; the key ends at the first dot of the file name",
+            ));
         }
         self.fields.push((field, Field::Span(span)));
         Ok(())

@@ -1,6 +1,6 @@
 //! Shards that the packages of the field wrote, read as those packages read them. `data/make.py` made both.
 
-use fuelrail_format::{Field, Format, Index, IndexBuilder, Scan, fuzz, mds, tar};
+use fuelrail_format::{Field, Format, Index, IndexBuilder, Scan, fuzz, mds, tar, tfrecord};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use xxhash_rust::xxh3::xxh3_64;
@@ -42,9 +42,11 @@ pub(crate) fn ranges(index: &Index<Vec<u8>>, object: &[u8]) -> String {
         Field::Value(_) => unreachable!("a range"),
     };
     let key = |key: Option<_>| core::str::from_utf8(key.unwrap_or_default()).expect("a key of text");
-    lines(index.iter().map(|record| {
-        (key(record.key()), record.fields().map(|(name, field)| (name, bytes(field))).collect())
-    }))
+    lines(
+        index
+            .iter()
+            .map(|record| (key(record.key()), record.fields().map(|(name, field)| (name, bytes(field))).collect())),
+    )
 }
 
 #[test]
@@ -62,7 +64,8 @@ fn tars_read_as_webdataset_reads_them() {
 #[test]
 fn mds_reads_as_the_streaming_package_reads_it() {
     let set = mds::DataSet::parse(&read("mds/index.json")).unwrap();
-    let shards: Vec<Vec<u8>> = set.shards.iter().map(|shard| read(&format!("mds/{}", shard.stored().basename))).collect();
+    let shards: Vec<Vec<u8>> =
+        set.shards.iter().map(|shard| read(&format!("mds/{}", shard.stored().basename))).collect();
     let mut builder = set.index([0; 16], shards.len() as u32);
     for (number, (listed, bytes)) in set.shards.iter().zip(&shards).enumerate() {
         assert_eq!(listed.raw.hashes["xxh3_64"], format!("{:016x}", xxh3_64(bytes)));
@@ -71,15 +74,22 @@ fn mds_reads_as_the_streaming_package_reads_it() {
     }
     let index = Index::open(builder.to_bytes()).unwrap();
     let sample = |field| match field {
-        Some(Field::Span(span)) => &shards[span.object as usize][span.offset as usize..(span.offset + span.length) as usize],
+        Some(Field::Span(span)) => {
+            &shards[span.object as usize][span.offset as usize..(span.offset + span.length) as usize]
+        }
         _ => unreachable!("a range"),
     };
     let records = index.iter().map(|record| {
         let fields = set.columns.split(sample(record.field(0))).unwrap();
-        ("", fields.map(|(column, bytes)| {
-            assert!(column.encoding.view(bytes).is_some(), "{}", column.name);
-            (&*column.name, bytes)
-        }).collect())
+        (
+            "",
+            fields
+                .map(|(column, bytes)| {
+                    assert!(column.encoding.view(bytes).is_some(), "{}", column.name);
+                    (&*column.name, bytes)
+                })
+                .collect(),
+        )
     });
     assert_eq!(lines(records), expected("mds"));
 }
@@ -95,5 +105,28 @@ fn mds_of_compressed_shards_is_read() {
         let index = index(Format::Mds, &raw, mds::Scan::new(0, raw.len() as u64, shard, &set.columns).unwrap(), 0);
         assert_eq!(index.len(), 6);
     }
-    assert!(mds::DataSet::parse(&read("mds-snappy/index.json")).unwrap_err().to_string().contains("compressed with snappy"));
+    assert!(
+        mds::DataSet::parse(&read("mds-snappy/index.json")).unwrap_err().to_string().contains("compressed with snappy")
+    );
+}
+
+#[test]
+fn tfrecords_read_as_the_tfrecord_package_reads_them() {
+    let file = read("examples.tfrecord");
+    let index = index(Format::TfRecord, &file, tfrecord::Scan::new(0, file.len() as u64), 0);
+    let frame = |field| match field {
+        Some(Field::Span(span)) => &file[span.offset as usize..(span.offset + span.length) as usize],
+        _ => unreachable!("a range"),
+    };
+    let data: Vec<&[u8]> = index.iter().map(|record| tfrecord::check(frame(record.field(0))).unwrap()).collect();
+    assert_eq!(lines(data.iter().map(|data| ("", vec![("", *data)]))), expected("examples.tfrecord"));
+    let mut reader = tfrecord::Example::default();
+    for (n, data) in data.iter().enumerate() {
+        let features = reader.read(data).unwrap();
+        let values = |name| features.get(name).unwrap().values();
+        assert_eq!(features.get("image").unwrap().bytes().unwrap().len(), 20 * n);
+        assert!(values("label").eq([tfrecord::Value::Int(n as i64)]));
+        assert!(values("box").eq([n as f32 / 2.0, -1.5, 3.25].map(tfrecord::Value::Float)));
+        assert!(values("ids").eq((-(n as i64)..300).step_by(97).map(tfrecord::Value::Int)));
+    }
 }

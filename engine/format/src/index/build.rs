@@ -97,16 +97,29 @@ impl IndexBuilder {
     pub fn field(&mut self, name: &str, place: Place) -> Result<usize> {
         if let Some(known) = self.fields.iter().position(|(known, _)| **known == *name) {
             let same = self.fields[known].1 == place;
-            return if same { Ok(known) } else { Err(refused(format!("two fields are named '{}'", shown(name.as_bytes())))) };
+            return if same {
+                Ok(known)
+            } else {
+                Err(refused(format!("two fields are named '{}'", shown(name.as_bytes()))))
+            };
         }
         let place_fits = place == Place::Near || !self.fields.is_empty();
         if self.fields.len() == FIELDS_MAX || name.len() > KEY_BYTES_MAX || !place_fits {
             let name = shown(name.as_bytes());
-            let flaw = format!("field '{name}': an index holds at most {FIELDS_MAX} different fields, the first a range");
-            return Err(refused(flaw).with_hint("check the names: what follows the first dot of a member's name is its field"));
+            let flaw =
+                format!("field '{name}': an index holds at most {FIELDS_MAX} different fields, the first a range");
+            return Err(
+                refused(flaw).with_hint("check the names: what follows the first dot of a member's name is its field")
+            );
         }
         self.fields.push((name.into(), place));
         Ok(self.fields.len() - 1)
+    }
+
+    /// How many fields it has.
+    #[must_use]
+    pub fn field_count(&self) -> usize {
+        self.fields.len()
     }
 
     /// The name of a field.
@@ -239,11 +252,14 @@ impl IndexBuilder {
     fn does_not_fit(&self, number: usize, key: &[u8], field: &Field<'_>) -> Error {
         let (name, place) = (shown(self.fields[number].0.as_bytes()), self.fields[number].1);
         let what = match field {
-            Field::Span(Span { object, offset, length }) => format!("{length} bytes from {offset} on of object {object}"),
+            Field::Span(Span { object, offset, length }) => {
+                format!("{length} bytes from {offset} on of object {object}")
+            }
             Field::Value(value) => format!("{} bytes", value.len()),
         };
-        refused(format!("record '{}', field '{name}': {what} do not fit an index as {place}", shown(key)))
-            .with_hint("name the longest field first; further ones hold less than 4 GiB, within 2 GiB of it, values 16 MiB")
+        refused(format!("record '{}', field '{name}': {what} do not fit an index as {place}", shown(key))).with_hint(
+            "name the longest field first; further ones hold less than 4 GiB, within 2 GiB of it, values 16 MiB",
+        )
     }
 
     /// Writes the index.

@@ -32,7 +32,10 @@ fn records_read_as_they_were_pushed() {
     assert_eq!((index.len(), index.format(), index.source()), (4, Format::WebDataset, SOURCE));
     assert_eq!(index.description(), b"{}");
     assert_eq!(index.fields().map(|(name, _)| name).collect::<Vec<_>>(), ["jpg", "txt", "json", "label"]);
-    assert_eq!(fields(&index, 0), [("jpg".into(), span(0, 512, 5 << 32)), ("txt".into(), span(0, (5 << 32) + 1536, 3))]);
+    assert_eq!(
+        fields(&index, 0),
+        [("jpg".into(), span(0, 512, 5 << 32)), ("txt".into(), span(0, (5 << 32) + 1536, 3))]
+    );
     assert_eq!(fields(&index, 1), [("txt".into(), span(1, 512, 7))]);
     let third = [("jpg".into(), span(2, 9000, 0)), ("txt".into(), span(2, 0, 9000)), ("json".into(), span(8, 0, 77))];
     assert_eq!(fields(&index, 2), third);

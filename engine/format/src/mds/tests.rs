@@ -14,9 +14,11 @@ fn index_json(samples: u32, bytes: usize, rest: &str) -> String {
 const COLUMNS: &str = r#""column_names":["a","n"],"column_encodings":["str","int"],"column_sizes":[null,8]"#;
 
 fn shard(samples: &[&str]) -> Vec<u8> {
-    let encoded: Vec<Vec<u8>> = samples.iter().enumerate().map(|(n, text)| {
-        [&(text.len() as u32).to_le_bytes()[..], text.as_bytes(), &(n as u64).to_le_bytes()].concat()
-    }).collect();
+    let encoded: Vec<Vec<u8>> = samples
+        .iter()
+        .enumerate()
+        .map(|(n, text)| [&(text.len() as u32).to_le_bytes()[..], text.as_bytes(), &(n as u64).to_le_bytes()].concat())
+        .collect();
     let mut bytes = (samples.len() as u32).to_le_bytes().to_vec();
     let mut at = 4 + 4 * (samples.len() as u32 + 1) + 2;
     bytes.extend(at.to_le_bytes());
@@ -48,7 +50,8 @@ fn samples_split_into_columns_without_allocating() {
             for (record, (text, number)) in index.iter().zip([("", 0), ("abc", 1), ("é", 2)]) {
                 let Some(Field::Span(span)) = record.field(0) else { panic!("a range") };
                 let sample = &bytes[span.offset as usize..(span.offset + span.length) as usize];
-                let mut values = columns.split(sample).unwrap().map(|(column, bytes)| (&*column.name, column.encoding.view(bytes)));
+                let mut values =
+                    columns.split(sample).unwrap().map(|(column, bytes)| (&*column.name, column.encoding.view(bytes)));
                 assert_eq!(values.next(), Some(("a", Some(Value::Text(text)))));
                 assert_eq!(values.next(), Some(("n", Some(Value::Int(number)))));
                 assert_eq!(values.next(), None);
@@ -120,9 +123,14 @@ fn unsound_and_unsupported_indexes_are_named() {
     }
     let zip = r#""zip_data":{"basename":"s.mds.br","bytes":1,"hashes":{}}"#;
     for name in ["br:11", "bz2", "snappy", "lz4"] {
-        let json = sound.replace("\"compression\":null", &format!("\"compression\":\"{name}\"")).replace("\"zip_data\":null", zip);
+        let json = sound
+            .replace("\"compression\":null", &format!("\"compression\":\"{name}\""))
+            .replace("\"zip_data\":null", zip);
         let error = DataSet::parse(json.as_bytes()).unwrap_err();
-        assert!(error.kind() == Kind::Usage && error.to_string().contains(&format!("with {name}, which is not supported")), "{error}");
+        assert!(
+            error.kind() == Kind::Usage && error.to_string().contains(&format!("with {name}, which is not supported")),
+            "{error}"
+        );
     }
     let one = &sound[sound.find('[').unwrap() + 1..sound.len() - 2];
     let two = format!("{{\"version\":2,\"shards\":[{one},{}]}}", one.replace("\"str\"", "\"bytes\""));
@@ -139,7 +147,11 @@ fn shards_are_decompressed_to_exactly_the_length_that_is_listed() {
     gz_bomb.write_all(&vec![0; 10 << 20]).unwrap();
     for (compression, zip, bomb) in [
         (Compression::Zstd, zstd::bulk::compress(&raw, 3).unwrap(), bomb),
-        (Compression::Zstd, zstd::stream::encode_all(&raw[..], 3).unwrap(), zstd::stream::encode_all(&vec![0; 50 << 20][..], 1).unwrap()),
+        (
+            Compression::Zstd,
+            zstd::stream::encode_all(&raw[..], 3).unwrap(),
+            zstd::stream::encode_all(&vec![0; 50 << 20][..], 1).unwrap(),
+        ),
         (Compression::Gz, gz.finish().unwrap(), gz_bomb.finish().unwrap()),
     ] {
         let mut out = vec![0; raw.len()];
@@ -172,7 +184,11 @@ fn encodings_have_views() {
         ("float32", &1.5_f32.to_le_bytes(), "Some(Float(1.5))"),
         ("float64", &1.5_f64.to_le_bytes(), "Some(Float(1.5))"),
         ("float16", b"ab", "Some(Bytes([97, 98]))"),
-        ("pil", b"\x02\0\0\0\x01\0\0\0\x01\0\0\0Lxy", "Some(Picture { width: 2, height: 1, mode: \"L\", pixels: [120, 121] })"),
+        (
+            "pil",
+            b"\x02\0\0\0\x01\0\0\0\x01\0\0\0Lxy",
+            "Some(Picture { width: 2, height: 1, mode: \"L\", pixels: [120, 121] })",
+        ),
         ("pil", b"\x02\0\0\0\x01\0\0\0\xFF\xFF\xFF\xFFLxy", "None"),
         ("ndarray:uint8:2,0", b"x", "Some(Bytes([120]))"),
         ("ndarray:uint8:2", b"x", "None"),
@@ -192,10 +208,12 @@ fn encodings_have_views() {
         let Some(Value::Array(array)) = encoding.view(bytes) else { panic!("{encoding:?}") };
         assert_eq!((array.dtype, array.shape().collect(), array.data.len()), (dtype, shape, elements));
     }
-    for (encoding, bytes) in [("list[jpeg]", &b"\0\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\0\0abc"[..]), ("jpeg_array", b"\x02\0\0\0\x01\0\0\0\x02\0\0\0abc")] {
+    for (encoding, bytes) in [
+        ("list[jpeg]", &b"\0\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\0\0abc"[..]),
+        ("jpeg_array", b"\x02\0\0\0\x01\0\0\0\x02\0\0\0abc"),
+    ] {
         let encoding = Encoding::parse(encoding);
         let Some(Value::List(list)) = encoding.view(bytes) else { panic!("{encoding:?}") };
         assert_eq!(list.collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
     }
 }
-

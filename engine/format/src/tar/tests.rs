@@ -47,10 +47,13 @@ fn read(archive: &[u8]) -> Result<Index<Vec<u8>>> {
 
 fn keys(archive: &[u8]) -> Vec<String> {
     let index = read(archive).unwrap();
-    index.iter().map(|record| {
-        let names: Vec<&str> = record.fields().map(|(name, _)| name).collect();
-        format!("{}: {}", record.key().unwrap().escape_ascii(), names.join(" "))
-    }).collect()
+    index
+        .iter()
+        .map(|record| {
+            let names: Vec<&str> = record.fields().map(|(name, _)| name).collect();
+            format!("{}: {}", record.key().unwrap().escape_ascii(), names.join(" "))
+        })
+        .collect()
 }
 
 #[test]
@@ -74,14 +77,24 @@ fn paths_split_as_webdatasets_pattern_does() {
     ] {
         assert_eq!(split(path.as_bytes()), expected.map(|(key, field)| (key.as_bytes(), field.as_bytes())), "{path}");
     }
-    for (path, meta) in [("__a__", true), ("__a__/b.c", true), ("__a__.b", false), ("a/__b__", false), ("__", true), ("___", true), ("___/a.b", false)] {
+    for (path, meta) in [
+        ("__a__", true),
+        ("__a__/b.c", true),
+        ("__a__.b", false),
+        ("a/__b__", false),
+        ("__", true),
+        ("___", true),
+        ("___/a.b", false),
+    ] {
         assert_eq!(is_meta(path.as_bytes()), meta, "{path}");
     }
 }
 
 #[test]
 fn records_end_where_the_key_changes() {
-    let archive = [member("1.a", b"x"), member("skipped", b""), member("1.B", b""), member("2.a", b""), member("1.a", b"")].concat();
+    let archive =
+        [member("1.a", b"x"), member("skipped", b""), member("1.B", b""), member("2.a", b""), member("1.a", b"")]
+            .concat();
     assert_eq!(keys(&archive), ["1: a b", "2: a", "1: a"]);
     assert_eq!(keys(&[archive, vec![0; 512], b"anything".to_vec()].concat()), ["1: a b", "2: a", "1: a"]);
     assert_eq!(keys(&[0; 10240]), [""; 0]);
@@ -104,9 +117,24 @@ fn extended_headers_apply_to_what_follows() {
     let long = format!("{}.x", "n".repeat(300));
     let archives = [
         [pax(&[("path", &long), ("mtime", "1.5")], b'x'), member("short.y", b"1"), member("2.z", b"")].concat(),
-        [typed("././@LongLink", format!("{long}\0").as_bytes(), b'L'), member("short.y", b"1"), member("2.z", b"")].concat(),
-        [typed("././@LongLink", &[b'x'; 600], b'K'), pax(&[("path", &long)], b'x'), member("a", b""), member("2.z", b"")].concat(),
-        [pax(&[("path", "1.one")], b'g'), pax(&[("path", &long)], b'x'), member("a", b""), pax(&[("path", "")], b'g'), pax(&[("path", "2.z")], b'g'), member("3.a", b"")].concat(),
+        [typed("././@LongLink", format!("{long}\0").as_bytes(), b'L'), member("short.y", b"1"), member("2.z", b"")]
+            .concat(),
+        [
+            typed("././@LongLink", &[b'x'; 600], b'K'),
+            pax(&[("path", &long)], b'x'),
+            member("a", b""),
+            member("2.z", b""),
+        ]
+        .concat(),
+        [
+            pax(&[("path", "1.one")], b'g'),
+            pax(&[("path", &long)], b'x'),
+            member("a", b""),
+            pax(&[("path", "")], b'g'),
+            pax(&[("path", "2.z")], b'g'),
+            member("3.a", b""),
+        ]
+        .concat(),
     ];
     for archive in archives {
         assert_eq!(keys(&archive), [format!("{}: x", &long[..300]), "2: z".to_owned()]);
@@ -129,14 +157,29 @@ fn flaws_are_typed_errors_with_their_place() {
     let mut flipped = [&good[..], &good].concat();
     flipped[1024] ^= 1;
     let lying = header(b"1.a", 5000, b'0').to_vec();
-    let huge = { let mut h = header(b"1.a", 0, b'0'); h[124..128].fill(0); h[128..136].fill(0xFF); h[124] = 0x80; seal(&mut h); h.to_vec() };
-    let negative = { let mut h = header(b"1.a", 0, b'0'); h[124..136].fill(0xFF); seal(&mut h); h.to_vec() };
+    let huge = {
+        let mut h = header(b"1.a", 0, b'0');
+        h[124..128].fill(0);
+        h[128..136].fill(0xFF);
+        h[124] = 0x80;
+        seal(&mut h);
+        h.to_vec()
+    };
+    let negative = {
+        let mut h = header(b"1.a", 0, b'0');
+        h[124..136].fill(0xFF);
+        seal(&mut h);
+        h.to_vec()
+    };
     let bad = |content: &[u8]| [typed("x", content, b'x'), good.clone()].concat();
     for (archive, says) in [
         (vec![], "at byte 0: the object is truncated: a header ends at byte 512, the object at byte 0"),
         (flipped, "at byte 1024: it is no tar header: the checksum does not match"),
         (vec![b'x'; 600], "at byte 0: it is no tar header: the checksum is not a number"),
-        ([&good[..], &lying].concat(), "at byte 1024: the object is truncated: a member of 5000 bytes ends at byte 6656, the object at byte 1536"),
+        (
+            [&good[..], &lying].concat(),
+            "at byte 1024: the object is truncated: a member of 5000 bytes ends at byte 6656, the object at byte 1536",
+        ),
         (huge, "the object is truncated: a member of"),
         (negative, "the size of the member is not a number"),
         (bad(b"99 path=x\n"), "at byte 512: a malformed record of a pax header"),
@@ -153,7 +196,8 @@ fn flaws_are_typed_errors_with_their_place() {
 
 #[test]
 fn archives_cut_at_any_byte_are_errors_or_end_between_members() {
-    let archive = [pax(&[("path", "1.a")], b'x'), member("x", b"abc"), member("1.b", &[1; 600]), vec![0; 1024]].concat();
+    let archive =
+        [pax(&[("path", "1.a")], b'x'), member("x", b"abc"), member("1.b", &[1; 600]), vec![0; 1024]].concat();
     for cut in 0..archive.len() {
         let cut_off = read(&archive[..cut]);
         let sound_end = [2048, 3584].contains(&cut) || cut >= 4096;
@@ -213,8 +257,13 @@ fn tiny(block: &mut [u8; 512], number: u64) {
 
 #[test]
 fn scanning_allocates_only_for_the_index() {
-    let archive = (0..2000).flat_map(|n| [member(&format!("{n}.a"), b"x"), member(&format!("{n}.b"), b"y")]).collect::<Vec<_>>().concat();
+    let archive = (0..2000)
+        .flat_map(|n| [member(&format!("{n}.a"), b"x"), member(&format!("{n}.b"), b"y")])
+        .collect::<Vec<_>>()
+        .concat();
     let mut builder = IndexBuilder::new(Format::WebDataset, [0; 16], 1);
-    let counted = allocation_counter::measure(|| scanned(&mut Scan::new(0, archive.len() as u64), &archive, 0, &mut builder).unwrap());
+    let counted = allocation_counter::measure(|| {
+        scanned(&mut Scan::new(0, archive.len() as u64), &archive, 0, &mut builder).unwrap()
+    });
     assert!(counted.count_total < 100, "{}", counted.count_total);
 }
