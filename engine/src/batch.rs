@@ -8,6 +8,7 @@ use fuelrail_base::{Error, Result, SampleId};
 use fuelrail_flow::{Assembled, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -118,15 +119,16 @@ impl Batch {
     /// # Panics
     /// When `i` is not below [`Batch::len`].
     #[must_use]
-    pub fn field(&self, i: usize, name: &str) -> Option<&[u8]> {
+    pub fn field(&self, i: usize, name: &str) -> Option<Cow<'_, [u8]>> {
         self.records()?.field(self.ids[i], name, self.sample(i))
     }
 
-    /// All fields of sample `i` by their names; none where it is an object or was decoded.
+    /// All fields of sample `i` by their names; none where it is an object or was decoded. Numbers are little-endian. A feature of TFRecord
+    /// with several texts is several fields of one name.
     ///
     /// # Panics
     /// When `i` is not below [`Batch::len`].
-    pub fn fields(&self, i: usize) -> impl Iterator<Item = (&str, &[u8])> {
+    pub fn fields(&self, i: usize) -> impl Iterator<Item = (&str, Cow<'_, [u8]>)> {
         self.records().into_iter().flat_map(move |records| records.fields(self.ids[i], self.sample(i)))
     }
 

@@ -15,7 +15,7 @@ use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
 use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Consumer, Finished, Objects};
+use fuelrail_flow::{Assembled, BadSamples, Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Mode;
@@ -204,7 +204,8 @@ impl Loader {
         let Some(taken) = taken else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
-        let assembled = result.map_err(|error| self.parts.saved.judged(error))?;
+        let mut assembled = result.map_err(|error| self.parts.saved.judged(error))?;
+        self.check_records(&mut assembled)?;
         self.parts.saved.look_at(&assembled.left_out);
         let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
         let draw = self.parts.run.draw(assembled.spec.epoch);
@@ -212,6 +213,25 @@ impl Loader {
         let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
+    }
+
+    /// Leaves out records that are not as they say of themselves; decoding has looked at its own.
+    fn check_records(&self, assembled: &mut Assembled) -> Result<()> {
+        let Some(records) = self.parts.records.as_ref().filter(|_| self.parts.supply.stage().is_none()) else {
+            return Ok(());
+        };
+        let Assembled { slot, samples, left_out, .. } = assembled;
+        let mut flaws = samples.iter().enumerate().filter_map(|(at, placed)| {
+            let error = records.check(&slot[placed.offset..placed.offset + placed.len]).err()?;
+            Some((at, placed.id, error.with_object(&*self.parts.objects.name(placed.id))))
+        });
+        if self.parts.config.bad_samples == BadSamples::Raise {
+            return flaws.next().map_or(Ok(()), |(.., error)| Err(error));
+        }
+        let flaws: Vec<(usize, SampleId, Error)> = flaws.collect();
+        samples.retain(|at, _| !flaws.iter().any(|(flawed, ..)| *flawed == at));
+        left_out.extend(flaws.into_iter().map(|(_, id, error)| (id, error)));
+        Ok(())
     }
 
     fn count(&mut self, batch: &Batch, seq: BatchSeq) -> Result<()> {
@@ -404,14 +424,13 @@ impl Loader {
         self.parts.objects.key(sample)
     }
 
-    /// The key of a sample's record; of a sample that is an object, the object's.
+    /// The key of a sample's record, or its number where the format has no keys; of a sample that is an object, the object's.
     ///
     /// # Panics
     /// When the id is not of this data set.
     #[must_use]
     pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
-        let key = self.parts.records.as_ref().and_then(|records| records.key(sample));
-        key.map_or_else(|| self.key(sample).into(), String::from_utf8_lossy)
+        self.parts.records.as_ref().map_or_else(|| self.key(sample).into(), |records| records.key(sample))
     }
 
     /// The listed length of a sample, bytes.

@@ -5,7 +5,8 @@
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{ByteRange, Listing};
 pub use fuelrail_format::Format;
-use fuelrail_format::{Field, Index, IndexBuilder, Need, Record, Scan, tar};
+use fuelrail_format::{Field, Index, IndexBuilder, Need, Record, Scan, mds, objects, tar, tfrecord};
+use std::borrow::Cow;
 
 /// Shards are read in pieces of this length, bytes.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -14,9 +15,21 @@ const PIECE_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Records {
     index: Index<Vec<u8>>,
+    split: Split,
     /// The field that is the label, and the one that is decoded.
-    label: Option<usize>,
-    picture: Option<usize>,
+    label: Option<String>,
+    picture: Option<String>,
+}
+
+/// How the bytes of a record are split into its fields.
+#[derive(Debug)]
+enum Split {
+    /// The index has the ranges of all.
+    Ranges,
+    /// Columns of MDS.
+    Columns(mds::Columns),
+    /// A frame of TFRecord with a `tf.Example`.
+    Example,
 }
 
 /// What is asked of the records.
@@ -31,7 +44,7 @@ pub(crate) struct Asked {
 }
 
 /// Fields that are decoded where none is named.
-const PICTURES: [&str; 5] = ["jpg", "jpeg", "png", "img", "image"];
+const PICTURES: [&str; 6] = ["jpg", "jpeg", "png", "img", "image", "image/encoded"];
 
 /// Reads ranges of the listed objects, in the order given, and hands over the bytes of each.
 pub(crate) type Read<'r> =
@@ -41,46 +54,62 @@ impl Records {
     /// Finds the records of all shards, in the order of the listing.
     ///
     /// # Errors
-    /// Those of `read`; `Undecodable` for a shard that breaks its format, `Usage` where there is no record or the label's field is not
-    /// there: all name the object.
+    /// Those of `read`; `Undecodable` for a shard that breaks its format, naming it; `Usage` where there is no record, a field that is asked
+    /// for is not there, or the format is not read.
     pub(crate) fn find(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<Records> {
         let format = asked.format;
-        let shards: Vec<u32> =
-            (0..listing.len() as u32).filter(|at| is_shard(format, listing.key(*at as usize))).collect();
-        let pieces = shards.iter().flat_map(|&object| pieces(object, listing.size(object as usize)));
-        let mut index = IndexBuilder::new(format, [0; 16], listing.len() as u32);
-        let mut scanning: Option<Scanning> = None;
-        read(pieces.collect(), &mut |piece, bytes| {
-            let key = || listing.key(piece.object as usize);
-            if scanning.as_ref().is_none_or(|scanning| scanning.object != piece.object) {
-                scanning = Some(Scanning::new(format, piece.object, listing.size(piece.object as usize))?);
+        let (index, split) = match format {
+            Format::Objects => (of_objects(listing)?, Split::Ranges),
+            Format::WebDataset => {
+                let is_shard = |at: &u32| listing.key(*at as usize).ends_with(".tar");
+                let shards = (0..listing.len() as u32).filter(is_shard);
+                let whole = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
+                let index = IndexBuilder::new(format, [0; 16], listing.len() as u32);
+                (
+                    scan(listing, shards.flat_map(|at| pieces(at, listing.size(at as usize))), whole, index, read)?,
+                    Split::Ranges,
+                )
             }
-            let scanned = scanning.as_mut().map_or(Ok(()), |scanning| scanning.take(piece.first, bytes, &mut index));
-            scanned.map_err(|error| error.with_object(key()))
-        })?;
+            Format::TfRecord => {
+                let shards = (0..listing.len() as u32).flat_map(|at| pieces(at, listing.size(at as usize)));
+                let whole = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
+                let index = IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys();
+                (scan(listing, shards, whole, index, read)?, Split::Example)
+            }
+            Format::Mds => of_mds(listing, read)?,
+            other => {
+                let cause = format!("a loader does not read {other}");
+                return Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds or tfrecord"));
+            }
+        };
         if index.is_empty() {
             let cause = format!("no record of {format} is in the {} objects of the data set", listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
         }
         let index = Index::open(index.to_bytes())?;
-        let named = |setting: &str, name: &Option<String>| {
-            let numbered = |name: &String| {
-                index.field(name).ok_or_else(|| {
-                    let names: Vec<&str> = index.fields().map(|(name, _)| name).collect();
-                    let cause = format!("{setting} is '{name}', and the records have {}", names.join(", "));
-                    Error::new(Kind::Usage, cause).with_hint("name one of them")
-                })
-            };
-            name.as_ref().map(numbered).transpose()
+        let records = Records { index, split, label: asked.label.clone(), picture: asked.picture.clone() };
+        records.check_names(asked.is_decoded)?;
+        Ok(records)
+    }
+
+    /// Checks the fields that were asked for, where the format says which there are.
+    fn check_names(&self, is_decoded: bool) -> Result<()> {
+        let names: Vec<&str> = match &self.split {
+            Split::Ranges => self.index.fields().map(|(name, _)| name).collect(),
+            Split::Columns(columns) => columns.all().iter().map(|column| &*column.name).collect(),
+            Split::Example => return Ok(()),
         };
-        let label = named("label_field", &asked.label)?;
-        let picture = named("decode_field", &asked.picture)?;
-        let picture = picture.or_else(|| PICTURES.iter().find_map(|name| index.field(name)));
-        if asked.is_decoded && picture.is_none() {
+        for (setting, asked) in [("label_field", &self.label), ("decode_field", &self.picture)] {
+            if let Some(name) = asked.as_ref().filter(|name| !names.contains(&name.as_str())) {
+                let cause = format!("{setting} is '{name}', and the records have {}", names.join(", "));
+                return Err(Error::new(Kind::Usage, cause).with_hint("name one of them"));
+            }
+        }
+        if is_decoded && self.picture.is_none() && !PICTURES.iter().any(|name| names.contains(name)) {
             let cause = format!("decode is set, and no field of the records is named {}", PICTURES.join(", "));
             return Err(Error::new(Kind::Usage, cause).with_hint("name the field of the pictures as decode_field"));
         }
-        Ok(Records { index, label, picture })
+        Ok(())
     }
 
     /// What is fetched of each record: from the first byte of its first field to the last byte of its last.
@@ -88,50 +117,228 @@ impl Records {
         self.index.iter().map(|record| cover(&record)).collect()
     }
 
-    /// The key of a record.
-    pub(crate) fn key(&self, sample: SampleId) -> Option<&[u8]> {
-        self.index.record(sample.0)?.key()
+    /// The key of a record; its number where the format has no keys.
+    pub(crate) fn key(&self, sample: SampleId) -> Cow<'_, str> {
+        let key = self.index.record(sample.0).and_then(|record| record.key());
+        key.map_or_else(|| sample.0.to_string().into(), String::from_utf8_lossy)
     }
 
-    /// The fields of a record whose bytes, as they were fetched, these are.
-    pub(crate) fn fields<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        let record = self.index.record(sample.0);
-        let first = record.map_or(0, |record| cover(&record).first);
-        let fields = record.into_iter().flat_map(|record| record.fields());
-        fields.filter_map(move |(name, field)| Some((name, within(field, first, bytes)?)))
+    /// Checks the bytes of a record, as they were fetched, against what they say of themselves.
+    ///
+    /// # Errors
+    /// `Mismatch` for a wrong checksum, `Undecodable` for lengths that do not add up.
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<()> {
+        match &self.split {
+            Split::Ranges => Ok(()),
+            Split::Columns(columns) => columns.split(bytes).map(drop),
+            Split::Example => tfrecord::check(bytes).map(drop),
+        }
+    }
+
+    /// The fields of a record whose bytes, as they were fetched, these are. A feature of several texts is several fields of one name;
+    /// numbers are little-endian, integers of 8 bytes, floats of 4.
+    pub(crate) fn fields<'a>(
+        &'a self,
+        sample: SampleId,
+        bytes: &'a [u8],
+    ) -> Box<dyn Iterator<Item = (&'a str, Cow<'a, [u8]>)> + 'a> {
+        match &self.split {
+            Split::Ranges => {
+                let record = self.index.record(sample.0);
+                let first = record.map_or(0, |record| cover(&record).first);
+                let fields = record.into_iter().flat_map(|record| record.fields());
+                Box::new(fields.filter_map(move |(name, field)| Some((name, within(field, first, bytes)?.into()))))
+            }
+            Split::Columns(columns) => {
+                let fields = columns.split(bytes).into_iter().flatten();
+                Box::new(fields.map(|(column, bytes)| (&*column.name, bytes.into())))
+            }
+            Split::Example => Box::new(features(bytes).into_iter()),
+        }
     }
 
     /// One field of a record.
-    pub(crate) fn field<'a>(&'a self, sample: SampleId, name: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        self.numbered(sample, self.index.field(name)?, bytes)
+    pub(crate) fn field<'a>(&'a self, sample: SampleId, name: &str, bytes: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        match &self.split {
+            Split::Ranges => {
+                let (record, field) = (self.index.record(sample.0)?, self.index.field(name)?);
+                within(record.field(field)?, cover(&record).first, bytes).map(Cow::from)
+            }
+            _ => self.fields(sample, bytes).find(|(known, _)| *known == name).map(|(_, bytes)| bytes),
+        }
     }
 
     /// The field of a record that is decoded.
     ///
     /// # Errors
-    /// `Undecodable` where the record lacks it.
-    pub(crate) fn picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        let picture = self.picture.and_then(|field| self.numbered(sample, field, bytes));
-        picture.ok_or_else(|| {
-            let name = self.picture.and_then(|field| self.index.fields().nth(field)).map_or("", |(name, _)| name);
-            Error::new(Kind::Undecodable, format!("the record has no field '{name}'"))
-        })
+    /// `Undecodable` where the record lacks it, and as [`Records::check`].
+    pub(crate) fn picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+        self.check(bytes)?;
+        let named = |name: &str| self.field(sample, name, bytes);
+        let picture = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named);
+        let name = || self.picture.clone().unwrap_or_else(|| PICTURES.join(", "));
+        picture.ok_or_else(|| Error::new(Kind::Undecodable, format!("the record has no field named {}", name())))
     }
 
-    fn numbered<'a>(&'a self, sample: SampleId, field: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let record = self.index.record(sample.0)?;
-        within(record.field(field)?, cover(&record).first, bytes)
-    }
-
-    /// The label of a record: the decimal number that its field is. `None` where no field is the label's, or it is no number.
+    /// The label of a record: the number that its field is. `None` where no field is the label's, or it is no number.
     pub(crate) fn label(&self, sample: SampleId, bytes: &[u8]) -> Option<u32> {
-        std::str::from_utf8(self.numbered(sample, self.label?, bytes)?).ok()?.trim().parse().ok()
+        let name = self.label.as_deref()?;
+        let field = self.field(sample, name, bytes)?;
+        let text = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse().ok();
+        match &self.split {
+            Split::Ranges => text(&field),
+            Split::Columns(columns) => {
+                let column = columns.all().iter().find(|column| column.name == name)?;
+                match column.encoding.view(&field)? {
+                    mds::Value::Int(number) => u32::try_from(number).ok(),
+                    mds::Value::Uint(number) => u32::try_from(number).ok(),
+                    _ => text(&field),
+                }
+            }
+            // An integer, or its digits.
+            Split::Example => {
+                let number = field.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)).filter(|_| field.len() == 8);
+                text(&field).or_else(|| u32::try_from(number?).ok())
+            }
+        }
     }
 }
 
-/// Whether an object is a shard of the format, as its name says.
-fn is_shard(format: Format, key: &str) -> bool {
-    format != Format::WebDataset || key.ends_with(".tar")
+/// Every object is a record.
+fn of_objects(listing: &Listing) -> Result<IndexBuilder> {
+    let mut index = IndexBuilder::new(Format::Objects, [0; 16], listing.len() as u32);
+    let mut records = objects::Records::new(false, false);
+    for at in 0..listing.len() {
+        records.add(at as u32, listing.key(at), listing.size(at), &mut index)?;
+    }
+    records.finish(&mut index)?;
+    Ok(index)
+}
+
+/// The samples of all shards that every `index.json` of the listing names.
+fn of_mds(listing: &Listing, read: Read<'_>) -> Result<(IndexBuilder, Split)> {
+    let names: Vec<u32> =
+        (0..listing.len() as u32).filter(|at| in_folder(listing.key(*at as usize)).1 == "index.json").collect();
+    let whole = |object: u32| ByteRange { object, first: 0, len: listing.size(object as usize) };
+    let mut sets = Vec::new();
+    read(names.into_iter().map(whole).collect(), &mut |document, bytes| {
+        let key = listing.key(document.object as usize);
+        sets.push((in_folder(key).0, mds::DataSet::parse(bytes).map_err(|error| error.with_object(key))?));
+        Ok(())
+    })?;
+    let Some((_, first)) = sets.first() else {
+        let error = Error::new(Kind::Usage, "no object of the data set is named index.json");
+        return Err(error.with_hint("name the folder that MDSWriter wrote, or another format"));
+    };
+    let (index, columns) = (first.index([0; 16], listing.len() as u32), first.columns.clone());
+    let mut shards = Vec::new();
+    for (folder, set) in &sets {
+        if set.columns != columns {
+            let error = Error::new(Kind::Usage, format!("'{folder}index.json' has other columns than the first one"));
+            return Err(error.with_hint("read the two as two data sets"));
+        }
+        for shard in &set.shards {
+            let find = |name: &str| find(listing, &format!("{folder}{name}"));
+            match (find(&shard.raw.basename), shard.zip.as_ref().and_then(|zip| find(&zip.basename))) {
+                (Some(object), _) => shards.push((object, shard)),
+                (None, Some(_)) => {
+                    let cause = format!(
+                        "shard '{folder}{}' is compressed, and ranges of it cannot be read",
+                        shard.stored().basename
+                    );
+                    return Err(Error::new(Kind::Usage, cause).with_hint("write the data set without compression"));
+                }
+                (None, None) => {
+                    let cause = format!("index.json names a shard '{}' that is not there", shard.raw.basename);
+                    return Err(
+                        Error::new(Kind::NotFound, cause).with_object(format!("{folder}{}", shard.raw.basename))
+                    );
+                }
+            }
+        }
+    }
+    // The order of samples is that of the listing, as with every format.
+    shards.sort_unstable_by_key(|(object, _)| *object);
+    // A shard begins with its number of samples and their offsets.
+    let heads = shards.iter().map(|(object, shard)| {
+        let len = (4 * (u64::from(shard.samples) + 2)).min(listing.size(*object as usize));
+        ByteRange { object: *object, first: 0, len }
+    });
+    let scanned = |object: u32, size| {
+        let at = shards.binary_search_by_key(&object, |(object, _)| *object).expect("only heads of shards are read");
+        Ok(Box::new(mds::Scan::new(object, size, shards[at].1, &columns)?) as Box<dyn Scan>)
+    };
+    let index = scan(listing, heads, scanned, index, read)?;
+    Ok((index, Split::Columns(columns)))
+}
+
+/// A key's folder with its slash, and the name in it.
+fn in_folder(key: &str) -> (&str, &str) {
+    key.split_at(key.rfind('/').map_or(0, |slash| slash + 1))
+}
+
+/// An object by its key: listings are sorted.
+fn find(listing: &Listing, key: &str) -> Option<u32> {
+    let (mut from, mut to) = (0, listing.len());
+    while from < to {
+        let middle = from.midpoint(to);
+        match listing.key(middle).cmp(key) {
+            std::cmp::Ordering::Less => from = middle + 1,
+            std::cmp::Ordering::Equal => return Some(middle as u32),
+            std::cmp::Ordering::Greater => to = middle,
+        }
+    }
+    None
+}
+
+/// The features of a frame with a `tf.Example`; of any other frame its data.
+fn features(frame: &[u8]) -> Vec<(&str, Cow<'_, [u8]>)> {
+    let Ok(data) = tfrecord::check(frame) else { return Vec::new() };
+    // The reader lends names and values only as long as it lives: they are found again in the frame.
+    let again = |part: &[u8]| {
+        let from = part.as_ptr() as usize - data.as_ptr() as usize;
+        &data[from..from + part.len()]
+    };
+    let mut example = tfrecord::Example::default();
+    let Ok(features) = example.read(data) else { return vec![("data", data.into())] };
+    let mut fields = Vec::new();
+    for (name, feature) in features.iter() {
+        let Ok(name) = std::str::from_utf8(again(name.as_bytes())) else { continue };
+        let mut numbers = Vec::new();
+        let before = fields.len();
+        for value in feature.values() {
+            match value {
+                tfrecord::Value::Bytes(bytes) => fields.push((name, again(bytes).into())),
+                tfrecord::Value::Int(number) => numbers.extend(number.to_le_bytes()),
+                tfrecord::Value::Float(number) => numbers.extend(number.to_le_bytes()),
+            }
+        }
+        if fields.len() == before {
+            fields.push((name, numbers.into()));
+        }
+    }
+    fields
+}
+
+/// Scans the objects whose pieces these are, in their order.
+fn scan(
+    listing: &Listing,
+    pieces: impl Iterator<Item = ByteRange>,
+    mut begin: impl FnMut(u32, u64) -> Result<Box<dyn Scan>>,
+    mut index: IndexBuilder,
+    read: Read<'_>,
+) -> Result<IndexBuilder> {
+    let mut scanning: Option<Scanning> = None;
+    read(pieces.collect(), &mut |piece, bytes| {
+        let named = |error: Error| error.with_object(listing.key(piece.object as usize));
+        if scanning.as_ref().is_none_or(|scanning| scanning.object != piece.object) {
+            let scan = begin(piece.object, listing.size(piece.object as usize)).map_err(named)?;
+            scanning = Some(Scanning { object: piece.object, scan, begun: Vec::new() });
+        }
+        let scanned = scanning.as_mut().map_or(Ok(()), |scanning| scanning.take(piece.first, bytes, &mut index));
+        scanned.map_err(named)
+    })?;
+    Ok(index)
 }
 
 fn pieces(object: u32, len: u64) -> impl Iterator<Item = ByteRange> {
@@ -171,17 +378,6 @@ struct Scanning {
 }
 
 impl Scanning {
-    fn new(format: Format, object: u32, size: u64) -> Result<Scanning> {
-        let scan: Box<dyn Scan> = match format {
-            Format::WebDataset => Box::new(tar::Scan::new(object, size)),
-            other => {
-                let cause = format!("a loader does not read {other} yet");
-                return Err(Error::new(Kind::Usage, cause).with_hint("use webdataset"));
-            }
-        };
-        Ok(Scanning { object, scan, begun: Vec::new() })
-    }
-
     /// Takes a piece from byte `first` of the object on; pieces come in order, and all of them.
     fn take(&mut self, first: u64, bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
         while let Need::Read { offset, at_least } = self.scan.need() {

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Records) -> Outcome {
         for (i, id) in batch.ids().iter().enumerate() {
             let key = loader.record_key(*id);
             for (name, bytes) in batch.fields(i) {
-                line(&mut out, args.json, (&key, name), bytes).map_err(|error| output(&error))?;
+                line(&mut out, args.json, (&key, name), &bytes).map_err(|error| output(&error))?;
                 fields += 1;
                 total += bytes.len() as u64;
             }

@@ -131,9 +131,10 @@ impl Shared {
             None => {
                 let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
                 let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
-                let picture = self.records.as_ref().map_or(Ok(bytes), |records| records.picture(placed.id, bytes));
+                let picture =
+                    self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes));
                 let painted = picture.and_then(|picture| {
-                    let paint = || easel.paint(picture, occasion, window.unfilled_mut());
+                    let paint = || easel.paint(&picture, occasion, window.unfilled_mut());
                     catch_unwind(AssertUnwindSafe(paint)).unwrap_or_else(|_| {
                         // The panic may have left it half updated.
                         *easel = Easel::new(self.wanted);

@@ -2,6 +2,7 @@
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{ByteRange, Listing};
+use std::borrow::Cow;
 
 /// How the bytes of a data set are arranged; this build reads objects alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,19 +39,23 @@ impl Records {
         match *self {}
     }
 
-    pub(crate) fn key(&self, _: SampleId) -> Option<&[u8]> {
+    pub(crate) fn check(&self, _: &[u8]) -> Result<()> {
         match *self {}
     }
 
-    pub(crate) fn fields<'a>(&'a self, _: SampleId, _: &'a [u8]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    pub(crate) fn key(&self, _: SampleId) -> Cow<'_, str> {
+        match *self {}
+    }
+
+    pub(crate) fn fields<'a>(&'a self, _: SampleId, _: &'a [u8]) -> impl Iterator<Item = (&'a str, Cow<'a, [u8]>)> {
         std::iter::empty()
     }
 
-    pub(crate) fn field<'a>(&'a self, _: SampleId, _: &str, _: &'a [u8]) -> Option<&'a [u8]> {
+    pub(crate) fn field<'a>(&'a self, _: SampleId, _: &str, _: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match *self {}
     }
 
-    pub(crate) fn picture<'a>(&'a self, _: SampleId, _: &'a [u8]) -> Result<&'a [u8]> {
+    pub(crate) fn picture<'a>(&'a self, _: SampleId, _: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         match *self {}
     }
 

@@ -240,7 +240,7 @@ impl Tally {
                 batch.samples().for_each(|sample| hash.update(sample.bytes));
             }
             for (i, name) in (0..batch.len()).flat_map(|i| self.fields.iter().map(move |name| (i, name))) {
-                hash.update(batch.field(i, name).unwrap_or_default());
+                hash.update(&batch.field(i, name).unwrap_or_default());
             }
             self.hash_cpu += thread_cpu().saturating_sub(before);
         }
