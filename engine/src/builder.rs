@@ -12,7 +12,7 @@ use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max, state_at};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::records::{Asked, Format, Records};
+use crate::records::{Asked, Format, Kept, Records};
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
@@ -33,6 +33,7 @@ use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_wire::Addressing;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Collects settings, then builds a [`Loader`]. There is a setter for each setting of [`Config`].
 #[derive(Clone, Debug, Default)]
@@ -184,7 +185,7 @@ impl LoaderBuilder {
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
         let directories = open_directories(&config.disk.dirs, &mut notices);
-        let records = records(&config, &listing)?.map(Arc::new);
+        let records = records(&config, &listing, &mut notices)?.map(Arc::new);
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -227,22 +228,32 @@ impl LoaderBuilder {
     }
 }
 
-/// Finds the records of the data set's shards, where it has a format: reads all shards once, in order.
-fn records(config: &Config, listing: &Listing) -> Result<Option<Records>> {
+/// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
+/// in order, finds.
+fn records(config: &Config, listing: &Listing, notices: &mut Vec<String>) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
-    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
-    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
-    plain.decode.shape = None;
-    plain.disk.dirs.clear();
-    plain.order = Order { shuffle: false, ..Order::default() };
     let asked = Asked {
         format,
         label: config.label_field.clone(),
         picture: config.decode.field.clone(),
         is_decoded: config.decode.shape.is_some(),
     };
+    let kept = match &config.network.listing_dir {
+        Some(dir) => Kept::open(dir, &config.uri, listing, format)?,
+        None => None,
+    };
+    if let Some(found) = kept.as_ref().and_then(|kept| kept.load(&asked)) {
+        return found.map(Some);
+    }
+    let begun = Instant::now();
+    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
+    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
+    plain.decode.shape = None;
+    plain.disk.dirs.clear();
+    plain.order = Order { shuffle: false, ..Order::default() };
     let objects: Vec<Listed> = listing.iter().collect();
-    Records::find(listing, &asked, &mut |ranges, take| {
+    let mut bytes = 0;
+    let records = Records::find(listing, &asked, &mut |ranges, take| {
         if ranges.is_empty() {
             return Ok(());
         }
@@ -250,10 +261,21 @@ fn records(config: &Config, listing: &Listing) -> Result<Option<Records>> {
         for batch in builder.build()? {
             let batch = batch?;
             batch.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
+            bytes += batch.payload_bytes();
         }
         Ok(())
-    })
-    .map(Some)
+    })?;
+    if bytes > 0 {
+        let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
+        let how = match kept.map(|kept| kept.save(&records)) {
+            Some(Ok(path)) => format!("kept for later runs in {}", path.display()),
+            Some(Err(error)) => format!("they could not be kept: {error}"),
+            None => "later runs read them again unless listing_dir is set and the objects have entity tags".into(),
+        };
+        notices
+            .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
+    }
+    Ok(Some(records))
 }
 
 fn start_shards(

@@ -13,6 +13,8 @@ mod probe;
 mod walk;
 
 pub(crate) use cache::Saved;
+#[cfg(feature = "formats")]
+pub(crate) use cache::own_directory;
 pub use cache::{KeptListing, ListingDir};
 
 use crate::access::{Access, wherever};

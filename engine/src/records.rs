@@ -2,11 +2,16 @@
 //!
 //! Owns the index. What the bytes of a shard mean is `format`'s; who reads them is the caller's.
 
+use crate::listing::own_directory;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{ByteRange, Listing};
 pub use fuelrail_format::Format;
 use fuelrail_format::{Field, Index, IndexBuilder, Need, Record, Scan, mds, objects, tar, tfrecord};
+use fuelrail_io::OwnDirectory;
 use std::borrow::Cow;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Shards are read in pieces of this length, bytes.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -58,25 +63,23 @@ impl Records {
     /// for is not there, or the format is not read.
     pub(crate) fn find(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<Records> {
         let format = asked.format;
-        let (index, split) = match format {
-            Format::Objects => (of_objects(listing)?, Split::Ranges),
+        let source = identity(listing, format).unwrap_or_default();
+        let index = IndexBuilder::new(format, source, listing.len() as u32);
+        let whole = |is_shard: fn(&str) -> bool| {
+            let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
+            shards.flat_map(|at| pieces(at, listing.size(at as usize)))
+        };
+        let index = match format {
+            Format::Objects => of_objects(listing, index)?,
             Format::WebDataset => {
-                let is_shard = |at: &u32| listing.key(*at as usize).ends_with(".tar");
-                let shards = (0..listing.len() as u32).filter(is_shard);
-                let whole = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
-                let index = IndexBuilder::new(format, [0; 16], listing.len() as u32);
-                (
-                    scan(listing, shards.flat_map(|at| pieces(at, listing.size(at as usize))), whole, index, read)?,
-                    Split::Ranges,
-                )
+                let begin = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
+                scan(listing, whole(|key| key.ends_with(".tar")), begin, index, read)?
             }
             Format::TfRecord => {
-                let shards = (0..listing.len() as u32).flat_map(|at| pieces(at, listing.size(at as usize)));
-                let whole = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
-                let index = IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys();
-                (scan(listing, shards, whole, index, read)?, Split::Example)
+                let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
+                scan(listing, whole(|_| true), begin, index.without_keys(), read)?
             }
-            Format::Mds => of_mds(listing, read)?,
+            Format::Mds => of_mds(listing, source, read)?,
             other => {
                 let cause = format!("a loader does not read {other}");
                 return Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds or tfrecord"));
@@ -86,7 +89,16 @@ impl Records {
             let cause = format!("no record of {format} is in the {} objects of the data set", listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
         }
-        let index = Index::open(index.to_bytes())?;
+        Records::of(Index::open(index.to_bytes())?, asked)
+    }
+
+    /// The records of an index.
+    fn of(index: Index<Vec<u8>>, asked: &Asked) -> Result<Records> {
+        let split = match index.format() {
+            Format::Mds => Split::Columns(mds::Columns::parse(index.description())?),
+            Format::TfRecord => Split::Example,
+            _ => Split::Ranges,
+        };
         let records = Records { index, split, label: asked.label.clone(), picture: asked.picture.clone() };
         records.check_names(asked.is_decoded)?;
         Ok(records)
@@ -115,6 +127,11 @@ impl Records {
     /// What is fetched of each record: from the first byte of its first field to the last byte of its last.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         self.index.iter().map(|record| cover(&record)).collect()
+    }
+
+    /// How many records there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.index.len()
     }
 
     /// The key of a record; its number where the format has no keys.
@@ -204,9 +221,63 @@ impl Records {
     }
 }
 
+/// Where an index is kept, for later runs over the same data set.
+pub(crate) struct Kept {
+    own: OwnDirectory,
+    name: String,
+    source: [u8; 16],
+}
+
+impl Kept {
+    /// In this user's directory in `dir`, under a name that follows from the URI. `None` where an object has no entity tag: nothing tells
+    /// then whether it changed.
+    ///
+    /// # Errors
+    /// `File` when the directory cannot be made or is not this user's.
+    pub(crate) fn open(dir: &Path, uri: &str, listing: &Listing, format: Format) -> Result<Option<Kept>> {
+        let Some(source) = identity(listing, format) else { return Ok(None) };
+        let name = format!("fuelrail-{:016x}.{format}-records", xxh3_64(uri.as_bytes()));
+        Ok(Some(Kept { own: own_directory(dir)?, name, source }))
+    }
+
+    /// The records of the index that is there. `None` where there is none of these very objects.
+    pub(crate) fn load(&self, asked: &Asked) -> Option<Result<Records>> {
+        let mut bytes = Vec::new();
+        self.own.open_file(&self.name, false).ok()??.read_to_end(&mut bytes).ok()?;
+        let index = Index::open(bytes).ok()?;
+        (index.source() == self.source && index.format() == asked.format).then(|| Records::of(index, asked))
+    }
+
+    /// Keeps an index, in the place of what is there.
+    ///
+    /// # Errors
+    /// What the disk refuses; what was there stays then.
+    pub(crate) fn save(&self, records: &Records) -> std::io::Result<PathBuf> {
+        let new = format!("{}-{:x}", self.name, std::process::id());
+        let written = self.own.make_file(&new).and_then(|mut file| file.write_all(records.index.as_bytes()));
+        let saved = written.and_then(|()| self.own.rename(&new, &self.name));
+        saved.inspect_err(|_| drop(self.own.remove(&new)))?;
+        Ok(self.own.path().join(&self.name))
+    }
+}
+
+/// What tells one content of a data set from another: a hash of keys, sizes and entity tags. `None` where an object has no tag.
+fn identity(listing: &Listing, format: Format) -> Option<[u8; 16]> {
+    let mut hash = Xxh3::new();
+    hash.update(format.word().as_bytes());
+    for at in 0..listing.len() {
+        let (key, tag) = (listing.key(at), listing.etag(at)?);
+        for text in [key, &*tag] {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        }
+        hash.update(&listing.size(at).to_le_bytes());
+    }
+    Some(hash.digest128().to_le_bytes())
+}
+
 /// Every object is a record.
-fn of_objects(listing: &Listing) -> Result<IndexBuilder> {
-    let mut index = IndexBuilder::new(Format::Objects, [0; 16], listing.len() as u32);
+fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder> {
     let mut records = objects::Records::new(false, false);
     for at in 0..listing.len() {
         records.add(at as u32, listing.key(at), listing.size(at), &mut index)?;
@@ -216,7 +287,7 @@ fn of_objects(listing: &Listing) -> Result<IndexBuilder> {
 }
 
 /// The samples of all shards that every `index.json` of the listing names.
-fn of_mds(listing: &Listing, read: Read<'_>) -> Result<(IndexBuilder, Split)> {
+fn of_mds(listing: &Listing, source: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
     let names: Vec<u32> =
         (0..listing.len() as u32).filter(|at| in_folder(listing.key(*at as usize)).1 == "index.json").collect();
     let whole = |object: u32| ByteRange { object, first: 0, len: listing.size(object as usize) };
@@ -230,7 +301,7 @@ fn of_mds(listing: &Listing, read: Read<'_>) -> Result<(IndexBuilder, Split)> {
         let error = Error::new(Kind::Usage, "no object of the data set is named index.json");
         return Err(error.with_hint("name the folder that MDSWriter wrote, or another format"));
     };
-    let (index, columns) = (first.index([0; 16], listing.len() as u32), first.columns.clone());
+    let (index, columns) = (first.index(source, listing.len() as u32), first.columns.clone());
     let mut shards = Vec::new();
     for (folder, set) in &sets {
         if set.columns != columns {
@@ -268,8 +339,7 @@ fn of_mds(listing: &Listing, read: Read<'_>) -> Result<(IndexBuilder, Split)> {
         let at = shards.binary_search_by_key(&object, |(object, _)| *object).expect("only heads of shards are read");
         Ok(Box::new(mds::Scan::new(object, size, shards[at].1, &columns)?) as Box<dyn Scan>)
     };
-    let index = scan(listing, heads, scanned, index, read)?;
-    Ok((index, Split::Columns(columns)))
+    scan(listing, heads, scanned, index, read)
 }
 
 /// A key's folder with its slash, and the name in it.

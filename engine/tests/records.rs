@@ -1,7 +1,7 @@
 //! Records of shards as samples: tar archives written by GNU tar, through the engine, in batches with fields.
 
 use crate::common::pictures::{png, scene};
-use crate::common::{folder, loader, loader_at};
+use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
 use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, State};
 use std::collections::BTreeMap;
@@ -226,4 +226,33 @@ fn compressed_shards_missing_shards_and_formats_that_are_not_read_are_refused_by
     fs::remove_file(dir.path().join("index.json")).unwrap();
     fs::write(dir.path().join("other"), "x").unwrap();
     assert!(refused(dir.path(), Format::Mds).contains("index.json"));
+}
+
+#[test]
+fn an_index_is_kept_while_the_objects_are_the_same_and_damage_costs_another_pass() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let all = shards(dir.path(), 2, 12);
+    let bucket = folder(dir.path(), "");
+    let run = || {
+        let builder = loader(&bucket).format(Format::WebDataset).listing_dir(kept.path());
+        builder.build().unwrap().notices().iter().any(|line| line.contains("24 records found by reading"))
+    };
+    assert!(run() && !run(), "the second run finds the index of the first");
+    let builder = || loader(&bucket).format(Format::WebDataset).listing_dir(kept.path()).batch_size(5);
+    assert_eq!(read(builder(), &all).len(), 24);
+    let index = || kept_in(kept.path()).into_iter().find(|path| path.to_string_lossy().ends_with("records")).unwrap();
+    let good = fs::read(index()).unwrap();
+    for at in (0..good.len()).step_by(97) {
+        let mut rotten = good.clone();
+        rotten[at] ^= 0x10;
+        fs::write(index(), if at % 2 == 0 { &rotten } else { &good[..at] }).unwrap();
+        assert!(run(), "damaged at {at}");
+    }
+    fs::write(dir.path().join("shard-000002.tar"), fs::read(dir.path().join("shard-000001.tar")).unwrap()).unwrap();
+    let more = builder().build().unwrap();
+    assert!(
+        more.samples() == 36 && more.notices().iter().any(|line| line.contains("36 records found")),
+        "{:?}",
+        more.notices()
+    );
 }

@@ -158,7 +158,7 @@ impl<B: AsRef<[u8]>> Index<B> {
         if !self.has_keys {
             return Ok(());
         }
-        let keys = &self.all()[self.sections.keys..self.sections.values];
+        let keys = &self.as_bytes()[self.sections.keys..self.sections.values];
         let mut end = 0;
         for number in 0..self.records {
             if number % KEYS_PER_BLOCK == 0 && self.key_block(number) != Some(end as u64) {
@@ -171,13 +171,15 @@ impl<B: AsRef<[u8]>> Index<B> {
         if end == keys.len() { Ok(()) } else { Err(damaged("there are more keys than records")) }
     }
 
-    fn all(&self) -> &[u8] {
+    /// All its bytes, as they are kept.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
     fn key_block(&self, record: u64) -> Option<u64> {
         let block = usize::try_from(record / KEYS_PER_BLOCK).ok()?;
-        u64_at(self.all(), self.sections.key_blocks + block * 8)
+        u64_at(self.as_bytes(), self.sections.key_blocks + block * 8)
     }
 
     /// The format whose scan made it.
@@ -195,7 +197,7 @@ impl<B: AsRef<[u8]>> Index<B> {
     /// What the format needs to read a record's bytes, such as the columns of MDS.
     #[must_use]
     pub fn description(&self) -> &[u8] {
-        &self.all()[self.sections.description..self.sections.records]
+        &self.as_bytes()[self.sections.description..self.sections.records]
     }
 
     /// How many records there are.
@@ -236,14 +238,14 @@ impl<B: AsRef<[u8]>> Index<B> {
     fn at(&self, number: u64) -> Record<'_> {
         let stride = stride(self.fields.len());
         let from = self.sections.records + number as usize * stride;
-        let values = &self.all()[self.sections.values..];
-        Record { bytes: &self.all()[from..from + stride], fields: &self.fields, values, keys: self.key(number) }
+        let values = &self.as_bytes()[self.sections.values..];
+        Record { bytes: &self.as_bytes()[from..from + stride], fields: &self.fields, values, keys: self.key(number) }
     }
 
     /// The keys from the block's first on, and how many to pass.
     fn key(&self, record: u64) -> Option<(&[u8], u64)> {
         let from = self.has_keys.then(|| self.key_block(record))??;
-        let keys = &self.all()[self.sections.keys..self.sections.values];
+        let keys = &self.as_bytes()[self.sections.keys..self.sections.values];
         Some((keys.get(usize::try_from(from).ok()?..)?, record % KEYS_PER_BLOCK))
     }
 }

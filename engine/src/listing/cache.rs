@@ -71,9 +71,7 @@ pub(super) struct OnDisk {
 impl ListingCache {
     /// Opens this user's directory in `dir`, creating both if needed. Only this user can read it: keys may be confidential.
     pub(super) fn open(dir: &Path, source: SourceId) -> Result<ListingCache> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|error| refused(dir, "making", &error))?;
-        Ok(ListingCache { own: Arc::new(OwnDirectory::open(dir)?), source })
+        Ok(ListingCache { own: Arc::new(own_directory(dir)?), source })
     }
 
     pub(super) fn path(&self, kind: NameKind) -> PathBuf {
@@ -130,6 +128,13 @@ impl ListingCache {
             refused(&self.path(NameKind::Whole), "saving", &error)
         })
     }
+}
+
+/// Opens this user's directory in `dir`, creating both if needed.
+pub(crate) fn own_directory(dir: &Path) -> Result<OwnDirectory> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| refused(dir, "making", &error))?;
+    OwnDirectory::open(dir)
 }
 
 /// An age for people.

@@ -3,6 +3,7 @@
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{ByteRange, Listing};
 use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 
 /// How the bytes of a data set are arranged; this build reads objects alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,10 @@ impl Records {
         Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
     }
 
+    pub(crate) fn count(&self) -> u64 {
+        match *self {}
+    }
+
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         match *self {}
     }
@@ -61,5 +66,22 @@ impl Records {
 
     pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Option<u32> {
         match *self {}
+    }
+}
+
+/// Where an index is kept.
+pub(crate) struct Kept;
+
+impl Kept {
+    pub(crate) fn open(_: &Path, _: &str, _: &Listing, _: Format) -> Result<Option<Kept>> {
+        Ok(None)
+    }
+
+    pub(crate) fn load(&self, _: &Asked) -> Option<Result<Records>> {
+        None
+    }
+
+    pub(crate) fn save(&self, records: &Records) -> std::io::Result<PathBuf> {
+        match *records {}
     }
 }
