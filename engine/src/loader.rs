@@ -10,15 +10,14 @@ use crate::memory::{Memory, MemoryStats, Remains};
 use crate::records::Records;
 use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
-use crate::state::{State, VERSION};
+use crate::state::{State, state_at};
 use crate::stats::{Stats, Tally};
 use crate::supply::Supply;
 use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Consumer, Finished, Objects};
+use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::catalog::Catalog;
-use fuelrail_plan::importance::Mode;
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
 use std::borrow::Cow;
@@ -205,7 +204,10 @@ impl Loader {
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
         let mut assembled = result.map_err(|error| self.parts.saved.judged(error))?;
-        self.check_records(&mut assembled)?;
+        // Decoding has looked at its own.
+        if let Some(records) = self.parts.records.as_ref().filter(|_| self.parts.supply.stage().is_none()) {
+            records.leave_out_flawed(&mut assembled, &self.parts.objects, self.parts.config.bad_samples)?;
+        }
         self.parts.saved.look_at(&assembled.left_out);
         let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
         let draw = self.parts.run.draw(assembled.spec.epoch);
@@ -213,25 +215,6 @@ impl Loader {
         let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
-    }
-
-    /// Leaves out records that are not as they say of themselves; decoding has looked at its own.
-    fn check_records(&self, assembled: &mut Assembled) -> Result<()> {
-        let Some(records) = self.parts.records.as_ref().filter(|_| self.parts.supply.stage().is_none()) else {
-            return Ok(());
-        };
-        let Assembled { slot, samples, left_out, .. } = assembled;
-        let mut flaws = samples.iter().enumerate().filter_map(|(at, placed)| {
-            let error = records.check(&slot[placed.offset..placed.offset + placed.len]).err()?;
-            Some((at, placed.id, error.with_object(&*self.parts.objects.name(placed.id))))
-        });
-        if self.parts.config.bad_samples == BadSamples::Raise {
-            return flaws.next().map_or(Ok(()), |(.., error)| Err(error));
-        }
-        let flaws: Vec<(usize, SampleId, Error)> = flaws.collect();
-        samples.retain(|at, _| !flaws.iter().any(|(flawed, ..)| *flawed == at));
-        left_out.extend(flaws.into_iter().map(|(_, id, error)| (id, error)));
-        Ok(())
     }
 
     fn count(&mut self, batch: &Batch, seq: BatchSeq) -> Result<()> {
@@ -455,22 +438,6 @@ pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
     match config.order.importance {
         None => catalog.batch_room_max(samples),
         Some(_) => catalog.batch_room_max_drawn(samples),
-    }
-}
-
-/// The state at a cursor of a run.
-pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, cursor: Cursor) -> State {
-    let config = run.config();
-    State {
-        version: VERSION,
-        seed: config.seed,
-        shuffle: config.shuffle,
-        order: config.order.word().into(),
-        samples: config.samples,
-        listing: fingerprint.into(),
-        epoch: cursor.epoch,
-        position: cursor.position,
-        importance: importance.map(|mode| mode.word().into()),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::listing::own_directory;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{ByteRange, Listing};
+use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
 pub use fuelrail_format::Format;
 use fuelrail_format::{Field, Index, IndexBuilder, Need, Record, Scan, mds, objects, tar, tfrecord};
 use fuelrail_io::OwnDirectory;
@@ -134,6 +134,11 @@ impl Records {
         self.index.len()
     }
 
+    /// Bytes of memory that the index takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.index.as_bytes().len() as u64
+    }
+
     /// The key of a record; its number where the format has no keys.
     pub(crate) fn key(&self, sample: SampleId) -> Cow<'_, str> {
         let key = self.index.record(sample.0).and_then(|record| record.key());
@@ -144,12 +149,36 @@ impl Records {
     ///
     /// # Errors
     /// `Mismatch` for a wrong checksum, `Undecodable` for lengths that do not add up.
-    pub(crate) fn check(&self, bytes: &[u8]) -> Result<()> {
+    fn check(&self, bytes: &[u8]) -> Result<()> {
         match &self.split {
             Split::Ranges => Ok(()),
             Split::Columns(columns) => columns.split(bytes).map(drop),
             Split::Example => tfrecord::check(bytes).map(drop),
         }
+    }
+
+    /// Leaves out the records of a batch that are not as they say of themselves.
+    ///
+    /// # Errors
+    /// The first one's, under `raise`.
+    pub(crate) fn leave_out_flawed(
+        &self,
+        assembled: &mut Assembled,
+        objects: &Objects,
+        policy: BadSamples,
+    ) -> Result<()> {
+        let Assembled { slot, samples, left_out, .. } = assembled;
+        let mut flawed = samples.iter().enumerate().filter_map(|(at, placed)| {
+            let error = self.check(&slot[placed.offset..placed.offset + placed.len]).err()?;
+            Some((at, placed.id, error.with_object(&*objects.name(placed.id))))
+        });
+        if policy == BadSamples::Raise {
+            return flawed.next().map_or(Ok(()), |(.., error)| Err(error));
+        }
+        let flawed: Vec<(usize, SampleId, Error)> = flawed.collect();
+        samples.retain(|at, _| !flawed.iter().any(|(flaw, ..)| *flaw == at));
+        left_out.extend(flawed.into_iter().map(|(_, id, error)| (id, error)));
+        Ok(())
     }
 
     /// The fields of a record whose bytes, as they were fetched, these are. A feature of several texts is several fields of one name;

@@ -2,12 +2,14 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
+use fuelrail_plan::importance::Mode;
 use fuelrail_plan::order::OrderName;
+use fuelrail_plan::run::{Cursor, Run};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The version written.
-pub(crate) const VERSION: u32 = 1;
+const VERSION: u32 = 1;
 
 /// A place in a run between two global steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +94,22 @@ impl State {
             );
         }
         Ok(())
+    }
+}
+
+/// The state at a cursor of a run.
+pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, cursor: Cursor) -> State {
+    let config = run.config();
+    State {
+        version: VERSION,
+        seed: config.seed,
+        shuffle: config.shuffle,
+        order: config.order.word().into(),
+        samples: config.samples,
+        listing: fingerprint.into(),
+        epoch: cursor.epoch,
+        position: cursor.position,
+        importance: importance.map(|mode| mode.word().into()),
     }
 }
 

@@ -6,6 +6,7 @@ mod errors;
 mod inspect;
 mod objects;
 mod program;
+mod records;
 mod refusals;
 mod seccomp;
 mod serve;

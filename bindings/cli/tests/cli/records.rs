@@ -1,0 +1,54 @@
+//! `records`, and `bench read` of shards: what the formats' own packages wrote, through the real program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{bench_read, fuelrail, utf8};
+
+/// Files that the formats' own packages wrote.
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/format/tests/data").join(name)
+}
+
+/// A folder with one archive in it, and what its records are: key, field, length, hash.
+fn archive() -> (tempfile::TempDir, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(golden("webdataset.tar"), dir.path().join("webdataset.tar")).unwrap();
+    let expected = fs::read_to_string(golden("webdataset.tar.expected")).unwrap();
+    (dir, expected.lines().map(|line| line.split_once('\t').unwrap().1.to_owned()).collect())
+}
+
+#[test]
+fn every_field_of_every_record_is_a_line() {
+    let (dir, mut expected) = archive();
+    let ended = fuelrail(&["records", utf8(dir.path()), "--memory-limit", "64MiB"]);
+    let mut lines: Vec<&str> = ended.out.lines().collect();
+    lines.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(lines, expected, "the format is told from the name");
+    assert!(ended.err.contains("5 records, 14 fields"), "{}", ended.err);
+    let named = fuelrail(&["records", utf8(&golden("mds")), "--format", "mds", "--memory-limit", "64MiB", "--json"]);
+    let first: serde_json::Value = serde_json::from_str(named.out.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["record"], first["bytes"].is_u64(), first["xxh3"].is_string()), (&"0".into(), true, true));
+    let refused = fuelrail(&["records", utf8(dir.path()), "--format", "parquet"]);
+    assert!(refused.code == 2 && refused.err.contains("a loader does not read parquet"), "{}", refused.err);
+}
+
+#[test]
+fn a_reading_of_shards_hashes_the_fields_that_are_named() {
+    let (dir, lines) = archive();
+    let read = |more: &[&str]| {
+        bench_read(utf8(dir.path()), &[&["--format", "webdataset", "--shuffle", "false", "--json"], more].concat())
+            .json()
+    };
+    let (all, labels) = (read(&[]), read(&["--fields", "cls"]));
+    assert_eq!((&all["samples"], &labels["samples"]), (&5.into(), &5.into()));
+    // The package's writer gave each record its number as its label.
+    let digits = lines.iter().filter(|line| line.contains("\tcls\t")).count();
+    let mut hash = Xxh3::new();
+    (0..digits).for_each(|n| hash.update(n.to_string().as_bytes()));
+    assert_eq!(labels["content_hash"], format!("{:032x}", hash.digest128()));
+    assert_ne!(all["content_hash"], labels["content_hash"]);
+}
