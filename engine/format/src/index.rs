@@ -17,7 +17,7 @@ use fuelrail_base::{Error, Kind, Result, named};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of the header.
-pub const HEADER_BYTES: usize = 112;
+pub const HEADER_BYTES: usize = 128;
 /// Most different fields of one index. With all of them a record takes 520 bytes, about what its shortest tar member does.
 pub const FIELDS_MAX: usize = 64;
 /// Longest key of a record, bytes.
@@ -26,7 +26,7 @@ pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 pub const OFFSETS_END: u64 = (1 << 48) - 1;
 
 const MAGIC: &[u8; 16] = b"fuelrail records";
-const VERSION: u32 = 1;
+const VERSION: u64 = 1;
 /// Keys are found by walking a block of so many.
 const KEYS_PER_BLOCK: u64 = 32;
 /// The length of a first field, or the 8 bytes of a further one, that a record lacks.
@@ -71,23 +71,10 @@ pub enum Field<'a> {
 #[derive(Debug)]
 pub struct Index<B> {
     bytes: B,
-    format: Format,
-    source: [u8; 16],
-    objects: u32,
-    records: u64,
+    header: Header,
     fields: Vec<(Box<str>, Place)>,
-    has_keys: bool,
-    sections: Sections,
-}
-
-/// Where the sections begin. The sum of all is the length of the index, which is a `usize`.
-#[derive(Clone, Copy, Debug)]
-struct Sections {
-    description: usize,
-    records: usize,
-    key_blocks: usize,
-    keys: usize,
-    values: usize,
+    /// Where names, description, records, offsets of blocks of keys, keys and values begin, and the last ends.
+    sections: [usize; 7],
 }
 
 impl<B: AsRef<[u8]>> Index<B> {
@@ -98,42 +85,32 @@ impl<B: AsRef<[u8]>> Index<B> {
     pub fn open(bytes: B) -> Result<Index<B>> {
         let all = bytes.as_ref();
         let header = Header::decode(all)?;
-        let body = &all[HEADER_BYTES..];
-        if xxh3_64(body) != header.body_hash {
+        let sections = header.sections().filter(|sections| sections[6] == all.len());
+        let sections = sections.ok_or_else(|| damaged("its sections do not add up to its length"))?;
+        if xxh3_64(&all[HEADER_BYTES..]) != header.body_hash {
             return Err(damaged("the checksum does not match its content"));
         }
-        let mut rest = body;
-        let mut section = |length: u64| take(&mut rest, length).ok_or_else(|| damaged("a section ends beyond its end"));
-        let names = section(header.names_bytes)?;
-        let description = section(header.description_bytes)?;
-        let fields = field_names(names, header.fields)?;
-        let stride = stride(fields.len()) as u64;
-        let records = section(header.records.checked_mul(stride).ok_or_else(|| damaged("too many records"))?)?;
-        let blocks = if header.has_keys { header.records.div_ceil(KEYS_PER_BLOCK) * 8 } else { 0 };
-        let key_blocks = section(blocks)?;
-        let keys = section(header.keys_bytes)?;
-        let values = section(header.values_bytes)?;
-        if !rest.is_empty() {
-            return Err(damaged("it is longer than its header says"));
-        }
-        let places = [names, description, records, key_blocks, keys];
-        let mut at = HEADER_BYTES;
-        let [description, records, key_blocks, keys, values_at] = places.map(|section| {
-            at += section.len();
-            at
-        });
-        let value_bytes = values.len() as u64;
-        let sections = Sections { description, records, key_blocks, keys, values: values_at };
-        let (format, source, objects) = (header.format, header.source, header.objects);
-        let (records, has_keys) = (header.records, header.has_keys);
-        let index = Index { bytes, format, source, objects, records, fields, has_keys, sections };
-        index.check_records(value_bytes)?;
+        let fields = field_names(&all[sections[0]..sections[1]], header.fields)?;
+        let index = Index { bytes, header, fields, sections };
+        index.check_records()?;
         index.check_keys()?;
         Ok(index)
     }
 
-    fn check_records(&self, value_bytes: u64) -> Result<()> {
-        for at in 0..self.records {
+    /// All its bytes, as they are kept.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    /// A section by its place in the list above.
+    fn section(&self, number: usize) -> &[u8] {
+        &self.bytes.as_ref()[self.sections[number]..self.sections[number + 1]]
+    }
+
+    fn check_records(&self) -> Result<()> {
+        let value_bytes = self.header.values_bytes;
+        for at in 0..self.header.records {
             let record = self.at(at);
             let (first, is_there) = record.first();
             let sound = |number: usize| match (self.fields[number].1, record.word(number)) {
@@ -143,10 +120,10 @@ impl<B: AsRef<[u8]>> Index<B> {
                     let offset = near(first, delta);
                     offset.is_some_and(|offset| offset + length <= OFFSETS_END)
                 }
-                (Place::SideCar, word) => (word >> 32) < u64::from(self.objects),
+                (Place::SideCar, word) => (word >> 32) < self.header.objects,
                 (Place::Value, word) => value_range(word).1 <= value_bytes,
             };
-            let fits = first.object < self.objects && first.offset + first.length <= OFFSETS_END;
+            let fits = u64::from(first.object) < self.header.objects && first.offset + first.length <= OFFSETS_END;
             if !fits || !(1..self.fields.len()).all(sound) || !(is_there || self.fields.len() > 1) {
                 return Err(damaged(format!("record {at} has an impossible range")));
             }
@@ -155,12 +132,8 @@ impl<B: AsRef<[u8]>> Index<B> {
     }
 
     fn check_keys(&self) -> Result<()> {
-        if !self.has_keys {
-            return Ok(());
-        }
-        let keys = &self.as_bytes()[self.sections.keys..self.sections.values];
-        let mut end = 0;
-        for number in 0..self.records {
+        let (keys, mut end) = (self.section(4), 0);
+        for number in 0..if self.header.has_keys { self.header.records } else { 0 } {
             if number % KEYS_PER_BLOCK == 0 && self.key_block(number) != Some(end as u64) {
                 return Err(damaged(format!("the key of record {number} is not where it should be")));
             }
@@ -171,45 +144,38 @@ impl<B: AsRef<[u8]>> Index<B> {
         if end == keys.len() { Ok(()) } else { Err(damaged("there are more keys than records")) }
     }
 
-    /// All its bytes, as they are kept.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.as_ref()
-    }
-
     fn key_block(&self, record: u64) -> Option<u64> {
-        let block = usize::try_from(record / KEYS_PER_BLOCK).ok()?;
-        u64_at(self.as_bytes(), self.sections.key_blocks + block * 8)
+        u64_at(self.section(3), usize::try_from(record / KEYS_PER_BLOCK).ok()? * 8)
     }
 
     /// The format whose scan made it.
     #[must_use]
     pub fn format(&self) -> Format {
-        self.format
+        self.header.format
     }
 
     /// Identifies the listing whose objects it numbers: what [`IndexBuilder::new`] was given.
     #[must_use]
     pub fn source(&self) -> [u8; 16] {
-        self.source
+        self.header.source
     }
 
     /// What the format needs to read a record's bytes, such as the columns of MDS.
     #[must_use]
     pub fn description(&self) -> &[u8] {
-        &self.as_bytes()[self.sections.description..self.sections.records]
+        self.section(1)
     }
 
     /// How many records there are.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.records
+        self.header.records
     }
 
     /// Whether there is no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.records == 0
+        self.header.records == 0
     }
 
     /// Names and places of the fields.
@@ -226,27 +192,22 @@ impl<B: AsRef<[u8]>> Index<B> {
     /// A record by its number.
     #[must_use]
     pub fn record(&self, number: u64) -> Option<Record<'_>> {
-        (number < self.records).then(|| self.at(number))
+        (number < self.header.records).then(|| self.at(number))
     }
 
     /// All records in their order.
     pub fn iter(&self) -> impl Iterator<Item = Record<'_>> {
-        (0..self.records).map(|number| self.at(number))
+        (0..self.header.records).map(|number| self.at(number))
     }
 
     /// A record that is there.
     fn at(&self, number: u64) -> Record<'_> {
         let stride = stride(self.fields.len());
-        let from = self.sections.records + number as usize * stride;
-        let values = &self.as_bytes()[self.sections.values..];
-        Record { bytes: &self.as_bytes()[from..from + stride], fields: &self.fields, values, keys: self.key(number) }
-    }
-
-    /// The keys from the block's first on, and how many to pass.
-    fn key(&self, record: u64) -> Option<(&[u8], u64)> {
-        let from = self.has_keys.then(|| self.key_block(record))??;
-        let keys = &self.as_bytes()[self.sections.keys..self.sections.values];
-        Some((keys.get(usize::try_from(from).ok()?..)?, record % KEYS_PER_BLOCK))
+        let bytes = &self.section(2)[number as usize * stride..][..stride];
+        let from = self.header.has_keys.then(|| self.key_block(number)).flatten();
+        let keys = from.and_then(|from| self.section(4).get(usize::try_from(from).ok()?..));
+        let keys = keys.map(|keys| (keys, number % KEYS_PER_BLOCK));
+        Record { bytes, fields: &self.fields, values: self.section(5), keys }
     }
 }
 
@@ -256,6 +217,7 @@ pub struct Record<'a> {
     bytes: &'a [u8],
     fields: &'a [(Box<str>, Place)],
     values: &'a [u8],
+    /// The keys from its block's first on, and how many to pass.
     keys: Option<(&'a [u8], u64)>,
 }
 
@@ -331,11 +293,8 @@ fn value_range(word: u64) -> (u64, u64) {
 }
 
 /// The names' section: for each its place, length and bytes.
-fn field_names(mut bytes: &[u8], count: u32) -> Result<Vec<(Box<str>, Place)>> {
+fn field_names(mut bytes: &[u8], count: u64) -> Result<Vec<(Box<str>, Place)>> {
     let mut fields: Vec<(Box<str>, Place)> = Vec::new();
-    if !(1..=FIELDS_MAX as u32).contains(&count) {
-        return Err(damaged("it has no fields or too many"));
-    }
     for number in 0..count {
         let mut next = || {
             let place = *Place::ALL.get(usize::from(take(&mut bytes, 1)?[0]))?;
@@ -352,12 +311,13 @@ fn damaged(cause: impl Into<String>) -> Error {
     Error::new(Kind::Undecodable, cause).within("record index").with_hint("remove it and make it again")
 }
 
-/// The header, without magic and version.
+/// The header, without magic, version and its own checksum.
+#[derive(Debug)]
 struct Header {
-    format: Format,
     source: [u8; 16],
-    objects: u32,
-    fields: u32,
+    format: Format,
+    objects: u64,
+    fields: u64,
     has_keys: bool,
     records: u64,
     names_bytes: u64,
@@ -368,53 +328,64 @@ struct Header {
 }
 
 impl Header {
-    /// Magic (16), version, format (4 each), source (16), objects, fields, has keys, zero (4 each), records, lengths of the names, the
-    /// description, the keys and the values, XXH3-64 of all behind the header, and of the header before it (8 each).
+    /// Magic and source (16 bytes each), version, format, and the other numbers in their order (8 each); the last is the XXH3-64 of those
+    /// before it, the one before that of all behind the header.
     fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..16].copy_from_slice(MAGIC);
-        bytes[24..40].copy_from_slice(&self.source);
-        let format = Format::ALL.iter().position(|format| *format == self.format).unwrap_or_default() as u32;
-        let numbers = [(16, VERSION), (20, format), (40, self.objects), (44, self.fields), (48, self.has_keys.into())];
-        for (at, number) in numbers {
-            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
-        }
-        let numbers = [self.records, self.names_bytes, self.description_bytes, self.keys_bytes, self.values_bytes];
-        for (place, number) in bytes[56..104].chunks_exact_mut(8).zip(numbers.into_iter().chain([self.body_hash])) {
+        bytes[16..32].copy_from_slice(&self.source);
+        let Header { objects, fields, has_keys, records, names_bytes, description_bytes, .. } = *self;
+        let Header { keys_bytes, values_bytes, body_hash, .. } = *self;
+        let format = Format::ALL.iter().position(|format| *format == self.format).unwrap_or_default() as u64;
+        let begin = [VERSION, format, objects, fields, has_keys.into(), records];
+        let lengths = [names_bytes, description_bytes, keys_bytes, values_bytes, body_hash];
+        for (place, number) in bytes[32..].chunks_exact_mut(8).zip(begin.into_iter().chain(lengths)) {
             place.copy_from_slice(&number.to_le_bytes());
         }
-        let hash = xxh3_64(&bytes[..104]);
-        bytes[104..].copy_from_slice(&hash.to_le_bytes());
+        let hash = xxh3_64(&bytes[..HEADER_BYTES - 8]);
+        bytes[HEADER_BYTES - 8..].copy_from_slice(&hash.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Result<Header> {
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or_else(|| damaged("it is truncated"))?;
-        let number = |at| u32_at(bytes, at).expect("it lies in the header");
-        let long = |at| u64_at(bytes, at).expect("it lies in the header");
+        let numbers: [u64; 12] = core::array::from_fn(|n| u64_at(bytes, 32 + 8 * n).unwrap_or_default());
+        let [version, format, objects, fields, has_keys, records, ..] = numbers;
+        let [.., names_bytes, description_bytes, keys_bytes, values_bytes, body_hash, hash] = numbers;
         if !bytes.starts_with(MAGIC) {
             return Err(damaged("it is another kind of file"));
         }
-        if number(16) != VERSION {
-            let version = number(16);
+        if version != VERSION {
             return Err(damaged(format!("it has version {version}, this program supports {VERSION}")));
         }
-        let format = Format::ALL.get(number(20) as usize).copied();
-        let (Some(format), true) = (format, xxh3_64(&bytes[..104]) == long(104)) else {
-            return Err(damaged("its header is damaged"));
-        };
+        let format = usize::try_from(format).ok().and_then(|format| Format::ALL.get(format).copied());
+        let sound = xxh3_64(&bytes[..HEADER_BYTES - 8]) == hash && (1..=FIELDS_MAX as u64).contains(&fields);
+        let format = format.filter(|_| sound).ok_or_else(|| damaged("its header is damaged"))?;
+        let (source, has_keys) = (array_at(bytes, 16).unwrap_or_default(), has_keys != 0);
         Ok(Header {
+            source,
             format,
-            source: array_at(bytes, 24).expect("it lies in the header"),
-            objects: number(40),
-            fields: number(44),
-            has_keys: number(48) != 0,
-            records: long(56),
-            names_bytes: long(64),
-            description_bytes: long(72),
-            keys_bytes: long(80),
-            values_bytes: long(88),
-            body_hash: long(96),
+            objects,
+            fields,
+            has_keys,
+            records,
+            names_bytes,
+            description_bytes,
+            keys_bytes,
+            values_bytes,
+            body_hash,
         })
+    }
+
+    /// Where the sections begin, and the last ends. `None` where that is no length in memory.
+    fn sections(&self) -> Option<[usize; 7]> {
+        let records = self.records.checked_mul(stride(self.fields as usize) as u64)?;
+        let blocks = if self.has_keys { self.records.div_ceil(KEYS_PER_BLOCK) * 8 } else { 0 };
+        let lengths = [self.names_bytes, self.description_bytes, records, blocks, self.keys_bytes, self.values_bytes];
+        let mut sections = [HEADER_BYTES; 7];
+        for (number, length) in lengths.into_iter().enumerate() {
+            sections[number + 1] = sections[number].checked_add(usize::try_from(length).ok()?)?;
+        }
+        Some(sections)
     }
 }

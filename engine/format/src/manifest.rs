@@ -10,9 +10,9 @@ use crate::index::{Field, IndexBuilder, Place, Span};
 use crate::{Need, check_given, shown};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// The field of the object's bytes.
 pub const DATA: &str = "data";
@@ -40,15 +40,6 @@ pub struct Scan<R> {
     line: u64,
     needed: u64,
     columns: Option<Vec<String>>,
-}
-
-/// What a line says of its record.
-#[derive(Default)]
-struct Row<'a> {
-    key: Option<Cow<'a, str>>,
-    offset: Option<u64>,
-    length: Option<u64>,
-    values: Vec<(usize, Cow<'a, [u8]>)>,
 }
 
 impl<R: FnMut(&str) -> Option<(u32, u64)>> Scan<R> {
@@ -100,15 +91,10 @@ impl<R: FnMut(&str) -> Option<(u32, u64)>> Scan<R> {
         if texts.len() != columns.len() {
             return Err(format!("it has {} columns, the first line has {}", texts.len(), columns.len()));
         }
-        let mut row = Row::default();
-        for (name, text) in columns.iter().zip(texts) {
-            match name.as_str() {
-                "key" => row.key = Some(text.into()),
-                "offset" | "length" if text.is_empty() => {}
-                name => row.set(name, text.as_bytes().into(), index)?,
-            }
-        }
-        self.push(row, index)
+        let is_range = |name: &str| name == "offset" || name == "length";
+        let cells = columns.iter().zip(texts).filter(|(name, text)| !(is_range(name) && text.is_empty()));
+        let cells: Vec<_> = cells.map(|(name, text)| (name.as_str(), text.into())).collect();
+        push(&mut self.find, &cells, index)
     }
 
     /// As [`Scan::csv`].
@@ -128,57 +114,47 @@ impl<R: FnMut(&str) -> Option<(u32, u64)>> Scan<R> {
 
     fn json_line(&mut self, line: &[u8], index: &mut IndexBuilder) -> Result<(), String> {
         let flaw = |error: serde_json::Error| error.to_string().replace(" at line 1 column ", " at column ");
-        let Members(members) = serde_json::from_slice(line).map_err(flaw)?;
-        let mut row = Row::default();
-        for (name, value) in &members {
-            let value = value.get();
-            let text = if value.starts_with('"') { Some(serde_json::from_str(value).map_err(flaw)?) } else { None };
-            match (&**name, text) {
-                ("key", Some(Text(text))) => row.key = Some(text),
-                ("key", None) => return Err("the key is no text".into()),
-                (_, None) if value == "null" => {}
-                (name, Some(Text(Cow::Owned(text)))) => row.set(name, text.into_bytes().into(), index)?,
-                (name, Some(Text(Cow::Borrowed(text)))) => row.set(name, text.as_bytes().into(), index)?,
-                (name, None) => row.set(name, value.as_bytes().into(), index)?,
-            }
+        let members: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(line).map_err(flaw)?;
+        let mut cells: Vec<(&str, Cow<'_, str>)> = Vec::with_capacity(members.len());
+        for (name, value) in members.iter().filter(|(_, value)| value.get() != "null") {
+            let is_text = value.get().starts_with('"');
+            let text = if is_text {
+                serde_json::from_str::<String>(value.get()).map_err(flaw)?.into()
+            } else {
+                value.get().into()
+            };
+            cells.push((name, text));
         }
-        self.push(row, index)
-    }
-
-    fn push(&mut self, row: Row<'_>, index: &mut IndexBuilder) -> Result<(), String> {
-        let key = row.key.ok_or("it has no key")?;
-        let (object, size) =
-            (self.find)(&key).ok_or_else(|| format!("there is no object '{}'", shown(key.as_bytes())))?;
-        let offset = row.offset.unwrap_or_default();
-        let length = row.length.unwrap_or(size.saturating_sub(offset));
-        if offset.checked_add(length).is_none_or(|end| end > size) {
-            let key = shown(key.as_bytes());
-            return Err(format!(
-                "the {length} bytes from {offset} on go beyond the end of object '{key}', {size} bytes"
-            ));
-        }
-        let values = row.values.iter().map(|(field, value)| (*field, Field::Value(value)));
-        let fields: Vec<_> = [(0, Field::Span(Span { object, offset, length }))].into_iter().chain(values).collect();
-        index.push(key.as_bytes(), &fields).map_err(|error| error.to_string())
+        push(&mut self.find, &cells, index)
     }
 }
 
-impl<'a> Row<'a> {
-    fn set(&mut self, name: &str, value: Cow<'a, [u8]>, index: &mut IndexBuilder) -> Result<(), String> {
-        let number = match name {
-            "offset" => &mut self.offset,
-            "length" => &mut self.length,
-            _ => {
-                let field = index.field(name, Place::Value).map_err(|error| error.to_string())?;
-                self.values.push((field, value));
-                return Ok(());
-            }
-        };
-        let digits = core::str::from_utf8(&value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-        let parsed = digits.and_then(|digits| digits.parse().ok());
-        *number = Some(parsed.ok_or_else(|| format!("the {name} '{}' is not a number of bytes", shown(&value)))?);
-        Ok(())
+/// Appends the record of a line.
+fn push(
+    find: &mut impl FnMut(&str) -> Option<(u32, u64)>,
+    cells: &[(&str, Cow<'_, str>)],
+    index: &mut IndexBuilder,
+) -> Result<(), String> {
+    let cell = |wanted| cells.iter().find(|(name, _)| *name == wanted).map(|(_, text)| &**text);
+    let number = |name| {
+        let digits = cell(name).map(|text| (text, text.bytes().all(|byte| byte.is_ascii_digit())));
+        let number = digits.map(|(text, plain)| if plain { text.parse::<u64>().ok() } else { None }.ok_or(text));
+        number.transpose().map_err(|text| format!("the {name} '{}' is not a number of bytes", shown(text.as_bytes())))
+    };
+    let key = cell("key").ok_or("it has no key")?;
+    let (object, size) = find(key).ok_or_else(|| format!("there is no object '{}'", shown(key.as_bytes())))?;
+    let offset = number("offset")?.unwrap_or_default();
+    let length = number("length")?.unwrap_or(size.saturating_sub(offset));
+    if offset.checked_add(length).is_none_or(|end| end > size) {
+        let key = shown(key.as_bytes());
+        return Err(format!("the {length} bytes from {offset} on go beyond the end of object '{key}', {size} bytes"));
     }
+    let mut fields = vec![(0, Field::Span(Span { object, offset, length }))];
+    for (name, text) in cells.iter().filter(|(name, _)| !["key", "offset", "length"].contains(name)) {
+        let field = index.field(name, Place::Value).map_err(|error| error.to_string())?;
+        fields.push((field, Field::Value(text.as_bytes())));
+    }
+    index.push(key.as_bytes(), &fields).map_err(|error| error.to_string())
 }
 
 impl<R: FnMut(&str) -> Option<(u32, u64)>> crate::Scan for Scan<R> {
@@ -206,40 +182,6 @@ impl<R: FnMut(&str) -> Option<(u32, u64)>> crate::Scan for Scan<R> {
             self.needed = bytes.len() as u64 * 2;
         }
         Ok(())
-    }
-}
-
-/// The members of a JSON object in their order. A name that stands twice is an error.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-/// A text, where possible as it stands.
-#[derive(serde::Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members<'de>, M::Error> {
-                let mut members: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::new();
-                while let Some((Text(name), value)) = map.next_entry::<Text<'de>, _>()? {
-                    if members.len() > crate::index::FIELDS_MAX || members.iter().any(|(known, _)| *known == name) {
-                        return Err(serde::de::Error::custom(format_args!(
-                            "'{name}' stands twice, or is one member too many"
-                        )));
-                    }
-                    members.push((name, value));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Object)
     }
 }
 

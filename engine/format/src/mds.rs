@@ -14,7 +14,7 @@ use crate::index::{Field, IndexBuilder, Place, Span};
 use crate::{Need, check_given, cut_off, shown, unsound, unsupported};
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 /// The shards of a data set, of which all have the same columns.
@@ -62,6 +62,7 @@ pub struct File {
 /// The columns of a data set, in the order of their data.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Columns {
+    document: ColumnsDocument,
     columns: Vec<Column>,
     /// Bytes of a sample but for the data of its variable columns.
     fixed_bytes: u64,
@@ -74,8 +75,6 @@ pub struct Column {
     pub name: String,
     /// What its bytes mean.
     pub encoding: Encoding,
-    /// How that was written.
-    pub encoding_name: String,
     /// Bytes of each value; `None` where every sample has its own.
     pub size: Option<u32>,
 }
@@ -98,7 +97,7 @@ struct ShardDocument {
     columns: ColumnsDocument,
 }
 
-#[derive(Clone, PartialEq, Default, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Default, Deserialize, Serialize, Debug)]
 struct ColumnsDocument {
     #[serde(default)]
     column_names: Vec<String>,
@@ -174,7 +173,7 @@ impl ShardDocument {
 
 impl Columns {
     fn new(document: ColumnsDocument) -> Result<Columns, String> {
-        let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = document;
+        let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = &document;
         if names.len() != encodings.len() || names.len() != sizes.len() {
             return Err(format!(
                 "{} columns have {} encodings and {} sizes",
@@ -183,23 +182,17 @@ impl Columns {
                 sizes.len()
             ));
         }
-        let mut known: Vec<&str> = names.iter().map(String::as_str).collect();
-        known.sort_unstable();
-        if let Some(pair) = known.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("two columns are named '{}'", shown(pair[0].as_bytes())));
+        let mut known = BTreeSet::new();
+        if let Some(name) = names.iter().find(|name| !known.insert(*name)) {
+            return Err(format!("two columns are named '{}'", shown(name.as_bytes())));
         }
-        let columns = names.into_iter().zip(encodings).zip(sizes).map(|((name, encoding_name), size)| {
+        let columns = names.iter().zip(encodings).zip(sizes).map(|((name, encoding), size)| {
             // As in the package, 0 means variable.
-            Column {
-                name,
-                encoding: Encoding::parse(&encoding_name),
-                encoding_name,
-                size: size.filter(|size| *size > 0),
-            }
+            Column { name: name.clone(), encoding: Encoding::parse(encoding), size: size.filter(|size| *size > 0) }
         });
         let columns: Vec<Column> = columns.collect();
         let fixed_bytes = columns.iter().map(|column| u64::from(column.size.unwrap_or(4))).sum();
-        Ok(Columns { columns, fixed_bytes })
+        Ok(Columns { document, columns, fixed_bytes })
     }
 
     /// The columns, in the order of their data.
@@ -211,11 +204,7 @@ impl Columns {
     /// What [`IndexBuilder::describe`] keeps of them.
     #[must_use]
     pub fn description(&self) -> Vec<u8> {
-        let column_names = self.columns.iter().map(|column| column.name.clone()).collect();
-        let column_encodings = self.columns.iter().map(|column| column.encoding_name.clone()).collect();
-        let column_sizes = self.columns.iter().map(|column| column.size).collect();
-        let document = ColumnsDocument { column_names, column_encodings, column_sizes };
-        serde_json::to_vec(&document).expect("strings and numbers fit JSON")
+        serde_json::to_vec(&self.document).expect("strings and numbers fit JSON")
     }
 
     /// Reads a description.
@@ -231,7 +220,7 @@ impl Columns {
     ///
     /// # Errors
     /// [`Kind::Undecodable`] when its sizes do not add up to its length.
-    pub fn split<'a>(&'a self, sample: &'a [u8]) -> Result<Fields<'a>> {
+    pub fn split<'a>(&'a self, sample: &'a [u8]) -> Result<impl Iterator<Item = (&'a Column, &'a [u8])>> {
         let variable = self.columns.iter().filter(|column| column.size.is_none()).count();
         let sizes = (0..variable).map(|n| u32_at(sample, n * 4).map(u64::from));
         let total = sizes.sum::<Option<u64>>().map(|sizes| sizes + self.fixed_bytes);
@@ -239,29 +228,14 @@ impl Columns {
             let flaw = format!("the sample has {} bytes, its columns do not", sample.len());
             return Err(Error::new(Kind::Undecodable, flaw).with_hint("write the shard again, or leave the sample out"));
         }
-        let (sizes, data) = sample.split_at(variable * 4);
-        Ok(Fields { columns: self.columns.iter(), sizes, data })
-    }
-}
-
-/// The columns of one sample with their bytes.
-#[derive(Clone, Debug)]
-pub struct Fields<'a> {
-    columns: core::slice::Iter<'a, Column>,
-    sizes: &'a [u8],
-    data: &'a [u8],
-}
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = (&'a Column, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let column = self.columns.next()?;
-        let size = match column.size {
-            Some(size) => size,
-            None => u32_at(take(&mut self.sizes, 4)?, 0)?,
-        };
-        Some((column, take(&mut self.data, size.into())?))
+        let (mut sizes, mut data) = sample.split_at(variable * 4);
+        Ok(self.columns.iter().map_while(move |column| {
+            let size = match column.size {
+                Some(size) => size,
+                None => u32_at(take(&mut sizes, 4)?, 0)?,
+            };
+            Some((column, take(&mut data, size.into())?))
+        }))
     }
 }
 

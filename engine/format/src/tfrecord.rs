@@ -105,7 +105,7 @@ fn mismatch(of: &str) -> Error {
 }
 
 fn compressed(head: &[u8]) -> Option<Error> {
-    let is_zlib = head[0] == 0x78 && u16::from_be_bytes([head[0], head[1]]) % 31 == 0;
+    let is_zlib = head[0] == 0x78 && u16::from_be_bytes([head[0], head[1]]).is_multiple_of(31);
     (is_zlib || head.starts_with(b"\x1F\x8B")).then(|| {
         let flaw = "the file is compressed as a whole: ranges of it cannot be read";
         unsupported(flaw, "write it with TFRecordOptions(compression_type=\"\")")

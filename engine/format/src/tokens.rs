@@ -154,16 +154,11 @@ impl Scan {
     /// [`Kind::Undecodable`] when the file has no whole number of tokens; [`Kind::Usage`] when the type has no such token.
     pub fn new(object: u32, size: u64, dtype: Dtype, end: i64) -> Result<Scan> {
         whole_tokens(size, dtype)?;
-        let bits = dtype.bytes() * 8;
-        let fits = match dtype {
-            Dtype::F16 | Dtype::F32 | Dtype::F64 => false,
-            Dtype::U64 => end >= 0,
-            Dtype::U8 | Dtype::U16 | Dtype::U32 => (0..1 << bits).contains(&end),
-            _ => (-1 << (bits - 1)..=i64::MAX >> (64 - bits)).contains(&end),
-        };
-        if !fits {
-            return Err(Error::new(Kind::Usage, format!("{end} is no token of type {dtype}"))
-                .with_hint("check the dtype of the files"));
+        let spare = 64 - 8 * dtype.bytes();
+        // The same after its upper bits are dropped, as a signed or unsigned number.
+        if (end << spare) >> spare != end && (end as u64) << spare >> spare != end as u64 {
+            let flaw = format!("{end} is no token of type {dtype}");
+            return Err(Error::new(Kind::Usage, flaw).with_hint("check the dtype of the files"));
         }
         Ok(Scan { object, size, width: dtype.bytes(), end: end.to_le_bytes(), begin: 0, at: 0 })
     }

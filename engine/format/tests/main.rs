@@ -6,5 +6,6 @@
     reason = "tests read files and run tar; the crate never does"
 )]
 
+mod fuzz_corpus;
 mod gnu_tar;
 mod golden;

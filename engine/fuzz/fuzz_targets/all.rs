@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let name = std::env::var("FUELRAIL_FUZZ").unwrap_or_default();
-    let found = fuelrail::fuzz::targets().find(|(known, _)| *known == name);
+    let mut targets = fuelrail::fuzz::targets().chain(fuelrail_format::fuzz::TARGETS);
+    let found = targets.find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("FUELRAIL_FUZZ is '{name}', which is no target")).1
 });
 

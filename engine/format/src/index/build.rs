@@ -271,10 +271,10 @@ impl IndexBuilder {
         let names = self.names();
         self.write_body(&names, &mut hash)?;
         let header = Header {
-            format: self.format,
             source: self.source,
-            objects: self.objects,
-            fields: self.fields.len().max(1) as u32,
+            format: self.format,
+            objects: self.objects.into(),
+            fields: self.fields.len().max(1) as u64,
             has_keys: self.has_keys,
             records: self.records,
             names_bytes: names.len() as u64,

@@ -53,7 +53,8 @@ fn samples_split_into_columns_without_allocating() {
                 let mut values =
                     columns.split(sample).unwrap().map(|(column, bytes)| (&*column.name, column.encoding.view(bytes)));
                 assert_eq!(values.next(), Some(("a", Some(Value::Text(text)))));
-                assert_eq!(values.next(), Some(("n", Some(Value::Int(number)))));
+                let Some(("n", Some(Value::Array(array)))) = values.next() else { panic!("a number") };
+                assert_eq!((array.shape().count(), array.data), (0, &i64::to_le_bytes(number)[..]));
                 assert_eq!(values.next(), None);
             }
         });
@@ -98,7 +99,7 @@ fn lying_shards_are_typed_errors() {
     }
     let columns = DataSet::parse(json(2).as_bytes()).unwrap().columns;
     for sample in [&b""[..], b"\x01\0\0\0x1234567", b"\x01\0\0\0x12345678+", b"\xFF\xFF\xFF\xFFx12345678"] {
-        assert_eq!(columns.split(sample).unwrap_err().kind(), Kind::Undecodable);
+        assert_eq!(columns.split(sample).err().map(|error| error.kind()), Some(Kind::Undecodable));
     }
 }
 
@@ -178,28 +179,20 @@ fn encodings_have_views() {
         ("str", b"x", "Some(Text(\"x\"))"),
         ("str", b"\xFF", "None"),
         ("str_decimal", b"1.5", "Some(Text(\"1.5\"))"),
-        ("int", b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "Some(Int(-1))"),
+        ("list[png]", b"\0", "Some(Bytes([0]))"),
+        ("pil", b"\0", "Some(Bytes([0]))"),
         ("int", b"\xFF", "None"),
-        ("uint8", b"\xFF", "Some(Uint(255))"),
-        ("float32", &1.5_f32.to_le_bytes(), "Some(Float(1.5))"),
-        ("float64", &1.5_f64.to_le_bytes(), "Some(Float(1.5))"),
-        ("float16", b"ab", "Some(Bytes([97, 98]))"),
-        (
-            "pil",
-            b"\x02\0\0\0\x01\0\0\0\x01\0\0\0Lxy",
-            "Some(Picture { width: 2, height: 1, mode: \"L\", pixels: [120, 121] })",
-        ),
-        ("pil", b"\x02\0\0\0\x01\0\0\0\xFF\xFF\xFF\xFFLxy", "None"),
         ("ndarray:uint8:2,0", b"x", "Some(Bytes([120]))"),
         ("ndarray:uint8:2", b"x", "None"),
         ("ndarray", b"\x20\x05\x01\x00", "None"),
         ("ndarray", b"\x07\x05\x01\x00x", "None"),
-        ("list[png]", b"\0\0\0\0\xFF\xFF\xFF\xFF", "None"),
-        ("list[png]", b"\0\0\0\0\x01\0\0\0\x02\0\0\0x", "None"),
     ] {
         assert_eq!(view(encoding, bytes), expected, "{encoding} {bytes:?}");
     }
     for (encoding, bytes, dtype, shape, elements) in [
+        ("int", &[0xFF; 8][..], Dtype::I64, vec![], 8),
+        ("uint8", b"x", Dtype::U8, vec![], 1),
+        ("float16", b"xy", Dtype::F16, vec![], 2),
         ("ndarray:int16:2,1", &b"abcd"[..], Dtype::I16, vec![2, 1], 4),
         ("ndarray:int16", b"\x05\x02\x00abcd", Dtype::I16, vec![2], 4),
         ("ndarray", b"\x20\x08\x02\x02abcdefghijklmnop", Dtype::U32, vec![2, 2], 16),
@@ -207,13 +200,5 @@ fn encodings_have_views() {
         let encoding = Encoding::parse(encoding);
         let Some(Value::Array(array)) = encoding.view(bytes) else { panic!("{encoding:?}") };
         assert_eq!((array.dtype, array.shape().collect(), array.data.len()), (dtype, shape, elements));
-    }
-    for (encoding, bytes) in [
-        ("list[jpeg]", &b"\0\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\0\0abc"[..]),
-        ("jpeg_array", b"\x02\0\0\0\x01\0\0\0\x02\0\0\0abc"),
-    ] {
-        let encoding = Encoding::parse(encoding);
-        let Some(Value::List(list)) = encoding.view(bytes) else { panic!("{encoding:?}") };
-        assert_eq!(list.collect::<Vec<_>>(), [&b"a"[..], b"bc"]);
     }
 }

@@ -31,7 +31,7 @@ impl Example {
         let features = Features { example, entries: &self.entries };
         let checked = features.entries.iter().all(|entry| {
             let value = Feature::parse(slice(entry.value));
-            core::str::from_utf8(slice(entry.name)).is_ok() && value.is_some_and(|feature| feature.values().is_sound())
+            core::str::from_utf8(slice(entry.name)).is_ok() && value.is_some_and(|feature| feature.values().all_sound())
         });
         if sound && checked {
             return Ok(features);
@@ -184,7 +184,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn is_sound(mut self) -> bool {
+    fn all_sound(mut self) -> bool {
         loop {
             match self.step() {
                 None => return false,

@@ -1,6 +1,6 @@
 """Makes the golden shards of this folder and, beside each, what the package that wrote it reads back.
 
-Run with: pip install xxhash webdataset mosaicml-streaming pyarrow tfrecord numpy pillow; python make.py
+Run with: pip install xxhash webdataset mosaicml-streaming tfrecord numpy pillow; python make.py
 Every `NAME.expected` has one line per field: record, key, field, bytes, and the XXH3-64 of the bytes.
 """
 
@@ -149,24 +149,74 @@ def tfrecords():
     expect("examples.tfrecord", [("", {"": record}) for record in data])
 
 
-def parquet():
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def corpora():
+    """Seeds of the fuzz targets: small shards, and text that a scan understands."""
+    def seeds(target, files):
+        folder = os.path.join(HERE, "../../../fuzz/corpus", target)
+        os.makedirs(folder, exist_ok=True)
+        for number, data in enumerate(files):
+            with open(os.path.join(folder, f"{number:02}"), "wb") as out:
+                out.write(data)
 
-    table = pa.table({
-        "id": pa.array(range(10), pa.int64()), "image": pa.array([noise(5 * n) if n != 3 else None for n in range(10)], pa.binary()),
-        "text": pa.array([f"row {n}" for n in range(10)]), "score": pa.array([n / 4 for n in range(10)], pa.float32()),
-    })
-    pq.write_table(table, path("rows.parquet"), row_group_size=4)
-    fields = lambda row: {
-        "id": struct.pack("<q", row["id"]), "text": row["text"].encode(), "score": struct.pack("<f", row["score"]),
-        **({"image": row["image"]} if row["image"] is not None else {}),
-    }
-    expect("rows.parquet", [("", fields(row)) for row in pq.read_table(path("rows.parquet")).to_pylist()])
+    def archive(style, *members, tail=b""):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=style) as tar:
+            for name, data in members:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return out.getvalue().rstrip(b"\0").ljust(512 * (2 * len(members)), b"\0") + tail
+
+    gnu, pax, ustar = tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT
+    long = "l" * 120
+    cut = lambda data, sizes: [data[:size] for size in sizes]
+    whole = archive(gnu, ("1.jpg", b"x"), ("1.txt", b"yz"), ("2.jpg", b""))
+    seeds("tar", [
+        whole, *cut(whole, [0, 511, 512, 1024, 1600]), archive(pax, (long + ".a", b"1")) + bytes(1024), archive(gnu, (long + ".a", b"1")) + bytes(1024),
+        archive(ustar, ("d" * 90 + "/" + long[:60] + ".a", b"1")), bytes(1024), archive(gnu, ("__m__/x.a", b""), ("x/.a", b"")),
+    ])
+
+    def index_json(columns, samples, size, **rest):
+        names = sorted(columns)
+        shard = {
+            "version": 2, "format": "mds", "samples": samples, "compression": None, "zip_data": None, "column_names": names,
+            "column_encodings": [columns[n][0] for n in names], "column_sizes": [columns[n][1] for n in names], "hashes": [],
+            "raw_data": {"basename": "s", "bytes": size, "hashes": {}}, **rest,
+        }
+        return json.dumps({"version": 2, "shards": [shard]}).encode() + b"\0"
+
+    numbers = lambda *values: struct.pack(f"<{len(values)}I", *values)
+    text = {"t": ("str", None)}
+    shards = [
+        (text, 1, numbers(1, 12, 18) + numbers(2) + b"ab"), (text, 2, numbers(2, 16, 20, 25) + numbers(0) + numbers(1) + b"x"), (text, 0, numbers(0, 8)),
+        ({"n": ("int", 8)}, 1, numbers(1, 12, 20) + bytes(8)), ({"a": ("ndarray", None)}, 1, numbers(1, 12, 20) + numbers(4) + b"\x08\x04\x01x"),
+        ({"a": ("ndarray:int16:2", 4), "b": ("new", None)}, 1, numbers(1, 12, 20) + numbers(0) + b"abcd"),
+        (text, 1, numbers(1, 12, 99)), (text, 9, numbers(1, 12, 18) + numbers(2) + b"ab"), ({}, 1, numbers(1, 12, 12)),
+    ]
+    zipped = {"compression": "zstd:3", "zip_data": {"basename": "s.zstd", "bytes": 9}}
+    seeds("mds", [index_json(columns, n, len(data)) + data for columns, n, data in shards] + [
+        index_json(text, 1, 1000, **zipped) + bytes.fromhex("28b52ffd60e8024d00001061610100e32b8005"), b"{}", b'{"version":2,"shards":[]}',
+    ])
+
+    with open(path("examples.tfrecord"), "rb") as file:
+        frames = file.read()
+    seeds("tfrecord", [frames, *cut(frames, [0, 5, 12, 50, 93, 300]), frames[12:89], frames[105:211], frames[227:353], b"\x0a\x00"])
+    rows = [
+        "key\na", "key,label\na,1\n\nb,2\r\n", "\ufeffkey,offset,length\na,0,1\n", 'key,t\n"a,b","x""y\nz"\n', "key,t\nnone,1", "a,b\n1,2", "",
+    ]
+    lines = ['{"key":"a"}', '{"key":"a","offset":1,"length":2,"t":"x\\n"}\n\n{"key":"b","o":{"p":[1,null]}}\n', '{"key":"none"}', "[]", '{"key":1']
+    seeds("rows", [b"\0" + text.encode() for text in rows] + [b"\1" + text.encode() for text in lines])
+    seeds("objects", [text.encode() for text in [
+        "a.jpg\na.json\na.jpg.txt", "c/1.png\nc/2.PNG\nd/1.png", "a/\nb", "", "a.JPG\na.jpg", "x.y/z", ".a\n.b", "a.b.c\na.b\na", "/", "é.É\né.é",
+    ]])
+    seeds("tokens", [bytes([length, stride, choice]) + data for length, stride, choice, data in [
+        (2, 2, 0, b"aabb\n\nccdd"), (2, 2, 1, b"aabb\n\nccdd"), (2, 2, 2, b"aabb\n\nccdd"), (2, 2, 3, b"aabb\n\nccdd"), (0, 1, 0, b"aa"), (1, 0, 0, b"aa"),
+        (9, 1, 3, b"aabb"), (1, 9, 3, b"aabbccddeeffgghhiijjkkllmm"), (1, 1, 0, b""), (1, 1, 0, b"abc"), (3, 1, 3, b"\n\n\n\naabb\n\n"),
+    ]])
 
 
 if __name__ == "__main__":
     tars()
     mds()
     tfrecords()
-    parquet()
+    corpora()
