@@ -242,7 +242,7 @@ fn records(config: &Config, listing: &Listing, notices: &mut Vec<String>) -> Res
         Some(dir) => Kept::open(dir, &config.uri, listing, format)?,
         None => None,
     };
-    if let Some(found) = kept.as_ref().and_then(|kept| kept.load(&asked)) {
+    if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
         return found.map(Some);
     }
     let begun = Instant::now();
@@ -267,7 +267,7 @@ fn records(config: &Config, listing: &Listing, notices: &mut Vec<String>) -> Res
     })?;
     if bytes > 0 {
         let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
-        let how = match kept.map(|kept| kept.save(&records)) {
+        let how = match kept.map(|kept| records.keep(&kept)) {
             Some(Ok(path)) => format!("kept for later runs in {}", path.display()),
             Some(Err(error)) => format!("they could not be kept: {error}"),
             None => "later runs read them again unless listing_dir is set and the objects have entity tags".into(),

@@ -36,6 +36,14 @@ impl Records {
         Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
     }
 
+    pub(crate) fn kept(_: &Kept, _: &Asked) -> Option<Result<Records>> {
+        None
+    }
+
+    pub(crate) fn keep(&self, _: &Kept) -> std::io::Result<PathBuf> {
+        match *self {}
+    }
+
     pub(crate) fn count(&self) -> u64 {
         match *self {}
     }
@@ -79,13 +87,5 @@ pub(crate) struct Kept;
 impl Kept {
     pub(crate) fn open(_: &Path, _: &str, _: &Listing, _: Format) -> Result<Option<Kept>> {
         Ok(None)
-    }
-
-    pub(crate) fn load(&self, _: &Asked) -> Option<Result<Records>> {
-        None
-    }
-
-    pub(crate) fn save(&self, records: &Records) -> std::io::Result<PathBuf> {
-        match *records {}
     }
 }

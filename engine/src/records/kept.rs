@@ -1,0 +1,51 @@
+//! The index of records on disk, for later runs over the same data set.
+
+use super::find::identity;
+use crate::listing::own_directory;
+use fuelrail_base::Result;
+use fuelrail_flow::Listing;
+use fuelrail_format::{Format, Index};
+use fuelrail_io::OwnDirectory;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Where an index is kept, for later runs over the same data set.
+pub(crate) struct Kept {
+    own: OwnDirectory,
+    name: String,
+    source: [u8; 16],
+}
+
+impl Kept {
+    /// In this user's directory in `dir`, under a name that follows from the URI. `None` where an object has no entity tag: nothing tells
+    /// then whether it changed.
+    ///
+    /// # Errors
+    /// `File` when the directory cannot be made or is not this user's.
+    pub(crate) fn open(dir: &Path, uri: &str, listing: &Listing, format: Format) -> Result<Option<Kept>> {
+        let Some(source) = identity(listing, format) else { return Ok(None) };
+        let name = format!("fuelrail-{:016x}.{format}-records", xxh3_64(uri.as_bytes()));
+        Ok(Some(Kept { own: own_directory(dir)?, name, source }))
+    }
+
+    /// The index that is there. `None` where there is none of these very objects.
+    pub(super) fn load(&self, format: Format) -> Option<Index<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        self.own.open_file(&self.name, false).ok()??.read_to_end(&mut bytes).ok()?;
+        let index = Index::open(bytes).ok()?;
+        (index.source() == self.source && index.format() == format).then_some(index)
+    }
+
+    /// Keeps an index, in the place of what is there.
+    ///
+    /// # Errors
+    /// What the disk refuses; what was there stays then.
+    pub(super) fn save(&self, index: &[u8]) -> std::io::Result<PathBuf> {
+        let new = format!("{}-{:x}", self.name, std::process::id());
+        let written = self.own.make_file(&new).and_then(|mut file| file.write_all(index));
+        let saved = written.and_then(|()| self.own.rename(&new, &self.name));
+        saved.inspect_err(|_| drop(self.own.remove(&new)))?;
+        Ok(self.own.path().join(&self.name))
+    }
+}
