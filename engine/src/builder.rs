@@ -4,6 +4,7 @@ use crate::audit::Audit;
 use crate::batch::Labels;
 use crate::config::{Config, Decoding, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
+use crate::decode::Supply;
 use crate::decode::{Decode, DecodeStage, Fit};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
@@ -15,7 +16,6 @@ use crate::names::addresses_of;
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint};
-use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, ShardId};
 use fuelrail_flow::{

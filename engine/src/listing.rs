@@ -8,16 +8,14 @@ mod bucket;
 mod cache;
 mod journal;
 #[cfg(feature = "clouds")]
-mod probe;
-#[cfg(feature = "clouds")]
 mod walk;
 
 pub(crate) use cache::Saved;
 pub use cache::{KeptListing, ListingDir};
 
+use crate::access::Route;
 use crate::access::{Access, wherever};
 use crate::folder;
-use crate::route::Route;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_wire::{Entry, Scheme, Source, manifest};

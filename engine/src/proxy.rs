@@ -2,12 +2,8 @@
 //!
 //! This machine and the metadata services that hand it credentials are always reached directly.
 
-#[cfg_attr(not(feature = "clouds"), path = "proxy/absent.rs")]
-mod exceptions;
-
 use crate::environment::Environment;
-use exceptions::is_excepted;
-use fuelrail_base::Result;
+use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,6 +27,39 @@ pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<
 
 fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
+}
+
+/// Whether `no_proxy` names it: read as curl reads it, and with what Go's tools take besides, `*.DOMAIN` and `HOST:PORT`.
+fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
+    environment.first(["no_proxy", "NO_PROXY"]).map_or(Ok(false), |list| is_named(&list, server))
+}
+
+#[cfg(feature = "clouds")]
+fn is_named(list: &str, server: &Endpoint) -> Result<bool> {
+    let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
+    let uri = crate::connect::server_uri(server);
+    let uri: hyper::Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is not an address: {e}")))?;
+    // The matcher says whether a server has a proxy; only its exceptions matter here.
+    let matcher = hyper_util::client::proxy::matcher::Matcher::builder().all("http://any");
+    Ok(matcher.no(entries.collect::<Vec<_>>().join(",")).build().intercept(&uri).is_none())
+}
+
+/// A build without clouds cannot tell which servers it means.
+#[cfg(not(feature = "clouds"))]
+fn is_named(_: &str, server: &Endpoint) -> Result<bool> {
+    let cause = format!("a proxy is set for {}, and this build does not read no_proxy", server.authority());
+    Err(Error::new(Kind::Usage, cause)
+        .with_hint("build it with the feature `clouds`, or unset no_proxy or the proxy for this program"))
+}
+
+/// The host part of an entry that applies to this port.
+#[cfg(feature = "clouds")]
+fn at_port(entry: &str, port: u16) -> Option<&str> {
+    let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+    match entry.rsplit_once(':') {
+        Some((host, only)) if !host.contains(':') => (only.parse() == Ok(port)).then_some(host),
+        _ => Some(entry),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::Decode;
 use super::cut::Occasion;
-use super::format::undecodable;
+use super::undecodable;
 use fuelrail_base::Result;
 
 pub(super) struct Easel;

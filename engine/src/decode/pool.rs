@@ -6,7 +6,7 @@
 use super::cut::Occasion;
 use super::facts::Facts;
 use super::picture::Easel;
-use super::{Decode, format};
+use super::{Decode, undecodable};
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{Error, SampleId};
@@ -132,7 +132,7 @@ impl Shared {
                 let painted = painted.unwrap_or_else(|_| {
                     // The panic may have left it half updated.
                     *easel = Easel::new(self.wanted);
-                    Err(format::undecodable("the decoder panicked on it"))
+                    Err(undecodable("the decoder panicked on it"))
                 });
                 painted.err().map(|error| error.with_object(self.objects.key(placed.id)))
             }

@@ -19,8 +19,8 @@ use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
 use super::directory::{Directory, named};
-use super::room::{Lengths, Limits, Room};
-use super::segment::{Named, Owned, Segment, Unfit};
+use super::directory::{Named, Owned, Segment, Unfit};
+use super::{Lengths, Limits, Room};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
