@@ -13,11 +13,11 @@ use std::time::Instant;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use crate::batch_info::BatchInfo;
+use crate::batch::BatchInfo;
+use crate::context::warn_leaked;
 use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
 use crate::device::Device;
-use crate::pinned::warn_leaked;
-use crate::stats::Tally;
+use crate::feed::Tally;
 
 /// Time between two queries of an event that is not reached, where nothing else is to be done.
 const LOOK: Duration = Duration::from_micros(200);

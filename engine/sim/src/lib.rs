@@ -5,29 +5,23 @@
 //! must catch. Never reads a real clock, opens a file or socket, or holds a second copy of the engine's logic.
 #![forbid(unsafe_code)]
 
-mod bookkeeping;
 mod bucket;
-mod canary;
 mod check;
 mod consumer;
-mod counters;
 mod dataset;
-mod journal;
 mod machine;
-mod model;
 pub mod orders;
 mod rank;
 mod report;
 mod ring_probe;
 mod run;
 mod scenario;
-mod segment_manager;
 mod world;
 
-pub use canary::Canary;
 pub use check::{Checker, Violation};
-pub use counters::Counters;
+pub use report::Counters;
 pub use report::SimReport;
+pub use run::Canary;
 pub use run::{run, run_with_canary};
 pub use scenario::{
     BucketShape, ConsumerShape, Despair, DiskFailure, DiskShape, Down, FaultShares, Flavour, LifeShape, LoaderShape,

@@ -11,7 +11,6 @@
 
 mod answer;
 mod auth;
-mod conditions;
 mod list;
 mod refusal;
 mod reply;
@@ -30,14 +29,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::spawn_blocking;
 
 use self::refusal::http_date;
-use crate::alarm::Alarm;
 use crate::counters::Tally;
+use crate::pace::Alarm;
 use crate::script::Act;
 use crate::store::{Store, Uploads};
 use crate::tls::Terminator;
 
+pub(crate) use answer::PutCondition;
 pub use auth::AccessKey;
-pub(crate) use conditions::PutCondition;
 pub(crate) use list::{Keys, ListQuery, Page, page};
 pub(crate) use refusal::Refusal;
 pub(crate) use service::serve;

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::object::{Content, Draft, Entry, MadeOfParts, Object};
-use crate::error::{Error, Result};
+use super::{Content, Draft, Entry, MadeOfParts, Object};
 use crate::server::{ListQuery, PutCondition, Refusal};
+use crate::{Error, Result};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;
