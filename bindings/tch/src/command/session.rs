@@ -1,8 +1,8 @@
 //! One run: join the other ranks, build the model, feed it, report the outcome.
 
 use super::Arguments;
-use super::model::task;
-use super::screen::Screen;
+use super::Screen;
+use super::task;
 use clap::ValueEnum;
 use fuelrail::{Config, Error, Fit, Kind, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;

@@ -8,16 +8,15 @@ mod asynchronous;
 mod evaluation;
 mod saving;
 mod synchronous;
-mod tail;
 
 use crate::checkpoint::Vault;
 use crate::feed::Feed;
 use crate::ffi::{Group, Reducer};
 use crate::meter::{Meter, StepTime};
 use crate::notice::Notice;
+use crate::optimiser::Rate;
+use crate::optimiser::{LossScale, Precision};
 use crate::optimiser::{Optimiser, Rule};
-use crate::precision::{LossScale, Precision};
-use crate::rate::Rate;
 use crate::switch::{Mode, Reason, Switch, SwitchConfig};
 use crate::task::Task;
 use clap::{Args, FromArgMatches};
@@ -27,7 +26,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tail::Tail;
+use synchronous::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
 

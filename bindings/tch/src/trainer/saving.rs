@@ -2,8 +2,8 @@
 
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint};
-use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
+use crate::ranks::bytes_of;
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
@@ -163,7 +163,7 @@ impl Trainer<'_> {
                 no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
         }
-        self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
+        self.scale = crate::optimiser::LossScale::new(self.config.precision, Some(about.loss_scale));
         self.progress.step = about.step;
         self.progress.saved_step = about.step;
         self.progress.samples = about.samples;
