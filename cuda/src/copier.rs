@@ -17,9 +17,11 @@ use std::time::Instant;
 use fuelrail::{Batch, Loader, Remains, Stats, Taken};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use crate::context::{Pinned, Stream, warn_leaked};
-use crate::feed::Tally;
+use crate::canary::{Canary, Step};
+use crate::context::Stream;
+use crate::device::{Pinned, warn_leaked};
 use crate::ring::{Cell, Ring, Token};
+use crate::stats::Tally;
 
 /// Time between queries of copies in flight: the least at first, a quarter more after every query that found nothing, so that
 /// an end is seen late by a quarter of the copy's time at most.
@@ -341,42 +343,4 @@ impl Drop for Copier {
 fn too_large(seq: u64, bytes: usize, room: usize) -> Error {
     Error::new(Kind::Mismatch, format!("batch {seq} of {bytes} bytes does not fit a device buffer of {room}"))
         .with_hint("report it: the loader promised smaller batches")
-}
-
-/// A step that keeps order between host, copy stream and consumer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// The host slot is held until the copy's event.
-    HoldSlot,
-    /// The copy waits for the consumer's event before it writes the buffer again.
-    AwaitConsumer,
-    /// The consumer's stream waits for the copy.
-    AwaitCopy,
-    /// Memory is unregistered at the end.
-    Unregister,
-}
-
-#[cfg(test)]
-thread_local! {
-    /// For feeds that this thread starts from now on.
-    pub(crate) static LEFT_OUT: core::cell::Cell<Option<Step>> = const { core::cell::Cell::new(None) };
-}
-
-/// The step a feed omits: none outside tests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Canary(Option<Step>);
-
-impl Canary {
-    /// For a feed started now.
-    pub(crate) fn new() -> Canary {
-        #[cfg(test)]
-        return Canary(LEFT_OUT.get());
-        #[cfg(not(test))]
-        Canary(None)
-    }
-
-    /// Whether this step is taken.
-    pub(crate) fn takes(self, step: Step) -> bool {
-        self.0 != Some(step)
-    }
 }

@@ -20,6 +20,7 @@
 //! may still touch.
 
 mod batch;
+mod canary;
 mod context;
 mod copier;
 mod device;
@@ -27,13 +28,14 @@ mod dlpack;
 mod driver;
 mod feed;
 mod ring;
+mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{DeviceBatch, RawStream};
-pub use context::Pinned;
+pub use device::Pinned;
 pub use device::{Device, DeviceFacts};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
-pub use feed::FeedStats;
 pub use feed::{DEPTH_MAX, Feed, FeedConfig, FeedFacts, Feeds};
+pub use stats::FeedStats;

@@ -4,18 +4,15 @@
 //! Reads the variables of the clouds' own tools from an environment it is given. Remembers for the process where buckets have moved for
 //! good. What may be followed is `wire`'s to judge.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Authority;
-use fuelrail_wire::redirect::Moved;
-use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Cloud, Endpoint, Proxy, Scheme, Source};
-
 use crate::credentials::{Credentials, Origin, Provider, authority_for, region};
 use crate::folder::settled;
+use crate::proxy::Route;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_wire::redirect::Moved;
+use fuelrail_wire::{Cloud, Endpoint, Scheme, Source};
+use std::sync::{Mutex, PoisonError};
 
 /// What a URI does not say about its bucket. The default is the clouds' own servers, the system's authorities, and what the clouds'
 /// own tools would ask as from here.
@@ -187,31 +184,6 @@ fn remember(place: Place, moved: Moved) {
         known.remove(0);
     }
     known.push((place, moved));
-}
-
-/// How a server is reached.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) tls: Option<TlsClient>,
-    /// The proxy between here and the server, where there is one.
-    pub(crate) proxy: Option<Arc<Proxy>>,
-    /// What signs; `None` where requests go unsigned.
-    pub(crate) authority: Option<Arc<Authority>>,
-    /// Where the server says that the bucket is instead.
-    pub(crate) moved: Mutex<Option<Moved>>,
-}
-
-impl Route {
-    /// A route without TLS, proxy and signatures.
-    pub(crate) fn new(endpoint: Endpoint) -> Route {
-        Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
-    }
-
-    /// Where the bucket is according to the last redirect.
-    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
-        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]

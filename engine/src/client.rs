@@ -10,8 +10,8 @@
 //! - The same place notes where a bucket has moved to (`access` follows) and tells the authority of credentials that have expired.
 //! - [`Client::persist`] retries by the planner's rules. Callers add paths, headers and what a response means to them.
 
-use crate::access::Route;
 use crate::connect::{Connector, Load, unreachable};
+use crate::proxy::Route;
 use crate::system::no_thread;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};

@@ -13,9 +13,10 @@ use hyper::{Method, StatusCode};
 use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::access::{Access, Route, wherever};
+use crate::access::{Access, wherever};
 use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Ask, Client, Refused, Reply, runtime, within};
 use crate::folder;
+use crate::proxy::Route;
 
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
 /// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature

@@ -13,9 +13,9 @@ mod walk;
 pub(crate) use cache::Saved;
 pub use cache::{KeptListing, ListingDir};
 
-use crate::access::Route;
 use crate::access::{Access, wherever};
 use crate::folder;
+use crate::proxy::Route;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_wire::{Entry, Scheme, Source, manifest};

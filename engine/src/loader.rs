@@ -3,8 +3,7 @@
 use crate::audit::Audit;
 use crate::batch::{Batch, Labels};
 use crate::config::Config;
-use crate::decode::Supply;
-use crate::decode::{DecodeStage, Shape};
+use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains};

@@ -1,12 +1,17 @@
-//! Chooses the proxy for a server from the variables that every tool reads: `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`.
+//! The way to a server, decided before the first byte; no answer widens it. Its proxy is chosen from the variables that every tool reads: `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`.
 //!
 //! This machine and the metadata services that hand it credentials are always reached directly.
 
-use crate::environment::Environment;
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::{Endpoint, Proxy, Scheme};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Authority;
+use fuelrail_wire::redirect::Moved;
+use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::{Endpoint, Proxy, Scheme};
+
+use crate::environment::Environment;
 
 /// The proxy that requests to `server` go through; `None` where they go straight.
 pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<Option<Arc<Proxy>>> {
@@ -59,6 +64,31 @@ fn at_port(entry: &str, port: u16) -> Option<&str> {
     match entry.rsplit_once(':') {
         Some((host, only)) if !host.contains(':') => (only.parse() == Ok(port)).then_some(host),
         _ => Some(entry),
+    }
+}
+
+/// How a server is reached.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) tls: Option<TlsClient>,
+    /// The proxy between here and the server, where there is one.
+    pub(crate) proxy: Option<Arc<Proxy>>,
+    /// What signs; `None` where requests go unsigned.
+    pub(crate) authority: Option<Arc<Authority>>,
+    /// Where the server says that the bucket is instead.
+    pub(crate) moved: Mutex<Option<Moved>>,
+}
+
+impl Route {
+    /// A route without TLS, proxy and signatures.
+    pub(crate) fn new(endpoint: Endpoint) -> Route {
+        Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
+    }
+
+    /// Where the bucket is according to the last redirect.
+    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

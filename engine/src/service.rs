@@ -1,8 +1,8 @@
 //! Small requests to services beside the buckets: those that hand out credentials, and the metadata services of instances.
 
-use crate::access::Route;
 use crate::client::{Answer, Ask, Client, Refused, on_thread, within};
 use crate::environment::Environment;
+use crate::proxy::Route;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Duration, Error, Kind, Result};

@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::Passed;
-use crate::bucket::Bucket;
-use crate::bucket::{Object, order};
+use crate::bucket::{Bucket, Object, order};
 
 /// Runs a tool to its end and returns its standard output; its Debian package has its name.
 fn run(command: &mut Command) -> Result<String> {

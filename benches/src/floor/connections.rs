@@ -13,8 +13,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, recv};
 
-use super::exchange::Requests;
-use super::exchange::{Answer, Pass};
+use super::exchange::{Answer, Pass, Requests};
 use super::{Arena, Into, RECEIVE_BYTES};
 
 #[derive(Debug, Default)]

@@ -15,11 +15,9 @@ use std::time::Duration;
 use fuelrail::{ByteSize, Error, Kind, Result};
 
 use self::connections::Connections;
-use self::exchange::Pass;
-use self::exchange::Requests;
+use self::exchange::{Pass, Requests};
 use crate::harness::protocol::serve;
-use crate::harness::tool;
-use crate::harness::{Contestant, Said, Task};
+use crate::harness::{Contestant, Said, Task, tool};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loop {

@@ -15,9 +15,8 @@ use serde::Serialize;
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
 use super::processes::{Reader, Task};
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
-use crate::harness::tool;
 use crate::harness::tool::embedded;
-use crate::harness::{Spread, Stop};
+use crate::harness::{Spread, Stop, tool};
 
 pub(crate) struct Runner {
     pub(crate) scenario: Scenario,

@@ -11,8 +11,7 @@ use fuelrail::{Batch, ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuild
 use fuelrail_base::prng::Prng;
 
 use super::Gauge;
-use super::bucket::Phases;
-use super::bucket::{Served, Server};
+use super::bucket::{Phases, Served, Server};
 use super::ledger::{Ledger, Objects};
 use super::report::{Flatness, Moment, Slope, SoakReport, Totals};
 use crate::harness::tool::positive;

@@ -21,8 +21,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::settings::Trust;
-use crate::settings::{given, load};
+use crate::settings::{Trust, given, load};
 use crate::stop::{Stop, stop_on_signals};
 use crate::whole::WholeFile;
 use crate::{get, put};

@@ -23,6 +23,7 @@
 )]
 
 mod checkpoint;
+mod exchange;
 mod feed;
 #[allow(unsafe_code, reason = "the border to libtorch")]
 mod ffi;
@@ -36,14 +37,11 @@ mod task;
 mod trainer;
 
 pub use checkpoint::{About, Checkpoint, Vault};
-pub use feed::TensorBatch;
-pub use feed::{Fed, Feed, GpuFeed, HostFeed};
+pub use feed::{Fed, Feed, GpuFeed, HostFeed, TensorBatch};
 pub use ffi::{Backend, Group, Reducer, load_cuda, tensor_of_bytes, torch_version};
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
-pub use optimiser::Precision;
-pub use optimiser::Rule;
-pub use optimiser::{Decay, Rate};
+pub use optimiser::{Decay, Precision, Rate, Rule};
 pub use ranks::Ranks;
 pub use switch::{Mode, Reason, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};

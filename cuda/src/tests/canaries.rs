@@ -4,7 +4,7 @@
 use fuelrail_cuda_driver::under_driver;
 
 use super::stand::{Trial, control, store, watching};
-use crate::copier::{LEFT_OUT, Step};
+use crate::canary::{LEFT_OUT, Step};
 
 /// What one seed of a broken feed came to.
 struct Caught {

@@ -10,8 +10,8 @@ use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::bucket::Bookkeeping;
+use crate::counters::Counters;
 use crate::dataset::DataSet;
-use crate::report::Counters;
 use crate::scenario::{DiskShape, Scenario};
 
 /// Which check failed.

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod canary;
 mod check;
 mod consumer;
+mod counters;
 mod dataset;
 mod machine;
 pub mod orders;
@@ -18,10 +20,10 @@ mod run;
 mod scenario;
 mod world;
 
+pub use canary::Canary;
 pub use check::{Checker, Violation};
-pub use report::Counters;
+pub use counters::Counters;
 pub use report::SimReport;
-pub use run::Canary;
 pub use run::{run, run_with_canary};
 pub use scenario::{
     BucketShape, ConsumerShape, Despair, DiskFailure, DiskShape, Down, FaultShares, Flavour, LifeShape, LoaderShape,

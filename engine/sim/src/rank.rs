@@ -1,11 +1,11 @@
 //! One rank's loader: arena, channels, shards and outlet, wired as the engine wires them, and driven by hand.
 
+use crate::canary::Canary;
 use crate::check::{Checked, Checker, Violation};
+use crate::counters::Counters;
 use crate::dataset::{DEAD_ADDRESS, DataSet, LIVE_ADDRESS, URI};
 use crate::machine::SegmentManager;
-use crate::report::Counters;
 use crate::ring_probe::ProbedRing;
-use crate::run::Canary;
 use crate::scenario::{DiskShape, Scenario};
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;

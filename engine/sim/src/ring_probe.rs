@@ -2,7 +2,7 @@
 //!
 //! Also holds the ring's canaries.
 
-use crate::run::Canary;
+use crate::canary::Canary;
 use fuelrail_base::{Duration, Instant, Result};
 use fuelrail_io::{Done, FileId, FileOptions, Full, Op, OpId, OwnDirectory, Ring, RingFacts, SimRing, SockId, Waker};
 use std::net::SocketAddr;

@@ -2,15 +2,15 @@
 
 use crate::bucket::Bookkeeping;
 use crate::bucket::Bucket;
+use crate::canary::Canary;
 use crate::check::Entry;
 use crate::check::Step;
 use crate::check::{Checked, Checker, Inspector, Violation};
 use crate::consumer::Trainer;
+use crate::counters::Counters;
 use crate::dataset::DataSet;
 use crate::machine;
 use crate::rank::{Make, Rank, listed};
-use crate::report::Counters;
-use crate::run::Canary;
 use crate::scenario::{LifeShape, Scenario};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};

@@ -3,7 +3,7 @@
 use super::profile::Profiles;
 use super::roles::{Role, Sts, container, from_environment, instance};
 use super::settings::Credentials;
-use super::{Fetched, Source, first};
+use super::source::{Fetched, Source, first};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::wall_now;
 use fuelrail_wire::uri::REGION_DEFAULT;

@@ -3,8 +3,8 @@
 //! Fetches a new credential minutes before the old one expires, and keeps the old one in use until there is a new one. The thread ends when
 //! the last signer drops the authority.
 
-use super::Fetched;
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
+use super::source::Fetched;
 use super::{aws, tokens};
 use crate::client::on_thread;
 use crate::system::spawn;

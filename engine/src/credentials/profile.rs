@@ -4,7 +4,7 @@
 //! parser is forty lines; a crate for it would know neither nested settings nor which of the two files wins.
 
 use super::roles::{Role, Sts, container, from_environment, instance};
-use super::{Fetched, Source};
+use super::source::{Fetched, Source};
 use crate::environment::Environment;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::sign::{Credential, parse_keys};

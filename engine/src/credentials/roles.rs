@@ -1,6 +1,6 @@
 //! Sources of AWS keys: the environment, a container's agent, an instance's metadata service, and roles from the Security Token Service.
 
-use super::{FORM, Fetched, Source, form, token_file, token_service};
+use super::source::{FORM, Fetched, Source, form, token_file, token_service};
 use crate::environment::Environment;
 use crate::service::Service;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};

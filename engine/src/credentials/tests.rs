@@ -1,6 +1,6 @@
 //! The chains of Azure and Google against small services, and what an asker does with one that fails.
 
-use super::Fetched;
+use super::source::Fetched;
 use super::tokens::{azure, google};
 use super::{Credentials, Provider};
 use crate::environment::Environment;

@@ -5,7 +5,7 @@
 //! `x-amz-` headers), so such a key is used as an AWS one against that endpoint. Google's own GOOG4 names the same
 //! algorithm anew and brings nothing besides.
 
-use super::{FORM, Fetched, PATIENCE, Source, first, form, token_file, token_service};
+use super::source::{FORM, Fetched, PATIENCE, Source, first, form, token_file, token_service};
 use crate::client::Answer;
 use crate::environment::Environment;
 use crate::service::Service;

@@ -16,8 +16,7 @@ use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
 pub(crate) use self::directory::Directory;
-use self::directory::named;
-use self::directory::{Named, Owned, Segment};
+use self::directory::{Named, Owned, Segment, named};
 pub use self::inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };

@@ -3,7 +3,7 @@
 //! The source is read once, in order; a part stays in memory until the server has taken it, so it can be sent again.
 
 use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload};
-use super::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
+use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
 use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
 use crate::connect::Load;
 use fuelrail_base::{Duration, Error, Kind, Result};

@@ -11,6 +11,7 @@
 
 mod answer;
 mod auth;
+mod conditions;
 mod list;
 mod refusal;
 mod reply;
@@ -35,8 +36,8 @@ use crate::script::Act;
 use crate::store::{Store, Uploads};
 use crate::tls::Terminator;
 
-pub(crate) use answer::PutCondition;
 pub use auth::AccessKey;
+pub(crate) use conditions::PutCondition;
 pub(crate) use list::{Keys, ListQuery, Page, page};
 pub(crate) use refusal::Refusal;
 pub(crate) use service::serve;

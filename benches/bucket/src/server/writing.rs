@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::answer::{PutCondition, text};
+use super::conditions::{PutCondition, text};
 use super::refusal::{Refusal, decode, document, iso_date, xml_text};
 use super::reply::Reply;
 use super::request::Request;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Content, Draft, Entry, MadeOfParts, Object};
+use super::object::{Content, Draft, Entry, MadeOfParts, Object};
 use crate::server::{ListQuery, PutCondition, Refusal};
 use crate::{Error, Result};
 

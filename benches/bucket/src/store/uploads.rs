@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Draft;
+use super::object::Draft;
 use crate::server::{Refusal, Summed};
 use crate::{Error, Result};
 

@@ -17,6 +17,7 @@ mod feed;
 mod http;
 mod outcome;
 mod prefetch;
+mod rail;
 mod scale;
 mod trainer;
 
@@ -32,10 +33,11 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Latency, Script, Source};
 use tempfile::TempDir;
 
-use self::feed::{Feed, LocalDisk, Rail, Remote, budget_bytes, connections};
+use self::feed::{Feed, LocalDisk, Remote};
 use self::http::Client;
 pub use self::outcome::{Epoch, Row, RowName};
 use self::prefetch::{ItemCache, Sampler};
+use self::rail::{Rail, budget_bytes, connections};
 pub use self::scale::Scale;
 use self::trainer::{Originals, RankEpoch, batches, cpu_without_bucket, restart_peak_rss, train};
 use crate::failure::of_bucket;

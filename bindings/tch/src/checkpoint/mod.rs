@@ -7,9 +7,9 @@ mod vault;
 
 pub use vault::Vault;
 
+use crate::exchange::bytes_of;
 use crate::ffi::tensor_of_bytes;
 use crate::optimiser::Rule;
-use crate::ranks::bytes_of;
 use crate::switch::Mode;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};

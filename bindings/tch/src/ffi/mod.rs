@@ -11,8 +11,7 @@ use std::ptr;
 use fuelrail_base::{Error, Kind, Result};
 use tch::{Kind as Element, Tensor};
 
-pub use self::group::Reducer;
-pub use self::group::{Backend, Group};
+pub use self::group::{Backend, Group, Reducer};
 pub use self::tensor::tensor_of_bytes;
 pub(crate) use self::tensor::{batch_tensor, device_tensor, feed_stream};
 

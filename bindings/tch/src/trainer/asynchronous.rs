@@ -5,12 +5,11 @@
 //! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the server.
 
 use super::{End, Progress, Trainer};
+use crate::exchange::floats_of;
 use crate::feed::Feed;
 use crate::ffi::Group;
 use crate::notice::Notice;
-use crate::optimiser::Optimiser;
-use crate::optimiser::Rate;
-use crate::ranks::floats_of;
+use crate::optimiser::{Optimiser, Rate};
 use crate::switch::Mode;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};

@@ -8,15 +8,14 @@ mod asynchronous;
 mod evaluation;
 mod saving;
 mod synchronous;
+mod tail;
 
 use crate::checkpoint::Vault;
 use crate::feed::Feed;
 use crate::ffi::{Group, Reducer};
 use crate::meter::{Meter, StepTime};
 use crate::notice::Notice;
-use crate::optimiser::Rate;
-use crate::optimiser::{LossScale, Precision};
-use crate::optimiser::{Optimiser, Rule};
+use crate::optimiser::{LossScale, Optimiser, Precision, Rate, Rule};
 use crate::switch::{Mode, Reason, Switch, SwitchConfig};
 use crate::task::Task;
 use clap::{Args, FromArgMatches};
@@ -26,7 +25,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use synchronous::Tail;
+use tail::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
 

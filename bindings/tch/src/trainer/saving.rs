@@ -2,8 +2,8 @@
 
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint};
+use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
-use crate::ranks::bytes_of;
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};

@@ -1,15 +1,13 @@
 //! A bulk-synchronous step: every rank's gradients of the same parameters, summed, one update.
 
-use std::time::{Duration, Instant};
-
-use fuelrail::Reporter;
-use fuelrail_base::{Error, Kind, Result, SampleId};
-use tch::{Device, Kind as Element, Tensor};
-
-use super::{End, Event, StepReport, Trainer};
+use super::{End, Event, StepReport, Tail, Trainer};
 use crate::feed::{Fed, Feed};
 use crate::meter::StepTime;
 use crate::switch::{Mode, Reason};
+use fuelrail::Reporter;
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use std::time::{Duration, Instant};
+use tch::{Device, Kind as Element, Tensor};
 
 /// The results of one rank's passes of a step.
 #[derive(Debug, Default)]
@@ -190,46 +188,5 @@ impl Trainer<'_> {
         self.progress.switched = Some((reason, took.as_secs_f64()));
         (self.listener)(Event::Switched(reason, took));
         Ok(())
-    }
-}
-
-/// The numbers that travel with every step's gradients, of this rank before the sum, of all after it.
-#[derive(Debug)]
-pub(super) struct Tail {
-    /// Samples of the step.
-    pub samples: f64,
-    /// Sum of their losses.
-    pub loss: f64,
-    /// Right answers.
-    pub right: f64,
-    /// Answers asked for.
-    pub asked: f64,
-    /// Ranks with a notice to stop.
-    pub stop: f64,
-    /// Ranks that request a checkpoint.
-    pub save: f64,
-    /// For each rank, seconds of its own work.
-    pub own_s: Vec<f64>,
-}
-
-const PLAIN: usize = 6;
-
-impl Tail {
-    /// How many numbers that is.
-    pub(super) fn length(world: usize) -> usize {
-        PLAIN + world
-    }
-
-    pub(super) fn to_numbers(&self) -> Vec<f64> {
-        let plain = [self.samples, self.loss, self.right, self.asked, self.stop, self.save];
-        plain.iter().chain(&self.own_s).copied().collect()
-    }
-
-    pub(super) fn of(numbers: &[f64]) -> Tail {
-        let [samples, loss, right, asked, stop, save, own_s @ ..] = numbers else {
-            unreachable!("a tail has {PLAIN} numbers and one per rank");
-        };
-        let [samples, loss, right, asked, stop, save] = [*samples, *loss, *right, *asked, *stop, *save];
-        Tail { samples, loss, right, asked, stop, save, own_s: own_s.to_vec() }
     }
 }

@@ -1,0 +1,230 @@
+//! The command line, and the output of a run: lines for people from rank 0, and a log for programs from every rank.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use fuelrail::{Config, Error, Kind, Overrides, Result};
+use fuelrail_tch::{Event, Meter, Reason, Service, StepReport, TrainConfig};
+use serde_json::json;
+
+/// Trains a model from a bucket, on one rank or many.
+///
+/// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun.
+#[derive(Parser, Debug)]
+#[command(
+    name = "fuelrail-train",
+    version,
+    after_help = "Examples:\n  fuelrail-train --model lenet http://127.0.0.1:9000/digits/training/ --decode 28x28x1 --epochs 3\n  \
+                  torchrun --no-python --nproc-per-node 2 --max-restarts 3 fuelrail-train --model resnet18 http://HOST/photos/train/ \\\n    \
+                  --decode 224x224x3 --set decode_fit=random-crop --checkpoint /data/run1 --checkpoint-every 500"
+)]
+pub(crate) struct Arguments {
+    /// Where the samples are
+    pub uri: String,
+    /// What to train: lenet, resnet18, resnet50 or transformer
+    #[arg(long, default_value = "lenet")]
+    pub model: String,
+    /// Samples to judge the model by, at the end
+    #[arg(long)]
+    pub eval_uri: Option<String>,
+    /// Pictures: HEIGHTxWIDTHxCHANNELS
+    #[arg(long)]
+    pub decode: Option<String>,
+    /// Tokens of one sample (transformer)
+    #[arg(long, default_value_t = 129)]
+    pub tokens: usize,
+    /// Tokens the transformer knows; greater ones are folded into them
+    #[arg(long, default_value_t = 50_257)]
+    pub vocabulary: i64,
+    /// Width, heads and layers of the transformer
+    #[arg(long, default_value = "128,4,4", value_delimiter = ',')]
+    pub transformer: Vec<i64>,
+    /// Samples per batch and rank
+    #[arg(long, default_value_t = 64)]
+    pub batch_size: u32,
+    /// Samples per step of all ranks together, instead: the same whatever the number of ranks
+    #[arg(long, conflicts_with = "batch_size")]
+    pub global_batch_size: Option<u32>,
+    #[command(flatten)]
+    pub training: TrainConfig,
+    /// auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// gloo, nccl, or auto: nccl between GPUs
+    #[arg(long, default_value = "auto")]
+    pub backend: String,
+    /// A folder or a bucket's prefix for checkpoints; may be given twice. A run goes on from the newest one there
+    #[arg(long)]
+    pub checkpoint: Vec<String>,
+    /// Checkpoints kept in a folder
+    #[arg(long, default_value_t = 2)]
+    pub keep: usize,
+    /// Draw epochs by importance: on, uniform, shade or shade-corrected; off is every sample once. More with --set importance_…
+    #[arg(long)]
+    pub importance: Option<String>,
+    /// Judge the model by --eval-uri behind every epoch, too
+    #[arg(long)]
+    pub eval_every_epoch: bool,
+    /// Longest wait for another rank, seconds
+    #[arg(long, default_value_t = 300.0)]
+    pub timeout_s: f64,
+    /// Threads of one operation on the CPU; without, the machine's cores shared out, or OMP_NUM_THREADS
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Ask this metadata service whether the machine is about to be taken away: gce or ec2
+    #[arg(long, value_enum)]
+    pub preemption: Option<Service>,
+    /// Where that service is, if not where every instance has it
+    #[arg(long)]
+    pub metadata_address: Option<SocketAddr>,
+    /// A setting of the loader, KEY=VALUE, as in its TOML file
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
+    /// The loader's TOML file
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Write one line of JSON per step here; `{rank}` stands for the rank
+    #[arg(long)]
+    pub step_log: Option<String>,
+    /// Write the outcome as JSON here (rank 0)
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Print a line every so many steps; 0 about every two seconds
+    #[arg(long, default_value_t = 0)]
+    pub print_every: u64,
+}
+
+impl Arguments {
+    /// The loader's configuration over `uri`, for this rank.
+    pub(crate) fn loader(&self, uri: &str, rank: usize, world: usize) -> Result<Config> {
+        let batch_size = match self.global_batch_size {
+            None => self.batch_size,
+            Some(all) if (all as usize).is_multiple_of(world) => all / world as u32,
+            Some(all) => {
+                return Err(usage(format!("a global batch of {all} cannot be shared out evenly over {world} ranks"))
+                    .with_hint("choose a multiple of the number of ranks"));
+            }
+        };
+        let own = [
+            ("uri", Some(uri.to_owned())),
+            ("batch_size", Some(batch_size.to_string())),
+            ("epochs", Some(self.training.epochs.to_string())),
+            ("seed", Some(self.training.seed.to_string())),
+            ("rank", Some(rank.to_string())),
+            ("world", Some(world.to_string())),
+            ("decode", self.decode.clone()),
+            ("importance", self.importance.clone()),
+        ];
+        let own = own.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        let overrides: Overrides = own.chain(self.set.iter().cloned()).collect();
+        Config::load(self.config.as_deref(), fuelrail::environment_variables()?, &overrides)
+    }
+}
+
+fn usage(cause: String) -> fuelrail::Error {
+    fuelrail::Error::new(fuelrail::Kind::Usage, cause)
+}
+
+fn setting(text: &str) -> Result<(String, String)> {
+    let (key, value) = text.split_once('=').ok_or_else(|| usage("not KEY=VALUE".to_owned()))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// A line at least this often while training goes on, unless `print_every` says otherwise.
+const SPEAK_EVERY: Duration = Duration::from_secs(2);
+
+/// Prints and logs the events of a run.
+pub(crate) struct Screen {
+    speaks: bool,
+    every: u64,
+    log: Option<BufWriter<File>>,
+    window: Meter,
+    spoken: Instant,
+    total: u64,
+}
+
+impl Screen {
+    /// For this rank; `total` is the number of samples of the whole run.
+    pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, total: u64) -> Result<Screen> {
+        let log = log.map(|path| path.replace("{rank}", &rank.to_string()));
+        let log = log.map(|path| {
+            // A run that goes on adds to its log.
+            let file = File::options().create(true).append(true).open(&path);
+            file.map(BufWriter::new).map_err(|e| {
+                Error::from_io(Kind::File, format_args!("cannot write the log {path}"), e)
+                    .with_hint("name a file that can be written")
+            })
+        });
+        let (window, spoken) = (Meter::default(), Instant::now());
+        Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, total })
+    }
+
+    /// Prints one line, on rank 0 only.
+    pub(crate) fn say(&self, line: &str) {
+        if self.speaks {
+            let mut out = std::io::stdout().lock();
+            // A closed standard output is no reason to stop training.
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        }
+    }
+
+    /// Handles an event of the trainer.
+    pub(crate) fn hear(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Step(report) => self.step(report),
+            Event::Saved(places, took) => {
+                self.say(&format!("checkpoint {} ({:.0} ms)", places.join(", "), took.as_secs_f64() * 1e3));
+            }
+            Event::Switched(reason, took) => {
+                let why = match reason {
+                    Reason::Share => "the synchronous share of the work is done".to_owned(),
+                    Reason::Straggler(rank) => format!("rank {rank} lags behind"),
+                };
+                self.say(&format!(
+                    "asynchronous from here: {why} (the switch took {:.2} ms)",
+                    took.as_secs_f64() * 1e3
+                ));
+            }
+            Event::Notice(text) => eprintln!("notice: {text}"),
+        }
+    }
+
+    fn step(&mut self, report: &StepReport) {
+        self.window.count(&report.time);
+        let time = &report.time;
+        if let Some(log) = &mut self.log {
+            let mut line = json!(report);
+            line["ready"] = json!(time.ready);
+            for (name, took) in [
+                ("data_wait_ms", time.data_wait),
+                ("copy_wait_ms", time.copy_wait),
+                ("compute_ms", time.compute()),
+                ("all_reduce_ms", time.all_reduce),
+                ("wall_ms", time.wall),
+            ] {
+                line[name] = json!(took.as_secs_f64() * 1e3);
+            }
+            // Flushed line by line: whoever reads it after a crash wants the last one.
+            let written = writeln!(log, "{line}").and_then(|()| log.flush());
+            if let Err(error) = written {
+                eprintln!("notice: the log ends here: {error}");
+                self.log = None;
+            }
+        }
+        let due =
+            if self.every > 0 { report.step.is_multiple_of(self.every) } else { self.spoken.elapsed() >= SPEAK_EVERY };
+        if due && self.window.steps > 0 {
+            let done = 100.0 * report.samples as f64 / self.total.max(1) as f64;
+            let (step, epoch, loss, accuracy) = (report.step, report.epoch, report.loss, report.accuracy);
+            self.say(&format!(
+                "step {step} epoch {epoch} ({done:.1} %) loss {loss:.4} accuracy {accuracy:.3} rate {:.4} | {}",
+                report.rate, self.window
+            ));
+            (self.window, self.spoken) = (Meter::default(), Instant::now());
+        }
+    }
+}
