@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fuelrail::{Error, Kind, Result};
 use fuelrail_cli::report::chart::{Axis, Bar, Curve, Hue, bars, curves, file};
-use fuelrail_cli::report::page::{page, seconds};
+use fuelrail_cli::report::{page, seconds};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use fuelrail::{SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
-use crate::batch_info::BatchInfo;
 use crate::driver::CUstream;
+use crate::ring::BatchInfo;
 use crate::ring::{Ring, Token};
 
 /// A stream of the consumer: a `CUstream`, which is also what the CUDA runtime and PyTorch call a stream.

@@ -19,7 +19,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
-use crate::pinned::{Pinned, warn_leaked};
+use crate::device::{Pinned, warn_leaked};
 use crate::ring::{Cell, Ring, Token};
 use crate::stats::Tally;
 

@@ -17,7 +17,7 @@ use crate::canary::{Canary, Step};
 use crate::context::new_stream;
 use crate::copier::{Copier, DeviceSide, FeedLink, StatsRequest};
 use crate::device::{Device, DeviceFacts};
-use crate::pinned::{Pinned, warn_leaked};
+use crate::device::{Pinned, warn_leaked};
 use crate::ring::{Ring, Token};
 use crate::stats::FeedStats;
 

@@ -20,7 +20,6 @@
 //! may still touch.
 
 mod batch;
-mod batch_info;
 mod canary;
 mod context;
 mod copier;
@@ -28,16 +27,15 @@ mod device;
 mod dlpack;
 mod driver;
 mod feed;
-mod pinned;
 mod ring;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{DeviceBatch, RawStream};
+pub use device::Pinned;
 pub use device::{Device, DeviceFacts};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
 pub use feed::{DEPTH_MAX, Feed, FeedConfig, FeedFacts, Feeds};
-pub use pinned::Pinned;
 pub use stats::FeedStats;

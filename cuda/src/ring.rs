@@ -5,18 +5,19 @@
 //! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
 
 use core::mem::ManuallyDrop;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use fuelrail::{Batch, SampleId, State};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use crate::batch_info::BatchInfo;
 use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
 use crate::device::Device;
-use crate::pinned::warn_leaked;
+use crate::device::warn_leaked;
 use crate::stats::Tally;
 
 /// Time between two queries of an event that is not reached, where nothing else is to be done.
@@ -198,4 +199,52 @@ fn no_room(device: &Device, (depth, each): (usize, usize), taken: usize) -> Erro
     );
     Error::new(Kind::Budget, cause)
         .with_hint("lower the feed's depth or the batch size, or start the feed before the trainer takes all")
+}
+
+/// The description that travels with a device buffer.
+#[derive(Default)]
+pub(crate) struct BatchInfo {
+    pub(crate) epoch: u64,
+    pub(crate) step: u64,
+    pub(crate) seq: u64,
+    pub(crate) positions: Range<u64>,
+    pub(crate) ids: Vec<SampleId>,
+    pub(crate) labels: Vec<u32>,
+    pub(crate) offsets: Vec<usize>,
+    pub(crate) lens: Vec<usize>,
+    pub(crate) left_out: Vec<(SampleId, Error)>,
+    /// Samples, rows, columns, channels, where they were decoded; else bytes.
+    pub(crate) shape: Vec<i64>,
+    pub(crate) bytes: usize,
+    pub(crate) payload_bytes: u64,
+    pub(crate) state: Option<State>,
+}
+
+impl BatchInfo {
+    /// Describes `batch`; `state` is the run's after it.
+    pub(crate) fn describe(&mut self, batch: &Batch, state: State) {
+        self.epoch = batch.epoch();
+        self.step = batch.step();
+        self.seq = batch.seq();
+        self.positions = batch.positions();
+        self.bytes = batch.bytes().len();
+        self.payload_bytes = batch.payload_bytes();
+        self.state = Some(state);
+        refill(&mut self.ids, batch.ids());
+        refill(&mut self.labels, batch.labels());
+        refill(&mut self.offsets, batch.offsets());
+        refill(&mut self.left_out, batch.left_out());
+        self.shape.clear();
+        match batch.shape() {
+            Some(s) => self.shape.extend([s.samples, s.height, s.width, s.channels].map(|n| n as i64)),
+            None => self.shape.push(self.bytes as i64),
+        }
+        self.lens.clear();
+        self.lens.extend(batch.samples().map(|sample| sample.bytes.len()));
+    }
+}
+
+fn refill<T: Clone>(list: &mut Vec<T>, from: &[T]) {
+    list.clear();
+    list.extend_from_slice(from);
 }

@@ -6,8 +6,8 @@
 
 use crate::credentials::{Credentials, Origin, Provider, authority_for, region};
 use crate::folder::settled;
+use crate::proxy::Route;
 use crate::proxy::proxy_for;
-use crate::route::Route;
 use crate::tls::Tls;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::redirect::Moved;

@@ -4,7 +4,7 @@ use crate::audit::Audit;
 use crate::batch::Labels;
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeStage, Fit};
+use crate::decode::{Decode, DecodeStage, Fit, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -16,7 +16,6 @@ use crate::records::{Asked, Format, Kept, Records};
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint, state_at};
-use crate::supply::Supply;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{

@@ -11,7 +11,7 @@
 //! - [`Client::persist`] retries by the planner's rules. Callers add paths, headers and what a response means to them.
 
 use crate::connect::{Connector, Load, unreachable};
-use crate::route::Route;
+use crate::proxy::Route;
 use crate::system::no_thread;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};

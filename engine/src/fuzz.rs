@@ -7,7 +7,7 @@ use crate::audit::Audit;
 use crate::config::{Config, Values};
 use crate::credentials;
 use crate::decode::{self, Decode, Fit};
-use crate::scores::Table;
+use crate::importance::Table;
 use crate::state::State;
 use fuelrail_base::{Kind, Result};
 use fuelrail_wire::fuzz::{TARGETS, Target};

@@ -48,8 +48,6 @@ mod folder;
 pub mod fuzz;
 #[cfg(feature = "clouds")]
 mod get;
-#[cfg(feature = "clouds")]
-mod gets;
 mod importance;
 mod layout;
 mod listing;
@@ -59,20 +57,16 @@ mod names;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
-mod route;
-mod scores;
 #[cfg(feature = "clouds")]
 mod service;
 mod spill;
 mod starting;
 mod state;
 mod stats;
-mod supply;
 mod system;
 mod tls;
 #[cfg(feature = "clouds")]
 mod upload;
-mod warnings;
 mod watch;
 
 pub use access::Access;
@@ -102,18 +96,18 @@ pub use memory::{Memory, MemoryStats, Remains};
 pub use records::Format;
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
+pub use system::print_warnings;
 pub use tls::Tls;
 #[cfg(feature = "clouds")]
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
 };
-pub use warnings::print_warnings;
 
 /// What the commands, the benchmarks and the bindings need besides. It may change in any version.
 #[doc(hidden)]
 pub mod internal {
     #[cfg(feature = "clouds")]
-    pub use crate::gets::{GetConnection, Gets};
+    pub use crate::get::{GetConnection, Gets};
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

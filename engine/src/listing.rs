@@ -8,8 +8,6 @@ mod bucket;
 mod cache;
 mod journal;
 #[cfg(feature = "clouds")]
-mod probe;
-#[cfg(feature = "clouds")]
 mod walk;
 
 pub(crate) use cache::Saved;
@@ -19,7 +17,7 @@ pub use cache::{KeptListing, ListingDir};
 
 use crate::access::{Access, wherever};
 use crate::folder;
-use crate::route::Route;
+use crate::proxy::Route;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_wire::{Entry, Scheme, Source, manifest};

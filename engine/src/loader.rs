@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::batch::{Batch, Labels};
 use crate::config::Config;
-use crate::decode::{DecodeStage, Shape};
+use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains};
@@ -12,7 +12,6 @@ use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
 use crate::state::{State, state_at};
 use crate::stats::{Stats, Tally};
-use crate::supply::Supply;
 use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};

@@ -1,16 +1,17 @@
-//! Chooses the proxy for a server from the variables that every tool reads: `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`.
+//! The way to a server, decided before the first byte; no answer widens it. Its proxy is chosen from the variables that every tool reads: `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`.
 //!
 //! This machine and the metadata services that hand it credentials are always reached directly.
 
-#[cfg_attr(not(feature = "clouds"), path = "proxy/absent.rs")]
-mod exceptions;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::Authority;
+use fuelrail_wire::redirect::Moved;
+use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::{Endpoint, Proxy, Scheme};
 
 use crate::environment::Environment;
-use exceptions::is_excepted;
-use fuelrail_base::Result;
-use fuelrail_wire::{Endpoint, Proxy, Scheme};
-use std::net::IpAddr;
-use std::sync::Arc;
 
 /// The proxy that requests to `server` go through; `None` where they go straight.
 pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<Option<Arc<Proxy>>> {
@@ -31,6 +32,64 @@ pub(crate) fn proxy_for(environment: &Environment, server: &Endpoint) -> Result<
 
 fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback())
+}
+
+/// Whether `no_proxy` names it: read as curl reads it, and with what Go's tools take besides, `*.DOMAIN` and `HOST:PORT`.
+fn is_excepted(environment: &Environment, server: &Endpoint) -> Result<bool> {
+    environment.first(["no_proxy", "NO_PROXY"]).map_or(Ok(false), |list| is_named(&list, server))
+}
+
+#[cfg(feature = "clouds")]
+fn is_named(list: &str, server: &Endpoint) -> Result<bool> {
+    let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|entry| at_port(entry, server.port));
+    let uri = crate::connect::server_uri(server);
+    let uri: hyper::Uri = uri.parse().map_err(|e| Error::new(Kind::Usage, format!("{uri} is not an address: {e}")))?;
+    // The matcher says whether a server has a proxy; only its exceptions matter here.
+    let matcher = hyper_util::client::proxy::matcher::Matcher::builder().all("http://any");
+    Ok(matcher.no(entries.collect::<Vec<_>>().join(",")).build().intercept(&uri).is_none())
+}
+
+/// A build without clouds cannot tell which servers it means.
+#[cfg(not(feature = "clouds"))]
+fn is_named(_: &str, server: &Endpoint) -> Result<bool> {
+    let cause = format!("a proxy is set for {}, and this build does not read no_proxy", server.authority());
+    Err(Error::new(Kind::Usage, cause)
+        .with_hint("build it with the feature `clouds`, or unset no_proxy or the proxy for this program"))
+}
+
+/// The host part of an entry that applies to this port.
+#[cfg(feature = "clouds")]
+fn at_port(entry: &str, port: u16) -> Option<&str> {
+    let entry = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+    match entry.rsplit_once(':') {
+        Some((host, only)) if !host.contains(':') => (only.parse() == Ok(port)).then_some(host),
+        _ => Some(entry),
+    }
+}
+
+/// How a server is reached.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) tls: Option<TlsClient>,
+    /// The proxy between here and the server, where there is one.
+    pub(crate) proxy: Option<Arc<Proxy>>,
+    /// What signs; `None` where requests go unsigned.
+    pub(crate) authority: Option<Arc<Authority>>,
+    /// Where the server says that the bucket is instead.
+    pub(crate) moved: Mutex<Option<Moved>>,
+}
+
+impl Route {
+    /// A route without TLS, proxy and signatures.
+    pub(crate) fn new(endpoint: Endpoint) -> Route {
+        Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
+    }
+
+    /// Where the bucket is according to the last redirect.
+    pub(crate) fn moved(&self) -> MutexGuard<'_, Option<Moved>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use crate::client::{Answer, Ask, Client, Refused, on_thread, within};
 use crate::environment::Environment;
+use crate::proxy::Route;
 use crate::proxy::proxy_for;
-use crate::route::Route;
 use crate::tls::Tls;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::Finding;

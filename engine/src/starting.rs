@@ -7,8 +7,7 @@ use crate::config::Config;
 use crate::layout::{Layout, Seating};
 use crate::system::{refused, spawn};
 use crate::watch::Watched;
-use fuelrail_base::canary;
-use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary};
 use fuelrail_flow::{ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, ShardStatus, SpillSetup};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
@@ -29,8 +28,7 @@ use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::{Endpoint, Scheme};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,8 +1,15 @@
 //! What the operating system may refuse, said in one way: threads and files.
 
-use fuelrail_base::{Error, Kind, Result};
+use std::fmt::Debug;
+use std::io::Write;
 use std::path::Path;
 use std::thread::{Builder, JoinHandle};
+
+use fuelrail_base::{Error, Kind, Result};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Starts a thread of this name.
 ///
@@ -24,5 +31,51 @@ pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error
     match failed.hint() {
         Some(_) => failed,
         None => failed.with_hint("look at the kernel's log (dmesg), or use another disk"),
+    }
+}
+
+/// Prints the warnings and errors that this library gives to `tracing` to standard error, a line `fuelrail: warning: …` each. Without it,
+/// and without a subscriber of the program's own, they are lost; where the program has set one already, nothing changes.
+pub fn print_warnings() {
+    drop(tracing::subscriber::set_global_default(Printer));
+}
+
+struct Printer;
+
+impl Subscriber for Printer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with("fuelrail")
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Line);
+    }
+
+    // There are no spans.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line;
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            // If standard error is closed, there is nowhere to report.
+            let _ = writeln!(std::io::stderr().lock(), "fuelrail: warning: {value:?}");
+        }
     }
 }

@@ -14,14 +14,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
-use crate::alarm::Alarm;
 use crate::counters::{Counters, Tally};
 use crate::dataset::DataSet;
-use crate::error::{Error, Result};
+use crate::pace::Alarm;
 use crate::script::{Act, Script};
 use crate::server::{AccessKey, Hosted, Site, Worker, serve};
 use crate::store::{Source, Store, UploadLimits};
 use crate::tls::Tls;
+use crate::{Error, Result};
 
 /// Most threads a bucket serves with.
 const THREADS_MAX: usize = 256;

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs};
 
-use crate::error::{Error, Result};
+use crate::{Error, Result};
 
 /// How the bucket speaks TLS.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -4,31 +4,23 @@
 //! time: the harness does that from outside.
 #![forbid(unsafe_code)]
 
-mod arena;
-mod bare_hyper;
 mod bucket;
-mod manifest;
 mod native;
-mod protocol;
 mod reading;
-mod store;
 mod tools;
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 
-use crate::arena::Arena;
-use crate::bare_hyper::BareHyper;
-use crate::bucket::Bucket;
-use crate::manifest::Object;
-use crate::native::{Native, Setup};
-use crate::reading::{Placing, Plan};
-use crate::store::Store;
-use crate::tools::{Curl, Wrk};
+use self::bucket::{Bucket, Object};
+use self::native::{BareHyper, Native, Setup, Store};
+use self::reading::{Arena, Placing, Plan};
+use self::tools::{Curl, Wrk};
 
 const EXAMPLES: &str = "Examples:
   echo go | fuelrail-rival hyper --uri http://127.0.0.1:8080/set/ --manifest set.tsv --batch-size 8 --arena 536870912 --seed 0
@@ -87,7 +79,7 @@ impl Set {
     /// The bucket and the objects that are read.
     fn open(&self) -> Result<(Bucket, Vec<Object>)> {
         let bucket = Bucket { ca_file: self.ca_file.clone(), ..self.uri.parse()? };
-        Ok((bucket, manifest::read(&self.manifest)?))
+        Ok((bucket, bucket::read(&self.manifest)?))
     }
 }
 
@@ -143,23 +135,23 @@ fn run(rival: Rival) -> Result<()> {
             let (bucket, setup) = native(&args)?;
             let name = if bucket.tls { "hyper 1, HTTP/1.1, rustls" } else { "hyper 1, HTTP/1.1" };
             let mut client = Native::new(name, setup, |objects| BareHyper::new(&bucket, objects))?;
-            protocol::serve(|number| client.pass(number))
+            serve(|number| client.pass(number))
         }
         Rival::ObjectStore(args) => {
             let (bucket, setup) = native(&args)?;
             let name = "object_store 0.14, S3 unsigned, HTTP/1.1, get into a stream";
             let mut client = Native::new(name, setup, |objects| Store::new(&bucket, objects))?;
-            protocol::serve(|number| client.pass(number))
+            serve(|number| client.pass(number))
         }
         Rival::Curl(ToolArgs { set, .. }) => {
             let (bucket, objects) = set.open()?;
             let curl = Curl::new(bucket, objects, set.seed, set.connections)?;
-            protocol::serve(|number| curl.pass(number))
+            serve(|number| curl.pass(number))
         }
         Rival::Wrk(ToolArgs { set, duration }) => {
             let (bucket, objects) = set.open()?;
             let wrk = Wrk::new(&bucket, &objects, set.seed, set.connections, duration)?;
-            protocol::serve(|_| wrk.pass())
+            serve(|_| wrk.pass())
         }
     }
 }
@@ -178,4 +170,38 @@ fn native(args: &NativeArgs) -> Result<(Bucket, Setup)> {
     let range = usize::try_from(*range).unwrap_or(usize::MAX);
     let plan = Plan { range, batch_size: set.batch_size, seed: set.seed, hash: *hash };
     Ok((bucket, Setup { objects, arena, plan, connections: usize::from(set.connections) }))
+}
+
+/// What one pass came to.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub(crate) struct Passed {
+    /// Payload delivered, bytes.
+    pub(crate) bytes: u64,
+    pub(crate) objects: u64,
+    /// From `go` to the last byte, s.
+    pub(crate) wall_s: f64,
+    /// From `go` until the first batch was whole, µs; absent where the client does not tell.
+    pub(crate) first_batch_us: Option<u64>,
+    /// Sum modulo 2¹²⁸ of XXH3-128 over each object, as 32 hexadecimal digits: the same in any order. Only when asked.
+    pub(crate) hash: Option<String>,
+    pub(crate) settings: String,
+}
+
+/// Serves the harness until it has heard enough: `pass` reads the whole set once, and is given its number, from 0.
+pub(crate) fn serve(mut pass: impl FnMut(u64) -> Result<Passed>) -> Result<()> {
+    let (mut commands, mut answers) = (io::stdin().lock(), io::stdout().lock());
+    let mut say =
+        |line: &str| writeln!(answers, "{line}").and_then(|()| answers.flush()).context("telling the harness");
+    say("ready")?;
+    let mut line = String::new();
+    for number in 0.. {
+        line.clear();
+        if commands.read_line(&mut line).context("listening to the harness")? == 0 {
+            break;
+        }
+        ensure!(line.trim_end() == "go", "expected `go`, got {line:?}");
+        let passed = pass(number)?;
+        say(&serde_json::to_string(&passed).expect("a pass is a plain structure"))?;
+    }
+    Ok(())
 }

@@ -9,9 +9,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use crate::bucket::Bucket;
-use crate::manifest::{Object, order};
-use crate::protocol::Passed;
+use crate::Passed;
+use crate::bucket::{Bucket, Object, order};
 
 /// Runs a tool to its end and returns its standard output; its Debian package has its name.
 fn run(command: &mut Command) -> Result<String> {

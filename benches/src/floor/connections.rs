@@ -13,9 +13,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, recv};
 
-use super::answer::{Answer, Pass};
-use super::arena::{Arena, Into, RECEIVE_BYTES};
-use super::requests::Requests;
+use super::exchange::{Answer, Pass, Requests};
+use super::{Arena, Into, RECEIVE_BYTES};
 
 #[derive(Debug, Default)]
 pub(super) struct Connections {

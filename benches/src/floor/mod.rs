@@ -4,27 +4,20 @@
 //! A loader cannot cost less than they do for the same bytes by the same system calls; how near it comes is what the harness
 //! measures.
 
-mod answer;
-mod arena;
 mod connections;
-mod requests;
-mod ssl;
+mod exchange;
 
 use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use fuelrail::{ByteSize, Error, Kind, Result};
 
-use crate::harness::protocol::serve;
-use crate::harness::{Said, Task};
-
-pub use arena::Into;
-pub use ssl::compiled as ssl_contestant;
-
-use self::answer::Pass;
-use self::arena::{Arena, RECEIVE_BYTES};
 use self::connections::Connections;
-use self::requests::Requests;
+use self::exchange::{Pass, Requests};
+use crate::harness::protocol::serve;
+use crate::harness::{Contestant, Said, Task, tool};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loop {
@@ -138,6 +131,82 @@ fn copy(requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Into {
+    /// Through an arena of the task's size, from end to end and round again.
+    Arena,
+    /// Into the same mebibyte over and over: it stays in cache.
+    Hot,
+    /// Nowhere: the kernel drops them (`MSG_TRUNC`). All of a receive but its copy.
+    Nowhere,
+}
+
+/// Bytes asked for by one system call.
+const RECEIVE_BYTES: usize = 1 << 20;
+/// Least room a receive is given; shorter ends of the stretch are skipped. Every head must fit.
+const ROOM_BYTES_MIN: usize = 64 << 10;
+
+/// The memory that payload moves through: one stretch, written from end to end and round again. Bytes are never looked at again: a floor
+/// assembles nothing.
+#[derive(Debug)]
+struct Arena {
+    memory: Vec<u8>,
+    at: usize,
+}
+
+const PAGE_BYTES: usize = 4096;
+
+impl Arena {
+    /// A stretch of `bytes`. Memory from the allocator this large is fresh from the kernel: touching every page takes the
+    /// page faults before the first pass.
+    fn new(bytes: usize, touch: bool) -> Result<Arena> {
+        if bytes < ROOM_BYTES_MIN {
+            let cause = format!("an arena of {bytes} bytes is below {ROOM_BYTES_MIN}");
+            return Err(Error::new(Kind::Usage, cause).with_hint("give more with --arena"));
+        }
+        let mut memory = vec![0u8; bytes];
+        if touch {
+            // A value, not zero: a page that only holds zeroes may stay unmapped.
+            memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
+        }
+        Ok(Arena { memory, at: 0 })
+    }
+
+    /// Room for one receive of at most `most` bytes, where the last one ended.
+    fn room(&mut self, most: usize) -> &mut [u8] {
+        if self.memory.len() - self.at < ROOM_BYTES_MIN {
+            self.at = 0;
+        }
+        let end = (self.at + most).min(self.memory.len());
+        &mut self.memory[self.at..end]
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+}
+
+const SOURCE: &str = include_str!("../../floor/ssl_read.c");
+const CURE: &str = "install a C compiler and OpenSSL's headers (apt-get install gcc libssl-dev)";
+
+/// The floor over TLS: a blocking `SSL_read` loop in C on the system's OpenSSL, compiled into `folder`. Without a compiler or OpenSSL, an
+/// error: nothing else takes its place. `authority` is what the server's certificate is checked against; with
+/// `read_ahead` OpenSSL asks the kernel for more than one record at a time.
+pub fn ssl_contestant(folder: &Path, authority: &Path, read_ahead: bool) -> Result<Contestant> {
+    let (source, program) = (folder.join("ssl_read.c"), folder.join("ssl_read"));
+    if !program.exists() {
+        tool::write(&source, SOURCE)?;
+        let mut compile = Command::new("cc");
+        compile.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
+        tool::run(compile.args(["-lssl", "-lcrypto"]), "the TLS floor cannot be compiled", CURE)?;
+    }
+    let name = if read_ahead { "floor-ssl-ahead" } else { "floor-ssl" };
+    let mut contestant = Contestant::new(name, program, ["--ca"]);
+    contestant.args.push(authority.into());
+    contestant.args.extend(read_ahead.then(|| "--read-ahead".into()));
+    Ok(contestant)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +221,19 @@ mod tests {
         ] {
             assert_eq!(validate(&bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn goes_round_and_never_gives_less_than_a_head_needs() {
+        let mut arena = Arena::new(3 * ROOM_BYTES_MIN, true).unwrap();
+        let mut given = 0;
+        for _ in 0..100 {
+            let room = arena.room(ROOM_BYTES_MIN + 17).len();
+            assert!((ROOM_BYTES_MIN..=ROOM_BYTES_MIN + 17).contains(&room), "{room}");
+            arena.take(room.min(50_000));
+            given += room.min(50_000);
+        }
+        assert!(given > 10 * ROOM_BYTES_MIN && arena.at <= arena.memory.len());
+        assert!(Arena::new(100, false).is_err());
     }
 }

@@ -5,12 +5,11 @@
 //! and is asked only where cgroups are refused. Never starts a process.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
 use fuelrail::{Error, Kind, Result};
 

@@ -8,10 +8,7 @@ use core::fmt;
 use fuelrail::{Error, Kind, Result};
 use serde::Serialize;
 
-use super::result::Metric;
-use super::result::Scored;
-use super::result::Spread;
-use super::result::{Contested, Findings};
+use super::result::{Contested, Findings, Metric, Scored, Spread};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {

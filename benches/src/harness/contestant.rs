@@ -16,8 +16,7 @@ use fuelrail::{Error, Kind, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use super::account::Place;
-use super::account::{Account, Cpu, Leaf};
+use super::account::{Account, Cpu, Leaf, Place};
 use super::protocol::{GO, READY, Said, Task, quoted};
 use fuelrail_cli::stop::Stop;
 

@@ -5,12 +5,11 @@
 //! and numbers are figures of the run. Owns the shape of those files.
 
 mod figures;
-mod reader;
+mod processes;
 mod runner;
-mod trainer;
 
 pub(crate) use figures::value;
-pub(crate) use reader::{Task, read};
+pub(crate) use processes::{Task, read};
 pub(crate) use runner::{Report, RunResult, Runner};
 
 use std::collections::BTreeMap;

@@ -13,11 +13,10 @@ use fuelrail_cli::machine::Machine;
 use serde::Serialize;
 
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
-use super::reader::{Reader, Task};
+use super::processes::{Reader, Task};
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
-use crate::harness::tool;
 use crate::harness::tool::embedded;
-use crate::harness::{Spread, Stop};
+use crate::harness::{Spread, Stop, tool};
 
 pub(crate) struct Runner {
     pub(crate) scenario: Scenario,
@@ -237,7 +236,7 @@ impl<'r> Execution<'r> {
         for (name, value) in self.settings(0) {
             options.extend(["--set".to_owned(), format!("{name}={value}")]);
         }
-        super::trainer::train(trainer, plan.ranks, options, self.runner.limit, &self.runner.stop)
+        super::processes::train(trainer, plan.ranks, options, self.runner.limit, &self.runner.stop)
     }
 
     /// Reads; returns the requests served in every tick of the phases.

@@ -10,10 +10,9 @@ use clap::{Args, ValueEnum};
 use fuelrail::{Batch, ByteSize, Config, Error, Kind, Listed, Loader, LoaderBuilder, Overrides, Result, State, Taken};
 use fuelrail_base::prng::Prng;
 
-use super::bucket::{Served, Server};
-use super::gauge::Gauge;
+use super::Gauge;
+use super::bucket::{Phases, Served, Server};
 use super::ledger::{Ledger, Objects};
-use super::phases::Phases;
 use super::report::{Flatness, Moment, Slope, SoakReport, Totals};
 use crate::harness::tool::positive;
 use crate::harness::{Stop, Transport};

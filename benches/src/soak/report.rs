@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fuelrail::{Config, Stats};
 use serde::{Deserialize, Serialize};
 
-use super::gauge::Gauge;
+use super::Gauge;
 use crate::harness::Spread;
 use fuelrail_cli::machine::Machine;
 

@@ -3,24 +3,27 @@
 //! A prefix comes through the loader, at the rate it feeds a trainer with; objects too long for its batches come one by one. Files
 //! and objects appear when they are whole, never before, so what an earlier run left is complete.
 
-mod down;
-mod job;
-mod up;
-
-use std::path::Path;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{Access, ByteSize};
-use job::{Job, Root, Totals};
+use fuelrail::{Access, BadSamples, Batch, ByteSize, Error, Kind, Listed, LoaderBuilder};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::json;
 
-use crate::failure::{Outcome, usage};
+use crate::failure::{Failure, Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::stop::stop_on_signals;
-use crate::trust::Trust;
+use crate::settings::{Trust, given, load};
+use crate::stop::{Stop, stop_on_signals};
+use crate::whole::WholeFile;
 use crate::{get, put};
 
 const EXAMPLES: &str = "Examples:
@@ -56,9 +59,9 @@ pub(crate) fn run(args: &Cp) -> Outcome {
     match (is_uri(&args.from), is_uri(&args.to)) {
         (true, true) => Err(usage("both ends are URIs", "copy to a folder of this machine first, and from there")),
         (false, false) => Err(usage("neither end is a URI", "write s3://BUCKET/PREFIX/ or http://HOST/BUCKET/KEY")),
-        (true, false) if is_tree(&args.from) => tree(args, &args.from, down::copy),
+        (true, false) if is_tree(&args.from) => tree(args, &args.from, copy_down),
         (true, false) => get::run(&get::Get::of(&args.from, args.trust.clone(), &args.to, args.json)),
-        (false, true) if from_folder => tree(args, &format!("{}/", args.to.trim_end_matches('/')), up::copy),
+        (false, true) if from_folder => tree(args, &format!("{}/", args.to.trim_end_matches('/')), copy_up),
         (false, true) => put::run(&put::Put::of(&args.from, &args.to, args.trust.clone(), args.json)),
     }
 }
@@ -111,4 +114,247 @@ fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>)
         ));
     }
     Ok(failed.first().map_or(ExitCode::SUCCESS, |(_, error)| ExitCode::from(error.kind().exit_code())))
+}
+
+/// What does not stand for itself in an http URI; a slash does.
+const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
+
+/// Where objects of a bucket are named from: a URI up to its last slash, and the start that their keys have in common with it.
+struct Root {
+    uri: String,
+    key: String,
+    /// Keys are percent-encoded in the URI.
+    encoded: bool,
+}
+
+impl Root {
+    fn of(access: &Access, uri: &str) -> fuelrail::Result<Root> {
+        let fixed = uri.split('{').next().unwrap_or(uri);
+        let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];
+        let key = access.cloud.endpoint(uri)?.prefix;
+        Ok(Root { key, encoded: uri.starts_with("http"), uri: uri.to_owned() })
+    }
+
+    /// The path below that a key names.
+    fn below<'k>(&self, key: &'k str) -> &'k str {
+        key.strip_prefix(&self.key).unwrap_or(key)
+    }
+
+    /// The URI of what lies at a path below.
+    fn uri_of(&self, below: &str) -> String {
+        if !self.encoded {
+            return format!("{}{below}", self.uri);
+        }
+        format!("{}{}", self.uri, utf8_percent_encode(below, NOT_LITERAL))
+    }
+}
+
+/// A copy of many objects: how far it is, and what failed.
+struct Job<'a> {
+    from: &'a str,
+    to: &'a str,
+    /// What is there with the same length is skipped.
+    resume: bool,
+    trust: &'a Trust,
+    stop: Stop,
+    bar: Bar,
+    total: Mutex<Totals>,
+}
+
+#[derive(Default)]
+struct Totals {
+    objects: u64,
+    bytes: u64,
+    skipped: u64,
+    failed: Vec<(String, Error)>,
+}
+
+impl Job<'_> {
+    fn skipped(&self, objects: usize) {
+        self.total.lock().expect("no thread panics in between").skipped += objects as u64;
+    }
+
+    /// An object has so many bytes and is copied, or it could not be. Others may be, unless many fail: a disk is full then, or a
+    /// bucket closed.
+    fn ended(&self, key: &str, outcome: Outcome<u64>) {
+        let mut total = self.total.lock().expect("no thread panics in between");
+        match outcome {
+            Ok(bytes) => {
+                total.objects += 1;
+                total.bytes += bytes;
+                self.bar.at(total.bytes, || format!("{} objects, {}", total.objects, ByteSize(total.bytes)));
+            }
+            Err(Failure::Error(error)) => total.failed.push((key.to_owned(), error)),
+            Err(Failure::ReaderGone) => unreachable!("files have no reader that could go"),
+        }
+        if total.failed.len() >= FAILURES_MAX {
+            self.stop.ask();
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.stop.check().is_ok()
+    }
+}
+
+/// So many failures end a copy.
+const FAILURES_MAX: usize = 100;
+
+/// Objects longer than this do not go through batches.
+const LONG_BYTES: u64 = 64 << 20;
+/// A batch holds about so much, and at most so many objects.
+const BATCH_BYTES: u64 = 64 << 20;
+const BATCH_OBJECTS_MAX: u64 = 256;
+/// Threads that write files, and batches that wait for them.
+const WRITERS: usize = 4;
+
+fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+    let folder = Path::new(job.to);
+    let bar = Bar::new(None, "objects listed");
+    let listed = fuelrail::list_with(access, job.from, |count| bar.at(count, String::new))?;
+    drop(bar);
+    fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
+    let mut wanted = Vec::with_capacity(listed.len());
+    for object in listed {
+        match place(folder, root, &object.key) {
+            // What a console shows as an empty folder.
+            Ok(_) if object.size == 0 && object.key.ends_with('/') => {}
+            Ok(path) if job.resume && is_there(&path, object.size) => job.skipped(1),
+            Ok(_) => wanted.push(object),
+            Err(error) => job.ended(&object.key, Err(error.into())),
+        }
+    }
+    job.bar.total(wanted.iter().map(|object| object.size).sum());
+    let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= LONG_BYTES);
+    if !short.is_empty() {
+        batches(job, folder, root, short)?;
+    }
+    for object in long {
+        if !job.goes_on() {
+            break;
+        }
+        job.ended(&object.key, one(access, folder, root, &object));
+    }
+    Ok(())
+}
+
+fn is_there(path: &Path, size: u64) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() == size)
+}
+
+/// The file of a key. Only names that stay below the folder, and that no two keys share.
+fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
+    let below = root.below(key);
+    let names = below.strip_suffix('/').unwrap_or(below).split('/');
+    if names.clone().any(|name| matches!(name, "" | "." | "..") || name.contains('\0')) {
+        return Err(Error::new(Kind::Usage, "its key is not a valid path inside a folder")
+            .with_hint("copy this object by itself, to a file name"));
+    }
+    Ok(folder.join(names.collect::<PathBuf>()))
+}
+
+/// Copies objects through a loader, several files at once.
+fn batches(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Outcome<()> {
+    let longest = objects.iter().map(|object| object.size).max().unwrap_or(0);
+    let batch_size = (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_OBJECTS_MAX) as u32;
+    let mut settings = given(job.trust);
+    settings.push(("uri".into(), job.from.to_owned()));
+    let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
+    let mut loader = builder.epochs(1).shuffle(false).rank(0).world(1).bad_samples(BadSamples::Skip).build()?;
+    loader.notices().iter().for_each(|notice| note(notice));
+    let (to_writers, from_loader) = sync_channel::<Taken>(WRITERS);
+    let from_loader = Mutex::new(from_loader);
+    thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| write_batches(&from_loader, folder, root, job));
+        }
+        // Gone before the scope ends: writers end with it.
+        let to_writers = to_writers;
+        while let Some(batch) = loader.next_batch().filter(|_| job.goes_on()) {
+            let batch = batch?;
+            for (sample, error) in batch.left_out() {
+                job.ended(loader.key(*sample), Err(error.clone().into()));
+            }
+            let keys = batch.ids().iter().map(|sample| loader.key(*sample).to_owned()).collect();
+            to_writers.send(Taken { batch, keys }).expect("writers end after their source");
+        }
+        Ok(())
+    })
+}
+
+struct Taken {
+    batch: Batch,
+    keys: Vec<String>,
+}
+
+fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, job: &Job<'_>) {
+    let next = || source.lock().expect("a writer does not panic").recv();
+    while let Ok(Taken { batch, keys }) = next() {
+        for (sample, key) in batch.samples().zip(&keys) {
+            // Once it has failed for good, what is left is drained.
+            if job.goes_on() {
+                let written =
+                    place(folder, root, key).map_err(Failure::from).and_then(|path| write(&path, sample.bytes));
+                job.ended(key, written.map(|()| sample.bytes.len() as u64));
+            }
+        }
+    }
+}
+
+/// Fetches an object that is too long for a batch.
+fn one(access: &Access, folder: &Path, root: &Root, object: &Listed) -> Outcome<u64> {
+    let uri = root.uri_of(root.below(&object.key));
+    let mut whole = create(&place(folder, root, &object.key)?)?;
+    let bytes = fuelrail::get_with(access, &uri, &mut whole)?;
+    whole.finish()?;
+    Ok(bytes)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
+    let mut whole = create(path)?;
+    whole.write_all(bytes).map_err(|error| file("writing", path, &error))?;
+    whole.finish()
+}
+
+fn create(path: &Path) -> Outcome<WholeFile> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|error| file("making", parent, &error))?;
+    }
+    WholeFile::create(path)
+}
+
+/// Files that are sent at once.
+const SENDERS: usize = 8;
+
+fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+    let folder = Path::new(job.from);
+    let mut files = fuelrail::list(&format!("{}/", job.from.trim_end_matches('/')), |_| {})?;
+    if job.resume {
+        let there = match fuelrail::list_with(access, &root.uri, |_| {}) {
+            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
+            listed => listed?,
+        };
+        let there: HashMap<&str, u64> = there.iter().map(|object| (root.below(&object.key), object.size)).collect();
+        let all = files.len();
+        files.retain(|file| there.get(file.key.as_str()) != Some(&file.size));
+        job.skipped(all - files.len());
+    }
+    job.bar.total(files.iter().map(|file| file.size).sum());
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..SENDERS.min(files.len()) {
+            scope.spawn(|| {
+                while let Some(object) = files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| job.goes_on()) {
+                    job.ended(&object.key, send(access, folder, root, object));
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn send(access: &Access, folder: &Path, root: &Root, object: &Listed) -> Outcome<u64> {
+    let path = folder.join(&object.key);
+    let mut source = File::open(&path).map_err(|error| file("reading", &path, &error))?;
+    Ok(fuelrail::put_with(access, &root.uri_of(&object.key), &mut source, |_| {})?.bytes)
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, Outcome, output, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::trust::Trust;
+use crate::settings::Trust;
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:

@@ -6,7 +6,6 @@
 
 pub mod bench;
 mod cache;
-mod completions;
 mod cp;
 pub mod deli;
 mod demo;
@@ -24,7 +23,6 @@ mod serve;
 mod settings;
 pub mod stop;
 pub mod train;
-mod trust;
 mod tune;
 pub mod tuning;
 pub mod whole;
@@ -32,10 +30,11 @@ pub mod whole;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::{Shell, generate};
 
-use crate::failure::{Failure, Outcome};
-use crate::screen::{complain, print};
+use self::failure::{Failure, Outcome};
+use self::screen::{complain, print};
 
 const EXAMPLES: &str = "Examples:
   fuelrail demo
@@ -49,6 +48,11 @@ const EXAMPLES: &str = "Examples:
 
 Every command takes --help, and all that report something take --json. Exit codes: 0 done, 1 failed on data or network, 2
 wrong usage or configuration, 3 refused by the environment.";
+
+const COMPLETIONS: &str = "Examples:
+  fuelrail completions bash > ~/.local/share/bash-completion/completions/fuelrail
+  fuelrail completions zsh > ~/.zfunc/_fuelrail
+  fuelrail completions fish > ~/.config/fish/completions/fuelrail.fish";
 
 /// Keeps GPUs fed from cloud buckets: streams objects into batches, measures it, and serves buckets to test against
 #[derive(Parser, Debug)]
@@ -74,7 +78,12 @@ enum Command {
     Tune(tune::Tune),
     Doctor(doctor::Doctor),
     Inspect(inspect::Inspect),
-    Completions(completions::Completions),
+    /// Print the completion script of a shell
+    #[command(after_help = COMPLETIONS)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 /// Runs the command line of this process.
@@ -117,7 +126,12 @@ fn run(command: Command) -> Outcome {
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Completions(args) => completions::run(&args, &mut <Cli as clap::CommandFactory>::command()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            generate(shell, &mut Cli::command(), "fuelrail", &mut script);
+            print(&String::from_utf8_lossy(&script))?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

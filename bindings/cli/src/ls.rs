@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::failure::{Outcome, output};
 use crate::screen::{Bar, JsonTo, note};
-use crate::trust::Trust;
+use crate::settings::Trust;
 
 const EXAMPLES: &str = "Examples:
   fuelrail ls http://127.0.0.1:9000/bucket/training/

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::trust::Trust;
+use crate::settings::Trust;
 
 const EXAMPLES: &str = "Examples:
   fuelrail put checkpoint-100.pt http://127.0.0.1:9000/bucket/runs/7/checkpoint-100.pt

@@ -11,8 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::{Outcome, output};
 use crate::screen::{Bar, note};
-use crate::settings::{bytes, given, load};
-use crate::trust::Trust;
+use crate::settings::{Trust, bytes, given, load};
 
 const EXAMPLES: &str = "Examples:
   fuelrail records s3://bucket/train-{000000..000127}.tar

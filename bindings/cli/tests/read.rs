@@ -1,8 +1,7 @@
 //! The read harness, run small, so that it never rots: what it delivers, what it counts, how it resumes.
 use fuelrail::{ByteSize, Kind, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
-use fuelrail_cli::bench::reading::SCHEMA;
-use fuelrail_cli::bench::reading::{Event, Reading, read};
+use fuelrail_cli::bench::reading::{Event, Reading, SCHEMA, read};
 use xxhash_rust::xxh3::Xxh3;
 
 const SAMPLES: u64 = 100;

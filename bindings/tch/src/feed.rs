@@ -1,10 +1,14 @@
 //! Where the trainer's batches come from.
 
-use crate::batch::TensorBatch;
-use crate::ffi::feed_stream;
-use fuelrail::{Loader, Reporter, State, Stats, Taken};
-use fuelrail_base::Result;
+use std::ops::Range;
 use std::time::{Duration, Instant};
+
+use fuelrail::{Batch, Loader, NO_LABEL, Reporter, Result, SampleId, State, Stats, Taken};
+
+use fuelrail_cuda::DeviceBatch;
+use tch::{Device, Kind as Element, Tensor};
+
+use crate::ffi::feed_stream;
 
 /// A batch, and how long each part of it was waited for.
 #[derive(Debug)]
@@ -130,4 +134,98 @@ impl Feed for GpuFeed {
     fn reporter(&self) -> Option<Reporter> {
         self.reporter.clone()
     }
+}
+
+/// A batch of samples as tensors, without a copy: the lease ends when torch drops the last of them.
+#[derive(Debug)]
+pub struct TensorBatch {
+    /// Bytes, `u8`: `[n, height, width, channels]` of decoded pictures, else `[bytes]`, the whole stretch as the bucket has it.
+    pub bytes: Tensor,
+    /// Where each sample lies in `bytes`, when they are not pictures.
+    pub spans: Vec<Range<usize>>,
+    /// Classes, `i64`, `[n]`; -1 for samples without.
+    pub labels: Tensor,
+    /// Which samples, in order.
+    pub ids: Vec<SampleId>,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Number of the batch in this run of this rank.
+    pub seq: u64,
+    /// What each sample's loss is to be multiplied by, float, `[n]`; `None` for 1.
+    pub weights: Option<Tensor>,
+}
+
+impl TensorBatch {
+    /// Takes the batch over. Its memory is one tensor's from now on, and returns to the loader when that tensor, its views and
+    /// the graphs that need it are gone.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub fn over(batch: Batch) -> Result<TensorBatch> {
+        let ids = batch.ids().to_vec();
+        let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
+        let labels = labels_of(batch.labels());
+        let (epoch, seq) = (batch.epoch(), batch.seq());
+        let weights = weights_of(batch.weights());
+        let sizes = match batch.shape() {
+            Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
+            None => vec![batch.bytes().len() as i64],
+        };
+        Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch, seq, weights })
+    }
+
+    /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. `weights` are
+    /// its samples', in order; none for 1.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub fn on_device(batch: DeviceBatch, weights: &[f32]) -> Result<TensorBatch> {
+        let ids = batch.ids().to_vec();
+        let spans = batch.offsets().iter().zip(batch.lens()).map(|(&at, &len)| at..at + len).collect();
+        let labels = labels_of(batch.labels());
+        let (epoch, seq, weights) = (batch.epoch(), batch.seq(), weights_of(weights));
+        Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch, seq, weights })
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// No samples.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The samples' bytes as rows `[n, length]` when all have this length: a view where they lie evenly, else a copy.
+    #[must_use]
+    pub fn rows(&self, length: usize) -> Option<Tensor> {
+        if self.spans.iter().any(|span| span.len() != length) {
+            return None;
+        }
+        if self.spans.is_empty() {
+            return Some(Tensor::zeros(&[0, length as i64], (Element::Uint8, Device::Cpu)));
+        }
+        let flat = self.bytes.view([-1]);
+        let stride = self.spans.get(1).map_or(length, |second| second.start - self.spans[0].start);
+        if self.spans.iter().enumerate().all(|(i, span)| span.start == self.spans[0].start + i * stride) {
+            let sizes = [self.spans.len() as i64, length as i64];
+            return Some(flat.as_strided(&sizes, &[stride as i64, 1], Some(self.spans[0].start as i64)));
+        }
+        let rows: Vec<Tensor> = self.spans.iter().map(|s| flat.narrow(0, s.start as i64, length as i64)).collect();
+        Some(Tensor::stack(&rows, 0))
+    }
+}
+
+/// Weights as a tensor, where one of them is not 1.
+fn weights_of(weights: &[f32]) -> Option<Tensor> {
+    weights.iter().any(|weight| *weight != 1.0).then(|| Tensor::from_slice(weights))
+}
+
+/// Labels as a tensor of their own, in the host's memory.
+fn labels_of(labels: &[u32]) -> Tensor {
+    let wide = labels.iter().map(|&label| if label == NO_LABEL { -1 } else { i64::from(label) });
+    Tensor::from_slice(&wide.collect::<Vec<i64>>())
 }

@@ -22,7 +22,6 @@
     reason = "old versions of tch take slices where new ones take any list"
 )]
 
-mod batch;
 mod checkpoint;
 mod exchange;
 mod feed;
@@ -32,23 +31,18 @@ mod meter;
 pub mod models;
 mod notice;
 mod optimiser;
-mod precision;
 mod ranks;
-mod rate;
 mod switch;
 mod task;
 mod trainer;
 
-pub use batch::TensorBatch;
 pub use checkpoint::{About, Checkpoint, Vault};
-pub use feed::{Fed, Feed, GpuFeed, HostFeed};
+pub use feed::{Fed, Feed, GpuFeed, HostFeed, TensorBatch};
 pub use ffi::{Backend, Group, Reducer, load_cuda, tensor_of_bytes, torch_version};
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
-pub use optimiser::Rule;
-pub use precision::Precision;
+pub use optimiser::{Decay, Precision, Rate, Rule};
 pub use ranks::Ranks;
-pub use rate::{Decay, Rate};
 pub use switch::{Mode, Reason, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};
 pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};

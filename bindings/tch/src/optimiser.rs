@@ -1,11 +1,15 @@
-//! Optimisers over one flat tensor: a few operations per step whatever the number of parameters, and state that can be saved.
+//! Optimisers over one flat tensor, the learning rate, and mixed precision: a few operations per step whatever the number of parameters, and state that can be saved.
 //!
 //! Owns the state (momentum, moments). Never reads a gradient it was not given.
 
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
-use std::str::FromStr;
-use tch::{Tensor, no_grad};
+use tch::{Device, Kind as Element, Tensor, no_grad};
+
+use crate::ffi::Autocast;
 
 /// Which optimiser, with its constants.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -135,6 +139,118 @@ impl Optimiser {
     }
 }
 
+/// How the rate falls.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decay {
+    /// It does not.
+    Constant,
+    /// Half a cosine, to zero.
+    Cosine,
+    /// A tenth at half and at three quarters of the work: the steps of He et al. (CVPR 2016) on CIFAR.
+    Steps,
+}
+
+/// A schedule of the learning rate: a function of the share of the work done, so that it does not depend on the number of ranks, nor on what was
+/// resumed.
+#[derive(Args, Clone, Copy, PartialEq, Debug)]
+pub struct Rate {
+    /// Greatest learning rate, for the batch of all ranks together
+    #[arg(long = "rate", value_name = "RATE", default_value_t = 0.05)]
+    pub peak: f64,
+    /// Share of the work over which the rate rises from zero
+    #[arg(long, default_value_t = 0.0)]
+    pub warm_up: f64,
+    /// What comes after
+    #[arg(long, value_enum, default_value_t = Decay::Constant)]
+    pub decay: Decay,
+}
+
+impl Rate {
+    /// The rate when this share of the work is done, 0 to 1.
+    pub(crate) fn at(&self, done: f64) -> f64 {
+        if done < self.warm_up {
+            return self.peak * (done / self.warm_up).max(1e-3);
+        }
+        let left = (done - self.warm_up) / (1.0 - self.warm_up);
+        match self.decay {
+            Decay::Constant => self.peak,
+            Decay::Cosine => self.peak * 0.5 * (1.0 + (std::f64::consts::PI * left.min(1.0)).cos()),
+            Decay::Steps if left < 0.5 => self.peak,
+            Decay::Steps if left < 0.75 => self.peak * 0.1,
+            Decay::Steps => self.peak * 0.01,
+        }
+    }
+}
+
+/// What forward and backward passes compute in. Parameters, gradients and sums stay in single precision.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Precision {
+    /// Single.
+    Full,
+    /// bfloat16: from compute capability 8.0 on, and on CPUs.
+    Bf16,
+    /// Half, with a scaled loss: from compute capability 7.0 on. A K80 has neither and stays with single.
+    Half,
+}
+
+impl Precision {
+    /// Autocast for the pass that follows, as long as the guard lives.
+    pub(crate) fn cast(self, device: Device) -> Result<Option<Autocast>> {
+        let kind = match self {
+            Precision::Full => return Ok(None),
+            Precision::Bf16 => Element::BFloat16,
+            Precision::Half => Element::Half,
+        };
+        Autocast::new(matches!(device, Device::Cuda(_)), kind).map(Some)
+    }
+}
+
+/// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct LossScale {
+    scale: f64,
+    good: u32,
+    moves: bool,
+}
+
+/// Steps without an overflow after which the scale is doubled.
+const GROW_AFTER: u32 = 2000;
+const SCALE_FIRST: f64 = 65_536.0;
+const SCALE_MAX: f64 = 16_777_216.0;
+
+impl LossScale {
+    /// As this precision needs it; `saved` from a checkpoint.
+    pub(crate) fn new(precision: Precision, saved: Option<f64>) -> LossScale {
+        let moves = precision == Precision::Half;
+        LossScale { scale: if moves { saved.unwrap_or(SCALE_FIRST) } else { 1.0 }, good: 0, moves }
+    }
+
+    /// The factor of the loss, by which gradients are divided.
+    pub(crate) fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// Whether gradients must be checked for overflow.
+    pub(crate) fn moves(&self) -> bool {
+        self.moves
+    }
+
+    /// After a step: were the summed gradients finite? They are the same on every rank, so is what follows.
+    pub(crate) fn look(&mut self, finite: bool) {
+        if !self.moves {
+            return;
+        }
+        if !finite {
+            (self.scale, self.good) = ((self.scale * 0.5).max(1.0), 0);
+        } else {
+            self.good += 1;
+            if self.good >= GROW_AFTER {
+                (self.scale, self.good) = ((self.scale * 2.0).min(SCALE_MAX), 0);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +280,28 @@ mod tests {
         let adam: Rule = "adamw".parse().unwrap();
         let found = after(adam, &[123.0], 1.0);
         assert!((found - (1.0 - 0.1 * 0.01 - 0.1)).abs() < 1e-6, "{found}");
+    }
+
+    #[test]
+    fn rises_then_falls() {
+        let rate = |decay| Rate { peak: 0.4, warm_up: 0.2, decay };
+        assert!((rate(Decay::Cosine).at(0.1) - 0.2).abs() < 1e-12);
+        assert!(rate(Decay::Cosine).at(0.0) > 0.0);
+        assert!((rate(Decay::Cosine).at(0.6) - 0.2).abs() < 1e-12);
+        assert!(rate(Decay::Cosine).at(1.0).abs() < 1e-12);
+        assert!((rate(Decay::Constant).at(0.9) - 0.4).abs() < 1e-12);
+        assert!((rate(Decay::Steps).at(0.7) - 0.04).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_scale_falls_at_once_and_rises_slowly() {
+        let mut scale = LossScale::new(Precision::Half, Some(8.0));
+        scale.look(false);
+        assert_eq!(scale.scale(), 4.0);
+        (0..GROW_AFTER).for_each(|_| scale.look(true));
+        assert_eq!(scale.scale(), 8.0);
+        let mut fixed = LossScale::new(Precision::Bf16, Some(8.0));
+        fixed.look(false);
+        assert_eq!(fixed.scale(), 1.0);
     }
 }

@@ -1,6 +1,6 @@
 //! Tasks: from a batch to one loss per sample.
 
-use crate::batch::TensorBatch;
+use crate::feed::TensorBatch;
 use fuelrail_base::{Error, Kind, Result};
 use tch::nn::ModuleT;
 use tch::{Device, Kind as Element, Tensor};

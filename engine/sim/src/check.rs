@@ -2,15 +2,17 @@
 //!
 //! A check that fails makes a [`Violation`] with what was expected and what was found. Changes nothing.
 
-use crate::bookkeeping::Bookkeeping;
-use crate::counters::Counters;
-use crate::dataset::DataSet;
-use crate::journal::{Entry, Journal};
-use crate::scenario::{DiskShape, Scenario};
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Error, Instant, SampleId};
 use fuelrail_flow::{Assembled, Finished};
+use fuelrail_plan::run::{Cursor, Run};
 use serde::Serialize;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::bucket::Bookkeeping;
+use crate::counters::Counters;
+use crate::dataset::DataSet;
+use crate::scenario::{DiskShape, Scenario};
 
 /// Which check failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -218,4 +220,103 @@ fn differs(seq: u64, sample: SampleId, bytes: &[u8], wanted: &[u8]) -> String {
         wanted.len(),
         bytes.len()
     )
+}
+
+/// One sample of a delivered batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// Delivered, with the hash of its bytes.
+    Delivered(SampleId, u128),
+    /// Left out, as the policy for bad samples says.
+    LeftOut(SampleId),
+}
+
+impl Entry {
+    pub(crate) fn of(sample: SampleId, bytes: &[u8]) -> Entry {
+        Entry::Delivered(sample, xxh3_128(bytes))
+    }
+
+    pub(crate) fn sample(self) -> SampleId {
+        match self {
+            Entry::Delivered(sample, _) | Entry::LeftOut(sample) => sample,
+        }
+    }
+}
+
+/// Every sample of the run so far, in order of epoch and position, whatever the worlds' sizes were.
+#[derive(Default)]
+pub(crate) struct Journal {
+    /// (epoch, entry).
+    entries: Vec<(u64, Entry)>,
+}
+
+impl Journal {
+    /// Adds what all ranks took at one global step, in order of rank.
+    pub(crate) fn step(&mut self, epoch: u64, entries: impl IntoIterator<Item = Entry>) {
+        self.entries.extend(entries.into_iter().map(|entry| (epoch, entry)));
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// How often each of `samples` samples comes in `epoch`.
+    pub(crate) fn uses(&self, epoch: u64, samples: u64) -> Vec<u32> {
+        let mut uses = vec![0; samples as usize];
+        for (_, entry) in self.entries.iter().filter(|(of, _)| *of == epoch) {
+            uses[entry.sample().0 as usize] += 1;
+        }
+        uses
+    }
+
+    /// XXH3-128 over the hashes of all delivered samples in order: the same for any world sizes, shards and faults.
+    pub(crate) fn hash(&self) -> u128 {
+        let mut hash = Xxh3::new();
+        for (_, entry) in &self.entries {
+            if let Entry::Delivered(_, digest) = entry {
+                hash.update(&digest.to_le_bytes());
+            }
+        }
+        hash.digest128()
+    }
+}
+
+/// One global step.
+pub(crate) struct Step {
+    pub(crate) epoch: u64,
+    /// Samples by rank.
+    pub(crate) shares: Vec<Vec<SampleId>>,
+    /// Where to go on when it is done.
+    pub(crate) next: Cursor,
+}
+
+/// All steps of a world from `start`, where `run` starts as well, to the end of the last epoch.
+pub(crate) fn steps(scenario: &Scenario, run: &Run, world: u32, start: Cursor) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let world = world as usize;
+    let full = world * scenario.batch_size as usize;
+    for epoch in start.epoch..scenario.epochs {
+        let from = if epoch == start.epoch { start.position } else { 0 };
+        let samples: Vec<SampleId> = (from..scenario.samples).map(|at| run.sample_at(epoch, at)).collect();
+        let kept = if scenario.drop_last { samples.len() / full * full } else { samples.len() };
+        let mut position = from;
+        let mut rest = &samples[..kept];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(full.min(rest.len()));
+            position += now.len() as u64;
+            let next =
+                if later.is_empty() { Cursor { epoch: epoch + 1, position: 0 } } else { Cursor { epoch, position } };
+            steps.push(Step { epoch, shares: divide(now, world), next });
+            rest = later;
+        }
+    }
+    steps
+}
+
+/// Deals out places one by one: the first ranks get one more when it does not come out even.
+fn divide(samples: &[SampleId], world: usize) -> Vec<Vec<SampleId>> {
+    let mut counts = vec![0; world];
+    (0..samples.len()).for_each(|at| counts[at % world] += 1);
+    let mut rest = samples.iter().copied();
+    counts.into_iter().map(|count| rest.by_ref().take(count).collect()).collect()
 }

@@ -1,9 +1,9 @@
 //! The virtual trainer of one rank: takes batches, computes for a while, holds leases, sometimes pauses.
 
 use crate::canary::Canary;
+use crate::check::Entry;
+use crate::check::Step;
 use crate::check::{Checked, Checker, Inspector, Violation};
-use crate::journal::Entry;
-use crate::model::Step;
 use crate::scenario::ConsumerShape;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Error, Instant};

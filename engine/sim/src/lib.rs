@@ -5,23 +5,19 @@
 //! must catch. Never reads a real clock, opens a file or socket, or holds a second copy of the engine's logic.
 #![forbid(unsafe_code)]
 
-mod bookkeeping;
 mod bucket;
 mod canary;
 mod check;
 mod consumer;
 mod counters;
 mod dataset;
-mod journal;
 mod machine;
-mod model;
 pub mod orders;
 mod rank;
 mod report;
 mod ring_probe;
 mod run;
 mod scenario;
-mod segment_manager;
 mod world;
 
 pub use canary::Canary;

@@ -1,15 +1,21 @@
 //! The machine all ranks run on, as far as its disk goes: what lies there before the first life, what befalls it within one and
 //! between two.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
+use fuelrail_flow::{
+    Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+};
+use fuelrail_io::{SimDisk, SimDiskFailure, SimWorld};
+use fuelrail_plan::spill::Mount;
+use fuelrail_wire::block::{Fingerprint, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
+
 use crate::dataset::DataSet;
 use crate::scenario::{DiskShape, SEGMENT_BYTES};
-use crate::segment_manager::{self, DIRECTORY, OWNED_ELSEWHERE};
-use fuelrail_base::prng::Prng;
-use fuelrail_base::{BlockId, Duration, SampleId};
-use fuelrail_flow::Objects;
-use fuelrail_io::{SimDisk, SimDiskFailure, SimWorld};
-use fuelrail_wire::block::{Fingerprint, PAGE_BYTES, RECORD_BYTES, Record, SegmentName};
-use std::path::Path;
 
 /// Blocks of a segment that was there before: one page of its journal.
 const PLANTED_MAX: usize = PAGE_BYTES / RECORD_BYTES;
@@ -51,7 +57,7 @@ pub(crate) fn litter(world: &SimWorld, unit: u64, objects: &Objects, set: &DataS
         (Content::False, 0),
     ] {
         let id = id(low, prng);
-        segment_manager::make(world, id, unit, |bytes| plant(bytes, id as u64, objects, set, content, prng));
+        make(world, id, unit, |bytes| plant(bytes, id as u64, objects, set, content, prng));
     }
     for len in [0, 100, SEGMENT_BYTES] {
         let path = Path::new(DIRECTORY).join(SegmentName { id: id(0, prng), new: false }.to_string());
@@ -99,4 +105,160 @@ pub(crate) fn befall(world: &SimWorld, shape: &DiskShape, event: u64) {
     } else if event == failure.from_event + failure.events {
         world.fail_disk(Path::new(DIRECTORY), SimDiskFailure::default());
     }
+}
+
+/// Where segments lie.
+pub(crate) const DIRECTORY: &str = "/cache";
+/// Segments whose number ends in this belong to another process that is still running, and are never taken over.
+pub(crate) const OWNED_ELSEWHERE: u128 = 0xFF;
+
+/// One rank's segment manager.
+pub(crate) struct SegmentManager {
+    world: SimWorld,
+    shape: DiskShape,
+    channels: Vec<Arc<SegmentChannel>>,
+    /// Segments its shards know, by key; `true`: owned.
+    kept: BTreeMap<u64, (PathBuf, bool)>,
+    next_key: u64,
+    prng: Prng,
+    /// Nothing is made any more: the disk failed.
+    given_up: bool,
+    /// Segments given up by shards and removed.
+    pub(crate) trimmed: u64,
+}
+
+impl SegmentManager {
+    /// For so many shards of rank `rank` of `ranks`; also what each shard finds.
+    pub(crate) fn new(
+        world: &SimWorld,
+        shape: &DiskShape,
+        objects: &Objects,
+        (rank, ranks): (u64, u64),
+        shards: u16,
+        prng: Prng,
+    ) -> (SegmentManager, Vec<SpillSetup>) {
+        let channels: Vec<Arc<SegmentChannel>> = (0..shards).map(|_| Arc::default()).collect();
+        let setup = |channel: &Arc<SegmentChannel>| SpillSetup {
+            channel: Arc::clone(channel),
+            unit: shape.unit,
+            found: Vec::new(),
+        };
+        let mut setups: Vec<SpillSetup> = channels.iter().map(setup).collect();
+        let mut manager = SegmentManager {
+            world: world.clone(),
+            shape: shape.clone(),
+            channels,
+            kept: BTreeMap::new(),
+            next_key: 0,
+            prng,
+            given_up: false,
+            trimmed: 0,
+        };
+        let contents = Contents::new(objects);
+        for (path, name) in segments(world) {
+            let is_ours = name.id & 0xFF != OWNED_ELSEWHERE && (name.id >> 8) as u64 % ranks == rank;
+            manager.find(&path, name, is_ours, &contents, &mut setups);
+        }
+        (manager, setups)
+    }
+
+    /// Mounts a segment that was there, where it is one and has blocks of this data set.
+    fn find(&mut self, path: &Path, name: SegmentName, mut owned: bool, c: &Contents<'_>, setups: &mut [SpillSetup]) {
+        let Some((header, scanned)) = look(&self.world, path, name) else { return };
+        if scanned.records.is_empty() && owned {
+            self.world.remove_file(path);
+        }
+        let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+        for known in c.known(&scanned) {
+            shares.entry(known.block.owner(setups.len() as u16)).or_default().push(known);
+        }
+        for (shard, known) in shares {
+            let found = &mut setups[usize::from(shard.0)].found;
+            let has_open = found.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
+            let mount = match (owned, resume(header.len, &scanned)) {
+                (false, _) => Mount::Foreign,
+                (true, Mount::Open { .. }) if has_open => Mount::Sealed,
+                (true, mount) => mount,
+            };
+            let (mark, path) = (header.mark(), path.to_owned());
+            let key = self.keep(path.clone(), core::mem::take(&mut owned));
+            found.push((SegmentFile { key, mark, path, directory: None, len: header.len, direct: true, mount }, known));
+        }
+    }
+
+    fn keep(&mut self, path: PathBuf, owned: bool) -> u64 {
+        self.kept.insert(self.next_key, (path, owned));
+        self.next_key += 1;
+        self.next_key - 1
+    }
+
+    /// Carries out the shards' requests. True when there were any.
+    pub(crate) fn work(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.channels.len() {
+            while let Some(request) = self.channels[at].next_request() {
+                any = true;
+                match request {
+                    SegmentRequest::Another => {
+                        let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+                        self.channels[at].grant(grant);
+                    }
+                    SegmentRequest::Trimmed(key) => {
+                        self.trimmed += 1;
+                        if let Some((path, true)) = self.kept.remove(&key) {
+                            self.world.remove_file(&path);
+                        }
+                    }
+                    SegmentRequest::Failed(key, _) => {
+                        // A segment of others may be gone; one of ours has failed with its disk.
+                        self.given_up |= self.kept.get(&key).is_some_and(|(_, owned)| *owned);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    fn another(&mut self) -> Option<SegmentFile> {
+        let owned = self.kept.values().filter(|(_, owned)| *owned).count() as u64;
+        if self.given_up || owned >= self.shape.segments_max {
+            return None;
+        }
+        let id = u128::from(self.prng.next()) << 64 | u128::from(self.prng.next() & !0xFF);
+        let (path, mark) = make(&self.world, id, self.shape.unit, |_| ())?;
+        let key = self.keep(path.clone(), true);
+        let mount = Mount::Open { end: PAGE_BYTES as u64, records: 0 };
+        Some(SegmentFile { key, mark, path, directory: None, len: SEGMENT_BYTES, direct: true, mount })
+    }
+}
+
+/// What a journal says of a file that is named as a segment; `None` when it is none.
+fn look(world: &SimWorld, path: &Path, name: SegmentName) -> Option<(SegmentHeader, Scanned)> {
+    let bytes = world.read_file(path).ok()?;
+    let header = SegmentHeader::decode(&bytes).ok()?;
+    if header.id != name.id || header.len != bytes.len() as u64 {
+        return None;
+    }
+    let mut scan = Scan::new(&header);
+    while let Some((from, len)) = scan.wants() {
+        scan.take(&bytes[from as usize..from as usize + len]);
+    }
+    Some((header, scan.finish()))
+}
+
+/// All files that are named as segments.
+pub(crate) fn segments(world: &SimWorld) -> Vec<(PathBuf, SegmentName)> {
+    let named = |path: PathBuf| Some((path.clone(), SegmentName::parse(path.file_name()?.to_str()?)?));
+    world.files().into_iter().filter_map(named).collect()
+}
+
+/// Makes a segment, whole and synced; its path and mark. `None` when the disk is full or fails.
+pub(crate) fn make(world: &SimWorld, id: u128, unit: u64, fill: impl FnOnce(&mut [u8])) -> Option<(PathBuf, u64)> {
+    let header = SegmentHeader { id, len: SEGMENT_BYTES, unit: unit as u32, created_s: 1 };
+    let path = Path::new(DIRECTORY).join(SegmentName { id, new: false }.to_string());
+    let mut bytes = vec![0; SEGMENT_BYTES as usize];
+    bytes[..PAGE_BYTES].copy_from_slice(&header.encode());
+    fill(&mut bytes);
+    world.write_file(&path, &bytes).ok()?;
+    Some((path, header.mark()))
 }

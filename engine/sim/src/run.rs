@@ -1,11 +1,11 @@
 //! A whole run: life after life until the end, and the checks over all of them.
 
 use crate::canary::Canary;
+use crate::check::Journal;
+use crate::check::{self, Step};
 use crate::check::{Checked, Checker, Inspector, Violation};
 use crate::counters::Counters;
 use crate::dataset::DataSet;
-use crate::journal::Journal;
-use crate::model::{self, Step};
 use crate::report::SimReport;
 use crate::scenario::Scenario;
 use crate::world::{Account, Ending, Life};
@@ -84,7 +84,7 @@ fn lives(scenario: &Scenario, canary: Option<Canary>, tally: &mut Tally) -> Chec
         let runs =
             (0..shape.world).map(|rank| new_run(scenario, shape.world, rank, start)).collect::<Result<Vec<_>, _>>();
         let runs = runs.map_err(refused)?;
-        let steps = model::steps(scenario, &runs[0], shape.world, start);
+        let steps = check::steps(scenario, &runs[0], shape.world, start);
         arithmetic(&runs, &steps)?;
         let mut life =
             Life::new(scenario, number, &objects, &runs, &steps, machine.as_ref(), canary).map_err(refused)?;

@@ -1,15 +1,15 @@
 //! One life: a world in virtual time with all ranks in it, played until they are done, killed or stuck.
 
-use crate::bookkeeping::Bookkeeping;
+use crate::bucket::Bookkeeping;
 use crate::bucket::Bucket;
 use crate::canary::Canary;
+use crate::check::Entry;
+use crate::check::Step;
 use crate::check::{Checked, Checker, Inspector, Violation};
 use crate::consumer::Trainer;
 use crate::counters::Counters;
 use crate::dataset::DataSet;
-use crate::journal::Entry;
 use crate::machine;
-use crate::model::Step;
 use crate::rank::{Make, Rank, listed};
 use crate::scenario::{LifeShape, Scenario};
 use fuelrail_base::prng::Prng;

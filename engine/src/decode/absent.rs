@@ -1,8 +1,7 @@
 //! Stands in for `picture` in a build without decoding. Configurations that ask for decoding are rejected before this is called.
 
-use super::Decode;
 use super::cut::Occasion;
-use super::format::undecodable;
+use super::{Decode, undecodable};
 use fuelrail_base::Result;
 
 pub(super) struct Easel;

@@ -4,7 +4,7 @@
 //! before it is decoded, and damage inside the pixel data is an error, as is a file with fewer pixels than its header
 //! says (see `until_the_end`).
 
-use super::format::{Picture, Pixels, check_size, undecodable};
+use super::{Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;

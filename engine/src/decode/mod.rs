@@ -6,7 +6,6 @@
 
 mod cut;
 mod facts;
-mod format;
 #[cfg(feature = "decode")]
 mod jpeg;
 #[cfg_attr(not(feature = "decode"), path = "absent.rs")]
@@ -16,17 +15,19 @@ mod png;
 mod pool;
 mod stage;
 
-pub use facts::DecodeStats;
-pub(crate) use facts::Facts;
 #[cfg(all(feature = "clouds", feature = "decode", feature = "toml"))]
 pub(crate) use picture::decoded;
-pub(crate) use stage::DecodeStage;
 
 use core::fmt;
 use core::str::FromStr;
-use fuelrail_base::limits::SAMPLE_SIDE_MAX;
+
+use fuelrail_base::limits::{PICTURE_PIXELS_MAX, SAMPLE_SIDE_MAX};
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
+
+pub use self::facts::DecodeStats;
+pub(crate) use self::facts::Facts;
+pub(crate) use self::stage::{DecodeStage, Supply};
 
 /// The pixel format and size of every sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +154,43 @@ impl Shape {
             channels: decode.channels as usize,
         }
     }
+}
+
+/// The pixel layout that a decoder produces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pixels {
+    Grey,
+    GreyAlpha,
+    Rgb,
+    RgbAlpha,
+}
+
+impl Pixels {
+    fn bytes(self) -> usize {
+        self as usize + 1
+    }
+}
+
+/// A picture whose header has been read.
+struct Picture<D> {
+    pub width: u32,
+    pub height: u32,
+    pub pixels: Pixels,
+    pub decoder: D,
+}
+
+/// The error for an object that is not a decodable picture.
+fn undecodable(cause: &str) -> Error {
+    Error::new(Kind::Undecodable, cause).with_hint("repair or remove the object, or skip it with bad_samples = skip")
+}
+
+/// Rejects a header whose size is beyond the limits.
+fn check_size(width: u32, height: u32) -> Result<()> {
+    if u64::from(width) * u64::from(height) <= PICTURE_PIXELS_MAX {
+        return Ok(());
+    }
+    let limit = format!("more than {PICTURE_PIXELS_MAX} are not decoded");
+    Err(undecodable(&format!("its header says {width} × {height} pixels; {limit}")))
 }
 
 #[cfg(test)]

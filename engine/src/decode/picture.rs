@@ -4,8 +4,7 @@
 //! Owns one thread's scratch memory. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, Occasion, cut};
-use super::format::{Picture, Pixels, undecodable};
-use super::{Decode, jpeg, png};
+use super::{Decode, Picture, Pixels, jpeg, png, undecodable};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use fuelrail_base::limits::PICTURE_BYTES_KEPT;

@@ -1,7 +1,7 @@
 //! PNG through the `png` crate: every colour type, depth and interlacing. 16-bit samples keep the upper eight bits, an
 //! animation its first picture. Alpha is dropped; no colour conversion.
 
-use super::format::{Picture, Pixels, check_size, undecodable};
+use super::{Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
 use png::{Decoder, DecodingError, Limits, Reader, Transformations};
 use std::io::Cursor;

@@ -6,7 +6,7 @@
 use super::cut::Occasion;
 use super::facts::Facts;
 use super::picture::Easel;
-use super::{Decode, format};
+use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
@@ -138,7 +138,7 @@ impl Shared {
                     catch_unwind(AssertUnwindSafe(paint)).unwrap_or_else(|_| {
                         // The panic may have left it half updated.
                         *easel = Easel::new(self.wanted);
-                        Err(format::undecodable("the decoder panicked on it"))
+                        Err(undecodable("the decoder panicked on it"))
                     })
                 });
                 painted.err().map(|error| error.with_object(&*self.objects.name(placed.id)))

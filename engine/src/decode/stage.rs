@@ -1,20 +1,21 @@
 //! The loader's side of the decode stage: its threads, the feeder that admits batches, and the consumer's end, which
 //! takes decoded batches in order.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::JoinHandle;
+
+use crossbeam_queue::ArrayQueue;
+use fuelrail_base::{ReorderWindow, Result, canary};
+use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
+use fuelrail_io::{Region, Slot, Waker};
+
 use super::Decode;
 use super::facts::Facts;
 use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
 use crate::config::Config;
 use crate::records::Records;
 use crate::system::spawn;
-use crossbeam_queue::ArrayQueue;
-use fuelrail_base::canary;
-use fuelrail_base::{ReorderWindow, Result};
-use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
-use fuelrail_io::{Region, Slot, Waker};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::thread::JoinHandle;
 
 /// The decode stage: yields decoded batches in order.
 pub(crate) struct DecodeStage {
@@ -220,6 +221,59 @@ impl Feed {
         // The threads may have finished all samples already.
         if let Some(work) = Arc::into_inner(work) {
             self.shared.finish(work);
+        }
+    }
+}
+
+/// The source of the consumer's batches: shards, or the decoding stage.
+pub(crate) enum Supply {
+    Raw(Outlet),
+    Decoded(DecodeStage),
+}
+
+impl Supply {
+    /// All batches have been taken.
+    pub(crate) fn is_finished(&self) -> bool {
+        match self {
+            Supply::Raw(outlet) => outlet.is_finished(),
+            Supply::Decoded(stage) => stage.is_finished(),
+        }
+    }
+
+    /// The next batch in order, if it is there.
+    pub(crate) fn try_take(&mut self) -> Option<Finished> {
+        match self {
+            Supply::Raw(outlet) => outlet.try_take(),
+            Supply::Decoded(stage) => stage.try_take(),
+        }
+    }
+
+    pub(crate) fn set_waiting(&mut self, waits: bool) {
+        match self {
+            Supply::Raw(outlet) => outlet.set_waiting(waits),
+            Supply::Decoded(stage) => stage.set_waiting(waits),
+        }
+    }
+
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        match self {
+            Supply::Raw(outlet) => outlet.set_waker(waker),
+            Supply::Decoded(stage) => stage.set_waker(waker),
+        }
+    }
+
+    /// What decodes, where anything is decoded.
+    pub(crate) fn stage(&self) -> Option<&DecodeStage> {
+        match self {
+            Supply::Raw(_) => None,
+            Supply::Decoded(stage) => Some(stage),
+        }
+    }
+
+    /// In a forked child: lets go without waiting for threads that do not exist there.
+    pub(crate) fn forget(&mut self) {
+        if let Supply::Decoded(stage) = self {
+            stage.forget();
         }
     }
 }

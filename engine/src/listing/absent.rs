@@ -1,7 +1,7 @@
 //! Stands in for `bucket` in a build without clouds.
 
 use super::cache::{KeptListing, ListingDir};
-use crate::route::Route;
+use crate::proxy::Route;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::Source;
 

@@ -2,10 +2,10 @@
 
 use super::cache::{KeptListing, ListingCache, ListingDir, OnDisk, Saved, ago};
 use super::journal::Journal;
-use super::probe;
+use super::walk;
 use super::walk::walk;
 use crate::client::{Ask, Client};
-use crate::route::Route;
+use crate::proxy::Route;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Listing;
 use fuelrail_io::wall_now;
@@ -100,7 +100,7 @@ impl Keeping<'_> {
         };
         let age = ago(now_s.saturating_sub(found.begun_s));
         let path = self.cache.path(NameKind::Whole);
-        match probe::difference(self.client, self.source, &found.listing, now_s).await? {
+        match walk::difference(self.client, self.source, &found.listing, now_s).await? {
             Some(key) => {
                 let key = key.escape_debug();
                 self.say(&format!("'{key}' changed since the listing of {age}: listing the bucket again"));
@@ -145,7 +145,7 @@ impl Keeping<'_> {
             self.say(&format!("{error}; if interrupted, this listing could not have been resumed"));
         }
         let (begun_s, path) = (journal.begun_s, self.cache.path(NameKind::Whole));
-        let saved = if listing.len() < probe::OBJECTS_MIN {
+        let saved = if listing.len() < walk::OBJECTS_MIN {
             Ok(Saved::default())
         } else {
             self.cache.save(listing, begun_s).map(|bytes| {

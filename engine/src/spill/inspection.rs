@@ -10,7 +10,7 @@ use fuelrail_io::OwnDirectory;
 use serde::Serialize;
 
 use super::directory;
-use super::segment::{Named, Segment, Unfit};
+use super::directory::{Named, Segment, Unfit};
 
 /// Whether a process owns a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]

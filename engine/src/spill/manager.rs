@@ -18,9 +18,8 @@ use fuelrail_flow::{
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
-use super::directory::{Directory, named};
-use super::room::{Lengths, Limits, Room};
-use super::segment::{Named, Owned, Segment, Unfit};
+use super::directory::{Directory, Named, Owned, Segment, Unfit, named};
+use super::{Lengths, Limits, Room};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);

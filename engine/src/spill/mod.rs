@@ -6,25 +6,23 @@
 mod directory;
 mod inspection;
 mod manager;
-mod room;
-mod segment;
-#[cfg(test)]
-mod tests;
 
-pub(crate) use directory::Directory;
-pub use inspection::{
-    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
-};
-pub(crate) use manager::SegmentManager;
-
-use crate::config::Config;
-use crate::layout::Layout;
-use fuelrail_base::{ByteSize, Result, SampleId};
-use fuelrail_flow::{Objects, SpillSetup};
-use fuelrail_wire::{Endpoint, Scheme};
-use room::{Lengths, Limits};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use fuelrail_base::{ByteSize, Result, SampleId};
+use fuelrail_flow::{Objects, SpillSetup};
+use fuelrail_wire::block::SegmentName;
+use fuelrail_wire::{Endpoint, Scheme};
+
+pub(crate) use self::directory::Directory;
+use self::directory::{Named, Owned, Segment, named};
+pub use self::inspection::{
+    CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
+};
+pub(crate) use self::manager::SegmentManager;
+use crate::config::Config;
+use crate::layout::Layout;
 
 /// Opens the directories that can be opened, each once; a line about each of the others.
 pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> Vec<Directory> {
@@ -89,3 +87,149 @@ pub(crate) fn start_segment_manager(
     ));
     Ok((Some(manager), setups.into_iter().map(Some).collect()))
 }
+
+/// How much disk may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Limits {
+    /// Bytes of all segments in all directories, of this and every other process; zero: what the floor leaves.
+    pub(crate) limit_bytes: u64,
+    /// Bytes to leave free on every file system; zero: a twentieth of it.
+    pub(crate) floor_bytes: u64,
+}
+
+/// Default share of a file system that is left free.
+const FLOOR_SHARE: u64 = 20;
+
+/// Disk space for segments: the directories, the limit over all of them, and the floor of each file system. Counts every file named as a
+/// segment, of any process: the limit is for the disk. Removes segments of ended processes before it reports that there is no room.
+#[derive(Debug)]
+pub(crate) struct Room {
+    directories: Vec<(Directory, bool)>,
+    limits: Limits,
+    /// Which directory the next segment goes to, if it can.
+    turn: usize,
+}
+
+impl Room {
+    pub(crate) fn new(directories: Vec<Directory>, limits: Limits) -> Room {
+        let directories = directories.into_iter().map(|directory| (directory, true)).collect();
+        Room { directories, limits, turn: 0 }
+    }
+
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Directory> {
+        self.directories.iter().map(|directory| &directory.0)
+    }
+
+    /// Makes nothing in this directory any more. Its path, the first time.
+    pub(crate) fn give_up(&mut self, directory: usize) -> Option<PathBuf> {
+        let (directory, works) = &mut self.directories[directory];
+        core::mem::replace(works, false).then(|| directory.own.path().to_owned())
+    }
+
+    /// Makes a segment in the next directory that has room, and says which one that was, or failed. `None` when there is
+    /// no room in any: neither free nor, with `reclaim`, held by segments of ended processes other than those given.
+    pub(crate) fn make(
+        &mut self,
+        len: u64,
+        reclaim: Option<&[SegmentName]>,
+        mut reclaimed: impl FnMut(),
+    ) -> Option<(usize, Result<Owned>)> {
+        // Processes lock the directories in one order, so they cannot deadlock.
+        let mut order: Vec<&Directory> =
+            self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0).collect();
+        order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
+        let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
+        loop {
+            for n in 0..self.directories.len() {
+                let at = (self.turn + n) % self.directories.len();
+                match self.has_room(at, len) {
+                    Ok(true) => {
+                        self.turn = at + 1;
+                        match self.directories[at].0.make(len) {
+                            // Another process filled the disk meanwhile.
+                            Ok(None) => {}
+                            Ok(Some(owned)) => return Some((at, Ok(owned))),
+                            Err(error) => return Some((at, Err(error))),
+                        }
+                    }
+                    Ok(false) => {}
+                    Err(error) => return Some((at, Err(error))),
+                }
+            }
+            if !reclaim.is_some_and(|in_use| self.reclaim(in_use)) {
+                return None;
+            }
+            reclaimed();
+        }
+    }
+
+    fn has_room(&self, at: usize, len: u64) -> Result<bool> {
+        let (directory, works) = &self.directories[at];
+        if !works {
+            return Ok(false);
+        }
+        if let Some(refusal) = &directory.refusal {
+            return Err(refusal.clone());
+        }
+        let volume = directory.own.room()?;
+        let floor = match self.limits.floor_bytes {
+            0 => volume.total_bytes / FLOOR_SHARE,
+            floor => floor,
+        };
+        let within = self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
+        Ok(within && volume.free_bytes >= floor.saturating_add(len))
+    }
+
+    /// Bytes of everything that is named as a segment. A directory that cannot be read says so when it is written to.
+    fn used_bytes(&self) -> u64 {
+        let all = self.directories().filter_map(|directory| named(&directory.own).ok());
+        all.flatten().map(|named| named.len).sum()
+    }
+
+    /// Removes the oldest segment whose owning process has ended. False when there is none.
+    fn reclaim(&self, in_use: &[SegmentName]) -> bool {
+        let working = self.directories.iter().filter(|directory| directory.1);
+        let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
+        let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
+        let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
+        let mut segments: Vec<Segment> = opened.collect();
+        segments.sort_unstable_by_key(|segment| segment.header.created_s);
+        let mut ownerless = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
+        ownerless.any(|owned| owned.remove().is_ok())
+    }
+}
+
+/// Lengths of new segments, bytes: powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lengths {
+    /// While there is room.
+    pub(crate) usual: u64,
+    /// At least, to use up what is left: room for a block of any length.
+    pub(crate) least: u64,
+}
+
+impl Lengths {
+    /// Usually a sixteenth of a shard's share of the disk, so that little is lost when one is trimmed, with room for several
+    /// blocks. No block is longer than `block_bytes`.
+    pub(crate) fn new(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> Lengths {
+        use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_PAGE_BYTES};
+        let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
+        let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
+        let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
+        let share = bytes / u64::from(shards.max(1));
+        let room_for = |bytes: u64| bytes.next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let at_most = |bytes: u64| if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
+        // The head and the journal of a segment for one block have a page each.
+        let least = room_for(block_bytes + 2 * SEGMENT_PAGE_BYTES as u64);
+        let usual = at_most(share / 16).max(room_for(4 * block_bytes)).min(at_most(share));
+        Lengths { usual: usual.clamp(least, SEGMENT_BYTES_MAX), least }
+    }
+
+    /// The usual one, its half, and so on.
+    pub(crate) fn halves(self) -> impl Iterator<Item = u64> {
+        core::iter::successors(Some(self.usual), move |len| Some(len / 2).filter(|half| *half >= self.least))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,9 +18,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::error::{Error, ErrorKind, Result};
 use crate::random::mix;
 use crate::script::word;
+use crate::{Error, ErrorKind, Result};
 
 /// Largest number of objects in a generated set.
 const COUNT_MAX: u64 = 1_000_000_000;

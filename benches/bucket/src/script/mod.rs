@@ -11,7 +11,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::{Error, Result};
 
 pub(crate) use act::{Act, Drawn, Operation, any_matches};
 pub(crate) use text::word;

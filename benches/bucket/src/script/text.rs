@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::value::BorrowedStrDeserializer;
 
 use super::{Fault, FaultKind, Latency, Script};
-use crate::error::{Error, Result};
+use crate::{Error, Result};
 
 impl FromStr for Script {
     type Err = Error;

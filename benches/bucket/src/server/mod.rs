@@ -30,8 +30,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::spawn_blocking;
 
 use self::refusal::http_date;
-use crate::alarm::Alarm;
 use crate::counters::Tally;
+use crate::pace::Alarm;
 use crate::script::Act;
 use crate::store::{Store, Uploads};
 use crate::tls::Terminator;

@@ -11,8 +11,8 @@ use tempfile::{Builder, NamedTempFile, TempDir};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::object::{Content, Draft, Entry, MadeOfParts, Object};
-use crate::error::{Error, Result};
 use crate::server::{ListQuery, PutCondition, Refusal};
+use crate::{Error, Result};
 
 /// Deepest folder that listings enter.
 const DEPTH_MAX: usize = 64;

@@ -11,8 +11,8 @@ use std::sync::{Arc, RwLock};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::dataset::DataSet;
-use crate::error::Result;
 use crate::server::{Keys, ListQuery, Page, PutCondition, Refusal, page};
 
 use files::FileStore;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::object::Draft;
-use crate::error::{Error, Result};
 use crate::server::{Refusal, Summed};
+use crate::{Error, Result};
 
 /// What a bucket takes of objects that come in parts. The default is what S3 takes, and 64 GiB of parts on disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -2,25 +2,25 @@
 //!
 //! Owns the server, the link and the folder if it made it; all are gone when the venue is dropped.
 
-mod netns;
 mod nginx;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::ValueEnum;
 use fuelrail::{Error, Kind, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use serde::{Deserialize, Serialize};
 
-pub use self::netns::BitRate;
-use self::netns::Link;
 use self::nginx::{Nginx, Site};
-use super::account::Account;
+use super::account::{Account, Place};
 use super::shape::Laid;
-use crate::harness::account::Place;
-use crate::harness::tool::embedded;
+use super::tool;
+use super::tool::embedded;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,9 +152,9 @@ impl Venue {
         let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if config.kind == VenueKind::Netns {
             let link = Link::new(config.link_bits_per_s)?;
-            address = netns::SERVER.into();
+            address = SERVER.into();
             (server_place.netns, self.place.netns) = (Some(link.server.clone()), Some(link.client.clone()));
-            self.facts.mtu = Some(netns::MTU);
+            self.facts.mtu = Some(MTU);
             self._link = Some(link);
         }
         let folder = &self.folder.private;
@@ -253,4 +253,106 @@ impl Folder {
 
 fn unusable(folder: &Path, error: &std::io::Error) -> Error {
     Error::new(Kind::File, format!("the folder {}: {error}", folder.display())).with_hint("give another with --dir")
+}
+
+/// The server's address, from the range set aside for benchmarks (RFC 2544).
+const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// What Ethernet carries.
+const MTU: u32 = 1500;
+/// How much a shaped link lets through at once: a millisecond's worth, and at least four of the kernel's largest packets.
+const BURST_BYTES_MIN: u64 = 256 << 10;
+/// How long a packet may wait in a shaped link before it is dropped.
+const QUEUE: &str = "20ms";
+
+/// Links made by this process so far, for their names.
+static LINKS: AtomicU32 = AtomicU32::new(0);
+
+/// Two network namespaces joined by a veth pair at MTU 1500, the server's side held to a rate if asked; removed when dropped. Needs root.
+/// Every address inside them is free, so several links never collide and nothing of the host's network is touched.
+#[derive(Debug)]
+struct Link {
+    server: String,
+    client: String,
+}
+
+impl Link {
+    /// Lays the link, held to `bits_per_s` towards the client if given.
+    fn new(bits_per_s: Option<u64>) -> Result<Link> {
+        let number = LINKS.fetch_add(1, Ordering::Relaxed);
+        let name = |side: &str| format!("fuelrail-{}-{number}-{side}", std::process::id());
+        // From here on dropping it removes whatever was made.
+        let link = Link { server: name("server"), client: name("client") };
+        link.lay(bits_per_s).map_err(|error| {
+            Error::new(Kind::Environment, format!("a network namespace cannot be made: {}", error.cause()))
+                .with_hint("run as root with iproute2 installed, or use --venue loopback")
+        })?;
+        Ok(link)
+    }
+
+    fn lay(&self, bits_per_s: Option<u64>) -> Result<()> {
+        let (server, client, mtu) = (self.server.as_str(), self.client.as_str(), MTU.to_string());
+        run("ip", &["netns", "add", server])?;
+        run("ip", &["netns", "add", client])?;
+        let pair = ["link", "add", "server", "netns", server, "mtu", &mtu, "type", "veth"];
+        run("ip", &[&pair[..], &["peer", "name", "client", "netns", client, "mtu", &mtu]].concat())?;
+        for (netns, device, address) in [(server, "server", SERVER), (client, "client", CLIENT)] {
+            run("ip", &["-n", netns, "addr", "add", &format!("{address}/30"), "dev", device])?;
+            run("ip", &["-n", netns, "link", "set", device, "up"])?;
+            run("ip", &["-n", netns, "link", "set", "lo", "up"])?;
+        }
+        if let Some(rate) = bits_per_s {
+            let burst = (rate / 8 / 1_000).max(BURST_BYTES_MIN).to_string();
+            let rate = format!("{rate}bit");
+            let shape = ["-n", server, "qdisc", "add", "dev", "server", "root", "tbf"];
+            run("tc", &[&shape[..], &["rate", &rate, "burst", &burst, "latency", QUEUE]].concat())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for netns in [&self.server, &self.client] {
+            // One that was not made yet is not there.
+            let _ = run("ip", &["netns", "del", netns]);
+        }
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Result<()> {
+    let what = format!("{program} {}", args.join(" "));
+    tool::run(Command::new(program).args(args), &what, &format!("install {program}"))
+}
+
+/// Bits per second with a unit: `1gbit`, `500mbit`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BitRate(pub u64);
+
+impl FromStr for BitRate {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<BitRate> {
+        let units = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+        let lower = text.to_ascii_lowercase();
+        let found = units.iter().find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?.trim(), factor)));
+        let rate = found.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
+        rate.filter(|rate| rate.is_finite() && *rate >= 1.0).map(|rate| BitRate(rate as u64)).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("'{text}' is not a rate")).with_hint("write for example 1gbit or 500mbit")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_carry_units() {
+        let rate = |text: &str| text.parse::<BitRate>().map(|rate| rate.0);
+        assert_eq!((rate("1gbit").unwrap(), rate("2.5 Mbit").unwrap()), (1_000_000_000, 2_500_000));
+        for bad in ["fast", "1", "1gb", "-1gbit", "nanbit"] {
+            assert_eq!(rate(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
+        }
+    }
 }

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
 
-use super::cache::ItemCache;
 use super::http::Client;
-use super::prefetch::Sampler;
+use super::prefetch::{ItemCache, Sampler};
 
 /// Counters of a feed since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -6,8 +6,7 @@ use fuelrail_base::ByteSize;
 use serde_json::json;
 
 use super::chart::{Axis, Bar, Curve, Hue, bars, curves};
-use super::page::{page, percent, seconds};
-use super::{Published, Report};
+use super::{Published, Report, page, percent, seconds};
 use crate::deli::{Row, RowName};
 
 /// Standard deviation of the unlimited cache's miss rate, mean of three ranks, times the square root of a rank's samples:

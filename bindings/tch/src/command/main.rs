@@ -6,8 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod model;
-mod screen;
 mod session;
 
 use arguments::Arguments;

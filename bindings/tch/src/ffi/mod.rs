@@ -3,19 +3,17 @@
 //! Owns the declarations of the shim (`shim/*.cpp`) and the handles it gives out. Never decides anything.
 
 mod group;
-mod reducer;
-mod session;
 mod tensor;
 
-pub use group::{Backend, Group};
-pub use reducer::Reducer;
-pub(crate) use session::{Autocast, random_state, set_random_state};
-pub use session::{load_cuda, torch_version};
-pub use tensor::tensor_of_bytes;
-pub(crate) use tensor::{batch_tensor, device_tensor, feed_stream};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
 
 use fuelrail_base::{Error, Kind, Result};
-use std::ffi::{CStr, c_char, c_int};
+use tch::{Kind as Element, Tensor};
+
+pub use self::group::{Backend, Group, Reducer};
+pub use self::tensor::tensor_of_bytes;
+pub(crate) use self::tensor::{batch_tensor, device_tensor, feed_stream};
 
 unsafe extern "C" {
     fn fr_text_free(text: *mut c_char);
@@ -66,14 +64,106 @@ fn first_lines(why: &str) -> String {
     text.join(" ").trim().to_owned()
 }
 
+unsafe extern "C" {
+    fn fr_torch_version() -> *mut c_char;
+    fn fr_load_cuda() -> c_int;
+    fn fr_random_state(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_random_state_set(cuda: c_int, state: *const c_void) -> *mut c_char;
+    fn fr_autocast_on(cuda: c_int, kind: c_int) -> *mut c_char;
+    fn fr_autocast_off(cuda: c_int);
+}
+
+/// The version of the libtorch this was compiled against.
+#[must_use]
+pub fn torch_version() -> String {
+    // SAFETY: no arguments; the text is ours.
+    text_of(unsafe { fr_torch_version() }).unwrap_or_default()
+}
+
+/// Loads torch's CUDA part if this installation has one; whether it has. Call it before any other use of CUDA in torch.
+#[must_use]
+pub fn load_cuda() -> bool {
+    // SAFETY: loads a library by name; torch's initialisers run and nothing of ours is touched.
+    unsafe { fr_load_cuda() == 1 }
+}
+
+fn device(cuda: Option<usize>) -> c_int {
+    cuda.map_or(-1, |device| c_int::try_from(device).unwrap_or(-1))
+}
+
+/// The random state of the CPU, or of a CUDA device: a byte tensor.
+pub(crate) fn random_state(cuda: Option<usize>) -> Result<Tensor> {
+    let mut made = ptr::null_mut();
+    // SAFETY: writes one pointer to an owned tensor, which tch frees.
+    unsafe {
+        check("reading the random state", fr_random_state(device(cuda), &raw mut made))?;
+        Ok(Tensor::from_ptr(made.cast()))
+    }
+}
+
+/// Restores a state of [`random_state`].
+pub(crate) fn set_random_state(cuda: Option<usize>, state: &Tensor) -> Result<()> {
+    // SAFETY: the tensor is read during the call only.
+    check("setting the random state", unsafe { fr_random_state_set(device(cuda), state.as_ptr().cast()) })
+}
+
+/// Operations run in a narrower kind where torch considers it safe, as long as this lives. Belongs to the thread that made it.
+#[derive(Debug)]
+pub(crate) struct Autocast {
+    cuda: c_int,
+    on_one_thread: std::marker::PhantomData<*mut ()>,
+}
+
+impl Autocast {
+    /// Turns it on.
+    pub(crate) fn new(cuda: bool, kind: Element) -> Result<Autocast> {
+        let cuda = c_int::from(cuda);
+        // SAFETY: plain numbers; turned off again by the drop.
+        check("turning autocast on", unsafe { fr_autocast_on(cuda, code_of(kind)) })?;
+        Ok(Autocast { cuda, on_one_thread: std::marker::PhantomData })
+    }
+}
+
+impl Drop for Autocast {
+    fn drop(&mut self) {
+        // SAFETY: undoes `fr_autocast_on` on the same thread: the type is not Send.
+        unsafe { fr_autocast_off(self.cuda) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::first_lines;
+    use tch::Device;
+
+    use super::{first_lines, *};
 
     #[test]
     fn stack_traces_are_left_out() {
         let text =
             "Connection closed by peer\nException raised from recv at x.cpp:1 (most recent call first):\nframe #0";
         assert_eq!(first_lines(text), "Connection closed by peer");
+    }
+
+    #[test]
+    fn a_random_state_set_again_gives_the_same_numbers() {
+        tch::manual_seed(3);
+        let state = random_state(None).unwrap();
+        let first = Tensor::rand(&[16], (Element::Float, Device::Cpu));
+        set_random_state(None, &state).unwrap();
+        assert_eq!(first, Tensor::rand(&[16], (Element::Float, Device::Cpu)));
+        set_random_state(None, &Tensor::zeros(&[3], (Element::Uint8, Device::Cpu))).unwrap_err();
+    }
+
+    #[test]
+    fn autocast_ends_with_its_guard() {
+        let (a, b) = (
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+            Tensor::ones(&[4, 4], (Element::Float, Device::Cpu)),
+        );
+        let guard = Autocast::new(false, Element::BFloat16).unwrap();
+        assert_eq!(a.matmul(&b).kind(), Element::BFloat16);
+        drop(guard);
+        assert_eq!(a.matmul(&b).kind(), Element::Float);
+        assert!(torch_version().contains('.'));
     }
 }

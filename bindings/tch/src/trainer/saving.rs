@@ -163,7 +163,7 @@ impl Trainer<'_> {
                 no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
         }
-        self.scale = crate::precision::LossScale::new(self.config.precision, Some(about.loss_scale));
+        self.scale = crate::optimiser::LossScale::new(self.config.precision, Some(about.loss_scale));
         self.progress.step = about.step;
         self.progress.saved_step = about.step;
         self.progress.samples = about.samples;

@@ -1,6 +1,6 @@
 //! Faults of the bucket: drawn by share, applied to one response.
 
-use super::answer::{Answer, Says};
+use super::http::{Answer, Says};
 use crate::scenario::{BucketShape, FaultShares, RETRY_AFTER_S_MAX};
 use fuelrail_base::prng::Prng;
 

@@ -3,23 +3,23 @@
 //! Owns its connections' queues and clocks. Requests may arrive chopped or many at a time; each connection answers one
 //! after another. Records what it did, and requests no sound client would send.
 
-mod answer;
 mod fault;
-mod request;
+mod http;
 
-use crate::bookkeeping::Bookkeeping;
-use crate::dataset::{DEAD_ADDRESS, DataSet};
-use crate::scenario::{BucketShape, Despair, Down, FaultShares, OutageShape, Scenario};
-use answer::Answer;
-use fault::{Effect, Fault};
-use fuelrail_base::prng::Prng;
-use fuelrail_base::{Duration, Instant, SampleId};
-use fuelrail_io::{Host, Replies};
-use request::Get;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+
+use fuelrail_base::prng::Prng;
+use fuelrail_base::{Duration, Instant, SampleId};
+use fuelrail_io::{Host, Replies};
+
+use self::fault::{Effect, Fault};
+use self::http::Answer;
+use self::http::Get;
+use crate::dataset::{DEAD_ADDRESS, DataSet};
+use crate::scenario::{BucketShape, Despair, Down, FaultShares, OutageShape, Scenario};
 
 /// `ECONNREFUSED` of Linux.
 const REFUSED: i32 = 111;
@@ -91,12 +91,12 @@ impl Bucket {
         let down = self.down(now);
         let fault = if self.peers[&conn].spoilt || down.is_some() { None } else { self.draw_fault(get) };
         let mut answer = match self.hopeless.get(&sample) {
-            None if down == Some(Down::SlowDown) => answer::refusal(503, &self.shape, &mut self.prng),
-            None if down.is_some() => answer::refusal(500, &self.shape, &mut self.prng),
-            Some(Despair::NotFound) => answer::refusal(404, &self.shape, &mut self.prng),
-            Some(Despair::Denied) => answer::refusal(403, &self.shape, &mut self.prng),
-            Some(Despair::ServerError) => answer::refusal(500, &self.shape, &mut self.prng),
-            None => answer::object(self.objects.as_ref(), get, &self.shape, last, &mut self.prng),
+            None if down == Some(Down::SlowDown) => http::refusal(503, &self.shape, &mut self.prng),
+            None if down.is_some() => http::refusal(500, &self.shape, &mut self.prng),
+            Some(Despair::NotFound) => http::refusal(404, &self.shape, &mut self.prng),
+            Some(Despair::Denied) => http::refusal(403, &self.shape, &mut self.prng),
+            Some(Despair::ServerError) => http::refusal(500, &self.shape, &mut self.prng),
+            None => http::object(self.objects.as_ref(), get, &self.shape, last, &mut self.prng),
         };
         if core::mem::take(&mut self.flips_silently) {
             answer.flip_silently();
@@ -136,7 +136,7 @@ impl Bucket {
             Fault::WrongRange => get.range.is_some(),
             Fault::IgnoredRange => get.range.is_some() && whole_bytes > self.block_bytes,
             // Without a checksum the damage cannot be noticed: TLS is what guards against it.
-            Fault::Flipped => answer::promises(get, &self.shape),
+            Fault::Flipped => http::promises(get, &self.shape),
             // Without listed tags a first look at an object cannot know which version is right; a second one can.
             Fault::Changed => {
                 self.shape.etags.1 && (self.shape.etags.0 || get.range.is_some_and(|(first, _)| first > 0))
@@ -250,12 +250,12 @@ impl Host for Bucket {
         peer.inbox.extend_from_slice(bytes);
         loop {
             let Some(peer) = self.peers.get_mut(&conn).filter(|peer| !peer.ended) else { return };
-            let Some(len) = request::head_len(&peer.inbox) else { return };
+            let Some(len) = http::head_len(&peer.inbox) else { return };
             let head: Vec<u8> = peer.inbox.drain(..len).collect();
             if self.outage.is_some_and(|outage| outage.covers(now)) && self.fall_silent(conn, now, out) {
                 return;
             }
-            match request::parse(&head, self.objects.as_ref()) {
+            match http::parse(&head, self.objects.as_ref()) {
                 Ok(get) => self.serve(conn, &get, now, out),
                 Err(why) => {
                     let text = format!("{why}: {}", String::from_utf8_lossy(&head).escape_debug());
@@ -274,5 +274,57 @@ impl Host for Bucket {
         bookkeeping.broken_seen += u64::from(peer.broken_at.is_some_and(|at| at <= now));
         let due = bookkeeping.refusals_due.remove(&conn).unwrap_or_default();
         bookkeeping.refusals_seen += due.iter().filter(|due| **due <= now).count() as u64;
+    }
+}
+
+/// Counted by the bucket in one life.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bookkeeping {
+    /// Requests understood.
+    pub(crate) requests: u64,
+    /// Requests for each sample.
+    pub(crate) requests_of: BTreeMap<SampleId, u64>,
+    /// Connections accepted.
+    pub(crate) connections: u64,
+    /// Connections open now.
+    pub(crate) open: u64,
+    /// Faults by name, injected or scheduled.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Faults per sample.
+    pub(crate) faults_of: BTreeMap<(SampleId, &'static str), u32>,
+    /// Connections the client cannot have kept after a fault on them, and has closed.
+    pub(crate) broken_seen: u64,
+    /// Refusals on connections that live on, by when they have arrived whole, per open connection.
+    pub(crate) refusals_due: BTreeMap<u64, Vec<Instant>>,
+    /// Refusals that arrived on connections closed since.
+    pub(crate) refusals_seen: u64,
+    /// Refused connections, by when the client is told.
+    pub(crate) refused_due: Vec<Instant>,
+    /// Requests no sound client sends.
+    pub(crate) unsound: Vec<String>,
+}
+
+impl Bookkeeping {
+    pub(crate) fn fault(&mut self, sample: Option<SampleId>, name: &'static str) {
+        *self.faults.entry(name).or_default() += 1;
+        if let Some(sample) = sample {
+            *self.faults_of.entry((sample, name)).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn faults_total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// Faults injected on one sample, of one name or of all.
+    pub(crate) fn faults_on(&self, sample: SampleId, name: Option<&str>) -> u32 {
+        let all = self.faults_of.range((sample, "")..(SampleId(sample.0.saturating_add(1)), ""));
+        all.filter(|((_, fault), _)| name.is_none_or(|name| name == *fault)).map(|(_, count)| *count).sum()
+    }
+
+    /// Failed attempts the client must have noticed by `now`.
+    pub(crate) fn failures_seen(&self, now: Instant) -> u64 {
+        let arrived = self.refusals_due.values().flatten().chain(&self.refused_due).filter(|due| **due <= now).count();
+        self.broken_seen + self.refusals_seen + arrived as u64
     }
 }

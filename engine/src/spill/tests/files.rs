@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 use tempfile::tempdir;
 
-use super::super::segment::{Named, Segment, Unfit};
+use super::super::directory::{Named, Segment, Unfit};
 use super::super::{SegmentState, list_cache, remove_cache, verify_cache};
 use super::*;
 

@@ -18,7 +18,7 @@ use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, SegmentName, journa
 
 use super::directory::Directory;
 use super::manager::{Tell, Work};
-use super::room::{Lengths, Limits};
+use super::{Lengths, Limits};
 
 const MIB: u64 = 1 << 20;
 const ONE_MIB: Lengths = Lengths { usual: MIB, least: MIB };

@@ -1,7 +1,47 @@
-//! A small decoder-only transformer (Vaswani et al., "Attention Is All You Need", NIPS 2017; normalised before each part, as GPT-2).
+//! Models to train with: LeNet for digits, ResNet for photos, a small transformer for tokens.
 
+use clap::ValueEnum;
 use tch::nn::{self, Module, ModuleT, Path};
+use tch::vision::resnet::{resnet18, resnet50};
 use tch::{Kind as Element, Tensor};
+
+/// How deep a residual network is.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Depth {
+    /// Two 3x3 convolutions a block, 18 layers.
+    Resnet18,
+    /// Bottlenecks, 50 layers.
+    Resnet50,
+}
+
+/// tch's residual networks: `[n, channels, height, width]` to `[n, classes]`, for pictures of 32 pixels a side and more, RGB or grey (which is
+/// taken as three equal channels).
+#[must_use]
+pub fn resnet(path: &Path<'_>, depth: Depth, classes: i64) -> Box<dyn ModuleT> {
+    let model: Box<dyn ModuleT> = match depth {
+        Depth::Resnet18 => Box::new(resnet18(path, classes)),
+        Depth::Resnet50 => Box::new(resnet50(path, classes)),
+    };
+    Box::new(nn::func_t(move |input, training| model.forward_t(&input.expand(&[-1, 3, -1, -1], false), training)))
+}
+
+/// A network like LeNet-5 (LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998):
+/// `[n, channels, 28, 28]` to `[n, classes]`, with rectifiers and maxima instead of the published sigmoids and means.
+#[must_use]
+pub fn lenet(path: &Path<'_>, channels: i64, classes: i64) -> Box<dyn ModuleT> {
+    let padded = nn::ConvConfig { padding: 2, ..nn::ConvConfig::default() };
+    let first = nn::conv2d(path / "conv1", channels, 8, 5, padded);
+    let second = nn::conv2d(path / "conv2", 8, 16, 5, nn::ConvConfig::default());
+    let third = nn::linear(path / "fc1", 16 * 5 * 5, 120, nn::LinearConfig::default());
+    let fourth = nn::linear(path / "fc2", 120, 84, nn::LinearConfig::default());
+    let fifth = nn::linear(path / "fc3", 84, classes, nn::LinearConfig::default());
+    Box::new(nn::func_t(move |input, _| {
+        let maps = first.forward(input).relu().max_pool2d_default(2);
+        let maps = second.forward(&maps).relu().max_pool2d_default(2);
+        let flat = maps.flatten(1, -1);
+        fifth.forward(&fourth.forward(&third.forward(&flat).relu()).relu())
+    }))
+}
 
 /// Sizes of the transformer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +101,7 @@ impl Layer {
     }
 }
 
+/// A small decoder-only transformer (Vaswani et al., "Attention Is All You Need", NIPS 2017; normalised before each part, as GPT-2):
 /// `[n, tokens]` of `i64` to `[n, tokens, vocabulary]`; no token sees a later one.
 #[must_use]
 pub fn transformer(path: &Path<'_>, config: TransformerConfig) -> Box<dyn ModuleT> {
