@@ -50,7 +50,7 @@ impl Worth<'_> {
 pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
     pub(super) schedule: Schedule,
-    policy: Box<dyn Policy>,
+    policy: Policy,
     /// Bytes a cached block counts at least.
     cached_block_bytes_min: u64,
     pub(super) spill: Option<Spill>,
