@@ -329,7 +329,7 @@ impl<W> fmt::Display for Owner<W> {
 }
 
 impl<W> Owner<W> {
-    pub(in crate::planner) fn failed(
+    pub(super) fn failed(
         &mut self,
         now: Instant,
         id: FetchId,
