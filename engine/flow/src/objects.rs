@@ -2,7 +2,7 @@
 //!
 //! Owns the keys, packed in one string. Never fetches anything.
 
-use crate::book::AddressBook;
+use crate::addresses::AddressBook;
 use crate::conn::{Secure, Tunnel};
 use crate::credential::{Authority, Signatory};
 use crate::listing::{Listed, Listing};
