@@ -9,7 +9,6 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod metrics;
-pub mod named;
 pub mod prng;
 pub mod reorder;
 pub mod sync;

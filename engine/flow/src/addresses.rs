@@ -1,12 +1,14 @@
-//! Which of the bucket's addresses the next connection goes to: in turn, but not to one that failed lately.
+//! The current addresses of a bucket's host, and which of them the next connection goes to: in turn, but not to one that failed lately.
 //!
 //! An address whose connects fail, or take long while another is known to be no worse, is shunned for a while that doubles. When all
-//! are, the one that is free first is tried. Owns these few numbers; never connects.
+//! are, the one that is free first is tried. Never connects, never resolves a name.
 
-use crate::book::AddressBook;
+use fuelrail_base::sync::Mutex;
+use fuelrail_base::sync::atomic::{AtomicU64, Ordering};
 use fuelrail_base::{Duration, Instant};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError};
 
 /// How long an address is shunned after its first failure in a row, …
 const SHUNNED_MIN: Duration = Duration::from_secs(1);
@@ -91,6 +93,52 @@ impl Addresses {
 
     fn place(&mut self, addr: SocketAddr) -> Option<&mut Place> {
         self.places.iter_mut().find(|place| place.addr == addr)
+    }
+}
+
+/// The addresses, and how often they have changed.
+///
+/// The current addresses of a bucket's host: one thread resolves the name again and writes, all shards read. A shard reads the version
+/// before it connects, and takes the list only when it has changed.
+#[derive(Debug)]
+pub struct AddressBook {
+    /// Changed under the lock and looked at before it is taken: so the lock makes the list visible.
+    version: AtomicU64,
+    current: Mutex<Arc<[SocketAddr]>>,
+    /// Dropped with the book, which ends the thread that resolves names.
+    _open: Sender<()>,
+}
+
+/// Disconnected when the last reader of a book is gone.
+pub type Closed = Receiver<()>;
+
+impl AddressBook {
+    /// A book with these addresses, and the receiver that is disconnected when the book is dropped.
+    #[must_use]
+    pub fn new(addresses: Vec<SocketAddr>) -> (AddressBook, Closed) {
+        let (open, closed) = channel();
+        let book = AddressBook { version: AtomicU64::new(1), current: Mutex::new(addresses.into()), _open: open };
+        (book, closed)
+    }
+
+    /// The addresses now.
+    #[must_use]
+    pub fn addresses(&self) -> Arc<[SocketAddr]> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces them. An empty list is ignored: the old addresses may still work.
+    pub fn set(&self, addresses: Vec<SocketAddr>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if !addresses.is_empty() && **current != *addresses {
+            *current = addresses.into();
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Grows with every change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
     }
 }
 

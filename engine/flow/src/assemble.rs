@@ -3,8 +3,8 @@
 //! Owns the slots of open batches. A sample's place is known before its request is sent; when its blocks have arrived it is
 //! checked (one ETag over all its blocks, CRC-32C when the server offers it) and counted. Never fetches, never orders.
 
+use crate::channels::{BlockReply, BlockRequest, SpanId};
 use crate::conn::Proof;
-use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
 use crate::spans::{FreeLists, SampleSpan, SampleSpans};
 use core::ops::Range;

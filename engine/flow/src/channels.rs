@@ -1,14 +1,17 @@
 //! Channels between shards: a bounded channel for requests and one for replies in each direction of every pair.
 //!
-//! An assembling shard keeps at most as many requests open with one owner as a channel holds, so a reply always finds room: the
-//! channels cannot deadlock, however short they are. Further requests wait in the assembling shard.
+//! A request goes from the shard that assembles a batch to a block's owner. The window travels with the message, so exactly one shard can
+//! write to it at any time and no byte is copied from core to core. An assembling shard keeps at most as many requests open with one
+//! owner as a channel holds, so a reply always finds room: the channels cannot deadlock, however short they are. Further requests wait in
+//! the assembling shard.
 
-use crate::assemble::BadSamples;
-use crate::messages::{BlockReply, BlockRequest};
-use fuelrail_base::BlockId;
+use crate::conn::Proof;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{CHANNEL_ENTRIES, CHANNEL_ENTRIES_PER_SHARD};
-use fuelrail_io::{Receiver, Sender, Waker, channel};
+use fuelrail_base::{BlockId, Error, ShardId};
+use fuelrail_io::{Receiver, Sender, Waker, Window, channel};
+use fuelrail_plan::planner::Source;
+use fuelrail_plan::schedule::UseTime;
 use std::collections::VecDeque;
 
 /// One shard's ends of the channels to all others.
@@ -34,14 +37,8 @@ struct Peer {
     unwoken: bool,
 }
 
-/// Whether shards keep blocks for each other, in RAM, on disk or in quarantine: then every block has one owner.
-#[must_use]
-pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples) -> bool {
-    cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
-}
-
 /// Builds the channels between `shards` shards; without `owners` there are none. Where
-/// [none keeps a block for others](keep_for_others), each shard fetches the blocks of its own batches.
+/// [none keeps a block for others](crate::keep_for_others), each shard fetches the blocks of its own batches.
 #[must_use]
 pub fn channels(shards: u16, owners: bool) -> Vec<ChannelEnds> {
     let n = usize::from(shards);
@@ -149,4 +146,36 @@ impl ChannelEnds {
         let queued: usize = self.peers.iter().flatten().map(|p| p.backlog.len()).sum();
         format!("channels: {open} requests open with other shards, {queued} not sent yet")
     }
+}
+
+/// The span of a batch that a block fills. A reply carries it, so that the assembling shard finds the place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SpanId {
+    /// The open batch.
+    pub batch: u32,
+    /// The sample of it, by its place in the batch.
+    pub sample: u32,
+    /// The block of that, counted from 0.
+    pub index: u32,
+}
+
+/// A request for one block, from the shard that assembles its batch to the shard that owns it.
+pub(crate) struct BlockRequest {
+    /// The shard that assembles the batch and gets the reply.
+    pub assembler: ShardId,
+    pub span: SpanId,
+    pub block: BlockId,
+    pub at: UseTime,
+    /// Empty, as long as the block.
+    pub window: Window,
+    /// The cached copy proved wrong.
+    pub fresh: bool,
+}
+
+/// The owner's reply to a [`BlockRequest`].
+pub(crate) struct BlockReply {
+    pub span: SpanId,
+    /// Full when `result` is `Ok`.
+    pub window: Window,
+    pub result: Result<(Proof, Source), Error>,
 }

@@ -6,7 +6,6 @@
 
 mod addresses;
 mod assemble;
-mod book;
 mod cache;
 mod channels;
 mod conn;
@@ -17,7 +16,6 @@ mod fetch;
 mod gate;
 mod hedge;
 mod listing;
-mod messages;
 #[cfg(all(test, loom))]
 mod models;
 mod objects;
@@ -29,10 +27,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use addresses::{AddressBook, Closed};
 pub use assemble::{Assembled, BadSamples, Finished};
-pub use book::{AddressBook, Closed};
 pub use cache::cached_block_bytes;
-pub use channels::{ChannelEnds, channels, keep_for_others};
+pub use channels::{ChannelEnds, channels};
 pub use conn::Proof;
 pub use credential::{Authority, Signatory, judged};
 pub use deliver::{Consumer, Outlet};
@@ -42,7 +40,7 @@ pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
 pub use objects::{ByteRange, Objects};
-pub use setup::{ShardConfig, ShardEnds, scratch_bytes};
+pub use setup::{ShardConfig, ShardEnds, keep_for_others, scratch_bytes};
 pub use shard::Shard;
 pub use spans::{SampleSpan, SampleSpans};
 pub use spill::{

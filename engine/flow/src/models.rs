@@ -2,8 +2,8 @@
 //!
 //! As in `fuelrail-io`: a thread that sleeps for ever shows what is lost, and each ordering is needed by one of the models.
 
+use crate::addresses::AddressBook;
 use crate::assemble::Finished;
-use crate::book::AddressBook;
 use crate::credential::Authority;
 use crate::deliver::{Consumer, DeliverStage, Outlet};
 use crate::spill::{SegmentChannel, SegmentGrant};

@@ -3,7 +3,7 @@
 //!
 //! Owns the keys, packed in one string, and 12 bytes a sample where samples are parts of objects. Never fetches anything.
 
-use crate::book::AddressBook;
+use crate::addresses::AddressBook;
 use crate::conn::{Secure, Tunnel};
 use crate::credential::{Authority, Signatory};
 use crate::listing::{Listed, Listing};

@@ -45,6 +45,12 @@ pub struct ShardEnds {
     pub spill: Option<SpillSetup>,
 }
 
+/// Whether shards keep blocks for each other, in RAM, on disk or in quarantine: then every block has one owner.
+#[must_use]
+pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples) -> bool {
+    cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
+}
+
 /// The cache's memory, taken once.
 pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
     region.alloc(bytes as usize).ok_or_else(|| {

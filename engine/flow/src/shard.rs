@@ -5,14 +5,13 @@
 
 use crate::assemble::{AssembleStage, BadSamples};
 use crate::cache::CacheStage;
-use crate::channels::ChannelEnds;
+use crate::channels::{BlockReply, BlockRequest, ChannelEnds, SpanId};
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
 use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
-use crate::messages::{BlockReply, BlockRequest, SpanId};
 use crate::objects::Objects;
 use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
 use crate::spill::SpillStage;
@@ -26,7 +25,6 @@ use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-mod disk;
 mod outcomes;
 mod report;
 

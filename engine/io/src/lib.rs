@@ -8,17 +8,15 @@
 mod arena;
 mod cgroup;
 mod channel;
-mod clock;
 #[doc(hidden)]
 pub mod conformance;
 mod directory;
 mod extent;
-mod fork;
-mod heap;
 mod ledger;
 #[cfg(all(test, loom))]
 mod models;
 mod probe;
+mod process;
 mod region;
 mod remote_free;
 mod ring;
@@ -27,36 +25,34 @@ mod slot;
 mod topology;
 #[cfg(test)]
 mod tree;
-mod usage;
 mod volume;
 mod wake;
 
-pub use arena::{Arena, ArenaConfig, ArenaReport, Budget, Huge, HugePages, default_budget};
+pub use arena::{Arena, ArenaConfig, ArenaReport, Huge, HugePages};
+pub use cgroup::{Budget, default_budget};
 pub use channel::{Receiver, Sender, channel};
-pub use clock::{monotonic_now, wall_now};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
-pub use fork::ForkGuard;
-pub use heap::give_back_freed;
 pub use ledger::{Division, SharedWords};
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
+#[doc(hidden)]
+pub use process::{
+    ForkGuard, MemoryUse, ThreadMeter, ThreadUse, give_back_freed, memory_use, monotonic_now, process_cpu, thread_cpu,
+    wall_now,
+};
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};
-pub use ring::file::{FileMark, FileOptions, not_regular, open_refusal, open_regular};
+pub use ring::file::{FileFacts, FileMark, FileOptions, Opening, not_regular, open_refusal, open_regular};
 #[cfg(feature = "glommio")]
 pub use ring::glommio::GlommioRing;
-pub use ring::opening::{FileFacts, Opening};
 pub use ring::poll::PollRing;
 pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld};
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
-#[doc(hidden)]
-pub use ring::uring::{Kernel, io_uring_refusal};
-pub use ring::uring::{UringConfig, UringRing};
+pub use ring::uring::{Kernel, UringConfig, UringRing, io_uring_refusal};
 pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, ReadPin, Slot, Window};
 pub use topology::{Core, CpuQuota, Topology, allowed_cores, pin_current_thread};
-pub use usage::{MemoryUse, ThreadMeter, ThreadUse, memory_use, process_cpu, thread_cpu};
 pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
 pub use wake::{Waker, WakerCell};

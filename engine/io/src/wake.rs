@@ -10,8 +10,7 @@ use std::io::{Read as _, Write as _};
 #[cfg(any(feature = "glommio", all(test, feature = "tokio-uring")))]
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use fuelrail_base::sync::atomic::{AtomicU8, Ordering, fence};
 use fuelrail_base::sync::{Condvar, Mutex, OnceLock, sleep_while};

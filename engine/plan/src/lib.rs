@@ -9,7 +9,6 @@ pub mod catalog;
 pub mod hedge;
 pub mod importance;
 pub mod order;
-mod outage;
 pub mod pace;
 pub mod planner;
 pub mod policy;

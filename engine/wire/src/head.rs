@@ -2,13 +2,12 @@
 //!
 //! Owns the decision how a body is framed. Never keeps a reference into the buffer and never allocates on success.
 
-use crate::base64;
-use crate::date;
 use crate::digest::Digest;
 use crate::escape::shown;
 use crate::etag::Etag;
 use crate::framing::Framing;
 use crate::range::{ContentRange, decimal};
+use crate::{base64, date};
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Error, Kind, Result, WallTime};

@@ -1,11 +1,10 @@
 //! Uploads in parts: S3's multipart, which Google's XML interface knows as well, and Azure's blocks. Paths and documents of their
 //! requests, and what their answers say.
 
-use crate::base64;
 use crate::escape::push_query;
-use crate::etag;
 use crate::list::{once, protocol};
 use crate::xml::{Visit, walk};
+use crate::{base64, etag};
 use fuelrail_base::Result;
 use quick_xml::escape::escape;
 

@@ -1,46 +1,14 @@
-//! One request and its response on a connection: the range requested, and where its bytes land.
+//! One request and its response on a connection: the range requested, where its bytes land, and how it ends.
 //!
-//! Owns the window while the exchange is open. Checks a response head against the request; never touches a socket.
+//! Owns the window while the exchange is open. Checks a response head against the request. Every exchange ends in exactly one outcome,
+//! which carries its window back. Decides which landed bytes may be kept; never whether to retry, and never touches a socket.
 
-use fuelrail_base::{Error, Instant, Kind, Result, SampleId, WallTime};
+use super::predict::{Asked, HeadPredictor};
+use fuelrail_base::canary::{self, Mistake};
+use fuelrail_base::{Duration, Error, Instant, Kind, Result, WallTime};
 use fuelrail_io::{Filling, Window};
-use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::tls::asks_for_tls;
 use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
-
-/// The range that a request is for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    /// The fetch it belongs to.
-    pub fetch: FetchId,
-    /// The object.
-    pub sample: SampleId,
-    /// First byte wanted, in the object.
-    pub first: u64,
-    /// Bytes wanted.
-    pub len: u64,
-    /// Length of the object as listed.
-    pub object_len: u64,
-    /// The sample is all of the object: what the server says of the object holds for it.
-    pub whole: bool,
-    /// ETag as listed or as first seen.
-    pub etag: Option<Etag>,
-    /// It is a second request of its fetch, into spare memory.
-    pub second: bool,
-}
-
-impl Asked {
-    /// Whether the request carries a Range header: only a whole object goes without.
-    pub(crate) fn ranged(&self) -> bool {
-        self.len != self.object_len
-    }
-
-    /// Whether a response with this head brings exactly the bytes requested, framed by length.
-    pub(crate) fn is_answered_in_place(&self, head: &ResponseHead) -> bool {
-        head.status == if self.ranged() { 206 } else { 200 }
-            && matches!(head.framing, Framing::Length(n) if n == self.len)
-    }
-}
 
 /// What a successful response proves about the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,7 +87,7 @@ impl Exchange {
     }
 
     /// Gives the window back, and the spare memory it is carved from, between two receives.
-    pub(crate) fn into_memory(self) -> (Window, Option<Filling>) {
+    fn into_memory(self) -> (Window, Option<Filling>) {
         (self.window.expect(PRESENT), self.spare)
     }
 
@@ -202,7 +170,7 @@ impl Exchange {
     }
 
     /// Verifies the checksum of a complete body.
-    pub(crate) fn check_digest(&self) -> Result<()> {
+    fn check_digest(&self) -> Result<()> {
         let window = self.window();
         match self.digest {
             Some(digest) if self.resumed_at == 0 && !digest.holds(window.bytes()) => Err(Error::new(
@@ -247,5 +215,148 @@ impl Exchange {
             code.as_deref().and_then(|code| fuelrail_wire::sign::refusal(*status, code)).unwrap_or((*kind, cure));
         let said = code.map_or(String::new(), |code| format!(" ({code})"));
         Error::new(kind, format!("the server answered {status}{said}")).with_hint(cure)
+    }
+}
+
+/// What an exchange was, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub asked: Asked,
+    pub window: Window,
+    /// What the window is carved from, of a second request.
+    pub spare: Option<Filling>,
+    pub end: End,
+}
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// All bytes are in the window.
+    Landed { proof: Proof, first_byte: Duration, total: Duration },
+    /// This attempt failed; what landed before the fault stays in the window when it can be trusted.
+    Failed { proof: Proof, new_bytes: usize, fault: Fault },
+    /// The connection closed before this request's turn; `displaced` when that was our doing, for the one before it.
+    Unserved { displaced: bool },
+}
+
+/// What an exchange failed from.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub error: Error,
+    /// The pause that the server requested.
+    pub retry_after: Option<Duration>,
+    /// The date of a refusal.
+    pub server_time: Option<WallTime>,
+    /// The server had closed a connection that was idle for long: it says nothing about the object.
+    pub idled_out: bool,
+}
+
+impl Fault {
+    /// For a reason that no server gave.
+    pub(crate) fn new(error: Error) -> Fault {
+        Fault { error, retry_after: None, server_time: None, idled_out: false }
+    }
+}
+
+impl Outcome {
+    /// An exchange ended so.
+    pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
+        let asked = exchange.asked;
+        let (window, spare) = exchange.into_memory();
+        Outcome { asked, window, spare, end }
+    }
+
+    /// All bytes of an exchange are in its window, and prove this.
+    pub(crate) fn landed(exchange: Exchange, proof: Proof, now: Instant) -> Outcome {
+        let first_byte = exchange.first_byte_at.unwrap_or(now).since(exchange.sent_at);
+        let total = now.since(exchange.sent_at);
+        Outcome::new(exchange, End::Landed { proof, first_byte, total })
+    }
+
+    /// An exchange failed.
+    pub(crate) fn failed(exchange: Exchange, fault: Fault) -> Outcome {
+        let new_bytes = exchange.window().filled().saturating_sub(exchange.resumed_at);
+        let proof = exchange.proof;
+        Outcome::new(exchange, End::Failed { proof, new_bytes, fault })
+    }
+
+    /// The same end; where it failed, for what another failed from, if that did.
+    pub(crate) fn because_of(mut self, other: End) -> Outcome {
+        if let (End::Failed { fault, .. }, End::Failed { fault: other, .. }) = (&mut self.end, other) {
+            *fault = other;
+        }
+        self
+    }
+
+    /// Why it failed, if the server or the way there is to blame.
+    pub(crate) fn failure(&self) -> Option<Kind> {
+        match &self.end {
+            End::Failed { fault, .. } if !fault.idled_out => Some(fault.error.kind()).filter(|k| *k != Kind::Cancelled),
+            _ => None,
+        }
+    }
+}
+
+/// What a connection borrows from its shard while it handles an event.
+pub(crate) struct Context<'a> {
+    pub now: Instant,
+    pub predictor: &'a mut HeadPredictor,
+    pub outcomes: &'a mut Vec<Outcome>,
+    pub copied_bytes: &'a mut u64,
+}
+
+/// The response has ended as its framing says.
+pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
+    let error = match &exchange.sink {
+        Sink::Refusal { .. } => exchange.refusal(),
+        Sink::Window => {
+            if canary::on(Mistake::FetchTakesShort) {
+                let window = exchange.window_mut();
+                window.fill(window.room());
+            }
+            let window = exchange.window();
+            if window.room() > 0 {
+                let (got, want) = (window.filled(), window.len());
+                Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
+            } else {
+                return land(exchange, cx);
+            }
+        }
+    };
+    fail(exchange, error, false, cx);
+}
+
+/// The response ended in a fault.
+pub(super) fn fail(mut exchange: Exchange, error: Error, idled_out: bool, cx: &mut Context) {
+    let window = exchange.window_mut();
+    if matches!(error.kind(), Kind::Mismatch | Kind::Changed | Kind::Protocol) {
+        window.rewind(0);
+    }
+    if window.room() == 0 {
+        // All payload came before the fault: only the end of its framing is lost, and nothing is left to request.
+        return land(exchange, cx);
+    }
+    let (retry_after_s, server_time) = match exchange.sink {
+        Sink::Refusal { retry_after_s, date, .. } => (retry_after_s, date),
+        Sink::Window => (None, None),
+    };
+    let retry_after = retry_after_s.map(|s| Duration::from_secs(u64::from(s)));
+    cx.outcomes.push(Outcome::failed(exchange, Fault { error, retry_after, server_time, idled_out }));
+}
+
+/// The connection closes before this exchange's response was looked at: nothing that landed for it is known to be good.
+pub(super) fn unserved(mut exchange: Exchange, displaced: bool, cx: &mut Context) {
+    exchange.forget_landed();
+    cx.outcomes.push(Outcome::new(exchange, End::Unserved { displaced }));
+}
+
+/// Every byte has come. It counts, unless the server's checksum says otherwise.
+fn land(exchange: Exchange, cx: &mut Context) {
+    match exchange.check_digest() {
+        Ok(()) => {
+            let proof = exchange.proof;
+            cx.outcomes.push(Outcome::landed(exchange, proof, cx.now));
+        }
+        Err(damaged) => fail(exchange, damaged, false, cx),
     }
 }

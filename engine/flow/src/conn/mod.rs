@@ -4,28 +4,23 @@
 //! they ended.
 
 mod exchange;
-mod outcome;
 mod pace;
 mod predict;
 mod responses;
 mod scatter;
 mod secure;
-mod trickle;
-mod tunnel;
 
 pub use exchange::Proof;
-pub(crate) use exchange::{Asked, Exchange};
-pub(crate) use outcome::{Context, End, Fault, Outcome};
-pub(crate) use predict::HeadPredictor;
-pub(crate) use secure::Secure;
-pub(crate) use tunnel::Tunnel;
+pub(crate) use exchange::{Context, End, Exchange, Fault, Outcome};
+pub(crate) use predict::{Asked, HeadPredictor};
+pub(crate) use secure::{Secure, Tunnel};
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
 use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
 use fuelrail_wire::tls::Agreed;
+use pace::Trickle;
 use responses::Responses;
 use std::net::SocketAddr;
-use trickle::Trickle;
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

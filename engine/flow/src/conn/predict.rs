@@ -6,8 +6,43 @@
 //! The rest is constant, so one number is learnt for each count of hexadecimal digits of the object's length.
 //! Wrong guesses are corrected by copying (see `scatter.rs`), so they cost time, never bytes.
 
-use super::exchange::Asked;
-use fuelrail_wire::ResponseHead;
+use fuelrail_base::SampleId;
+use fuelrail_plan::planner::FetchId;
+use fuelrail_wire::{Etag, Framing, ResponseHead};
+
+/// The range that a request is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The fetch it belongs to.
+    pub fetch: FetchId,
+    /// The object.
+    pub sample: SampleId,
+    /// First byte wanted, in the object.
+    pub first: u64,
+    /// Bytes wanted.
+    pub len: u64,
+    /// Length of the object as listed.
+    pub object_len: u64,
+    /// The sample is all of the object: what the server says of the object holds for it.
+    pub whole: bool,
+    /// ETag as listed or as first seen.
+    pub etag: Option<Etag>,
+    /// It is a second request of its fetch, into spare memory.
+    pub second: bool,
+}
+
+impl Asked {
+    /// Whether the request carries a Range header: only a whole object goes without.
+    pub(crate) fn ranged(&self) -> bool {
+        self.len != self.object_len
+    }
+
+    /// Whether a response with this head brings exactly the bytes requested, framed by length.
+    pub(crate) fn is_answered_in_place(&self, head: &ResponseHead) -> bool {
+        head.status == if self.ranged() { 206 } else { 200 }
+            && matches!(head.framing, Framing::Length(n) if n == self.len)
+    }
+}
 
 /// What to receive for a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +127,6 @@ impl HeadPredictor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::SampleId;
-    use fuelrail_plan::planner::FetchId;
     use fuelrail_wire::{Parsed, parse_head};
 
     fn asked(first: u64, len: u64, object_len: u64) -> Asked {

@@ -3,8 +3,7 @@
 //! Owns the exchanges and how far the front one's response has come. Takes the bytes of the stream in any pieces, copies
 //! payload into windows and counts what it copies; `scatter.rs` spares the copy where it can. Knows no socket.
 
-use super::exchange::{Exchange, REFUSAL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, Sink};
-use super::outcome::{self, Context};
+use super::exchange::{self, Context, Exchange, REFUSAL_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, Sink};
 use super::pace::Pace;
 use fuelrail_base::limits::{PIPELINE_DEPTH_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::{Error, Kind, Result};
@@ -123,7 +122,7 @@ impl Responses {
         if let Some(begun) = exchange.first_byte_at {
             self.pace.measured(exchange.asked.len, cx.now.since(begun));
         }
-        outcome::finish(exchange, cx);
+        exchange::finish(exchange, cx);
         self.over = self.last;
     }
 
@@ -147,7 +146,7 @@ impl Responses {
             if self.body.is_none() {
                 exchange.forget_landed();
             }
-            outcome::fail(exchange, error, idled_out, cx);
+            exchange::fail(exchange, error, idled_out, cx);
         }
     }
 
@@ -157,7 +156,7 @@ impl Responses {
         self.body = None;
         self.asked_bytes = 0;
         for exchange in self.queue.drain(..) {
-            outcome::unserved(exchange, displaced, cx);
+            exchange::unserved(exchange, displaced, cx);
         }
     }
 

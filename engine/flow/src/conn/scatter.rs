@@ -4,8 +4,7 @@
 //! head lengths allow. As long as every head ends where it was predicted to, all is in place; at the first that does not,
 //! the rest of the receive is gathered and fed through the linear path.
 
-use super::exchange::{Exchange, Sink};
-use super::outcome::Context;
+use super::exchange::{Context, Exchange, Sink};
 use super::predict::{Guess, HeadPredictor};
 use super::responses::Responses;
 use arrayvec::ArrayVec;

@@ -4,21 +4,17 @@
 //! them; short ones go through a buffer each way, counted. What is read is verified by its checksum, or it is lost. Owns
 //! the segments' files and three small pieces of memory. Never decides what goes where, and never waits.
 
-mod channel;
-mod contents;
 mod flight;
-mod gather;
-mod journal;
+mod manager;
 mod segments;
 mod transfer;
 
-pub use channel::{Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest};
-pub use contents::{Contents, resume};
 pub(crate) use flight::SpillOutcome;
+pub use manager::{Contents, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, resume};
 
 use crate::conn::Proof;
 use crate::objects::Objects;
-use flight::{Block, Flight, Read, Write};
+use flight::{Block, Flight, Gather, Read, Short, Write};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
@@ -26,7 +22,6 @@ use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::{Region, Ring, Waker, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
-use gather::{Gather, Short};
 use segments::Segments;
 use slab::Slab;
 use std::collections::VecDeque;

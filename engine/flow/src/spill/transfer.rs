@@ -1,7 +1,7 @@
 //! The operations of the spill stage: from its queues into the ring, and back out of it.
 
-use super::channel::SegmentRequest;
 use super::flight::{Block, Flight, Read, SpillOutcome, Write};
+use super::manager::SegmentRequest;
 use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::DIRECT_BYTES_MIN;

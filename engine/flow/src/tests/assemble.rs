@@ -3,8 +3,8 @@
 use super::memory::region;
 use super::world::{content, objects, run};
 use crate::assemble::{AssembleStage, Assembled, BadSamples, Finished};
+use crate::channels::{BlockReply, BlockRequest};
 use crate::conn::Proof;
-use crate::messages::{BlockReply, BlockRequest};
 use crate::objects::Objects;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::Prng;

@@ -2,9 +2,9 @@
 
 use super::memory::region;
 use crate::assemble::BadSamples;
-use crate::channels::{ChannelEnds, channels, keep_for_others};
+use crate::channels::{BlockReply, BlockRequest, ChannelEnds, SpanId, channels};
 use crate::conn::Proof;
-use crate::messages::{BlockReply, BlockRequest, SpanId};
+use crate::setup::keep_for_others;
 use fuelrail_base::limits::CHANNEL_ENTRIES;
 use fuelrail_base::{BlockId, SampleId, ShardId};
 use fuelrail_io::{Filling, Waker};

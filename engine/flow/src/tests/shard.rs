@@ -15,8 +15,7 @@ use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, T
 use fuelrail_plan::window::WindowConfig;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 fn config(cache_bytes: u64) -> ShardConfig {
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };

@@ -1,4 +1,5 @@
-//! A range of mapped memory, unmapped when dropped. Hands out addresses; never reads or writes the bytes.
+//! Mapping the arena on the largest pages available: a range of mapped memory, unmapped when dropped. Hands out addresses; never reads
+//! or writes the bytes.
 
 use core::fmt;
 use core::ops::Range;
@@ -6,8 +7,11 @@ use core::ptr::NonNull;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+
+use super::config::{ArenaConfig, ArenaReport, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
 
 /// The mapping itself. Unmapped on drop.
 pub(crate) struct Mapping {
@@ -59,7 +63,7 @@ impl Mapping {
     ///
     /// # Errors
     /// `Environment` when the kernel refuses: no such node, or a seccomp profile without `mbind`.
-    pub(super) fn prefer_node(&self, range: &Range<u64>, node: usize) -> Result<()> {
+    fn prefer_node(&self, range: &Range<u64>, node: usize) -> Result<()> {
         const PREFERRED: libc::c_int = 1;
         const NODES_MAX: usize = 1024;
         let refused = |errno: i32| {
@@ -88,7 +92,7 @@ impl Mapping {
     ///
     /// # Errors
     /// The kernel's, where an access would have been a SIGBUS, and `EINVAL` of kernels before 5.14, which cannot tell.
-    pub(super) fn populate(&self, range: &Range<u64>) -> io::Result<()> {
+    fn populate(&self, range: &Range<u64>) -> io::Result<()> {
         let len = (range.end - range.start) as usize;
         // SAFETY: touches pages of our own mapping; what they hold stays.
         let rc = unsafe { libc::madvise(self.at(range.start, len).as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
@@ -112,5 +116,218 @@ impl Drop for Mapping {
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mapping({} bytes)", self.len)
+    }
+}
+
+/// The mapping, and what was mapped. Reserved huge pages are populated.
+pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, ArenaReport)> {
+    map_with(config, |bytes| anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
+}
+
+/// The same, where `reserve` maps so many bytes of reserved huge pages.
+fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) -> Result<(Mapping, ArenaReport)> {
+    let regions = u64::from(config.regions);
+    // Every region has a whole number of pages, and the sum is never above the budget.
+    let shared = config.bytes - config.aside_bytes;
+    let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
+    let bytes = whole(PAGE_BYTES);
+    // Reserved huge pages cannot be split. A budget that is no multiple of them gets ordinary pages, so that every byte
+    // of it is there.
+    let divides = whole(HUGE_PAGE_BYTES) == bytes && bytes > 0;
+    let mut notices = Vec::new();
+    let reserved = (config.huge_pages == HugePages::Auto && divides).then(|| reserve(bytes as usize)).flatten();
+    let (mapping, page_bytes, huge) = match reserved.and_then(|mapping| populated(mapping, config, &mut notices)) {
+        Some(mapping) => (mapping, HUGE_PAGE_BYTES, Huge::Explicit),
+        None => {
+            let others = not_reserved(config, bytes)?;
+            notices.extend(place(&others.0, config));
+            others
+        }
+    };
+    let aside_bytes = config.aside_bytes / PAGE_BYTES * PAGE_BYTES;
+    let region_bytes = (bytes - aside_bytes) / regions;
+    Ok((mapping, ArenaReport { bytes, region_bytes, aside_bytes, page_bytes, huge, notices }))
+}
+
+/// Populates the mapping; `None` and a notice when it cannot. The kernel maps reserved pages without checking the hugetlb cgroup,
+/// which may refuse them at the first touch: that would be a SIGBUS.
+fn populated(mapping: Mapping, config: &ArenaConfig, notices: &mut Vec<String>) -> Option<Mapping> {
+    let refused = place(&mapping, config);
+    let outcome = std::thread::scope(|scope| {
+        let populate = |range| mapping.populate(&range);
+        let threads: Vec<_> =
+            config.ranges(mapping.len as u64).map(|range| scope.spawn(move || populate(range))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("populating does not panic"))
+    });
+    match outcome {
+        Ok(()) => {
+            notices.extend(refused);
+            Some(mapping)
+        }
+        Err(error) => {
+            notices.push(format!(
+                "huge pages: the kernel promised {} of reserved ones and could not provide them (MADV_POPULATE_WRITE: {error}), \
+                 so they are not used; raise the limit of the hugetlb cgroup (hugetlb.2MB.max) above memory_limit, and \
+                 use Linux 5.14 or newer",
+                ByteSize(mapping.len as u64)
+            ));
+            None
+        }
+    }
+}
+
+/// Requests every region's pages from its node. Returns the refusals.
+fn place(mapping: &Mapping, config: &ArenaConfig) -> Option<String> {
+    let mut wanted = config.ranges(mapping.len as u64).zip(&config.nodes);
+    wanted.find_map(|(range, node)| mapping.prefer_node(&range, (*node)?).err()).map(|error| error.to_string())
+}
+
+/// The mapping on pages that are not reserved, the requested page size, and the state of huge pages.
+fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)> {
+    if config.huge_pages == HugePages::Off {
+        return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None("huge pages were switched off".into())));
+    }
+    if bytes < HUGE_PAGE_BYTES {
+        let why = format!("the arena is smaller than one huge page of {}", ByteSize(HUGE_PAGE_BYTES));
+        return Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)));
+    }
+    match thp_mode(Path::new("/")) {
+        ThpMode::Always | ThpMode::Madvise => {
+            let mapping = aligned(bytes as usize)?;
+            let (base, len) = mapping.range();
+            // SAFETY: advice about our own mapping; it changes which pages back it, never what they hold.
+            if unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) } == 0 {
+                return Ok((mapping, HUGE_PAGE_BYTES, Huge::Transparent));
+            }
+            let why = format!("the kernel refused MADV_HUGEPAGE: {}", std::io::Error::last_os_error());
+            Ok((mapping, PAGE_BYTES, Huge::None(why)))
+        }
+        mode => {
+            let why = format!(
+                "no free reserved huge pages ({} free) and transparent ones are {}; reserve some \
+                 (sysctl vm.nr_hugepages={}) or allow transparent ones (echo madvise > {THP_ENABLED})",
+                free_huge_pages(Path::new("/")),
+                if mode == ThpMode::Never { "switched off" } else { "not built into this kernel" },
+                bytes.div_ceil(HUGE_PAGE_BYTES),
+            );
+            Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)))
+        }
+    }
+}
+
+fn ordinary(bytes: u64) -> Result<Mapping> {
+    anonymous(bytes as usize, 0).ok_or_else(|| refused(bytes))
+}
+
+/// A mapping that starts at a multiple of the huge page size, so that every huge page of it can be one.
+fn aligned(bytes: usize) -> Result<Mapping> {
+    let huge = HUGE_PAGE_BYTES as usize;
+    let loose = anonymous(bytes + huge, 0).ok_or_else(|| refused(bytes as u64))?;
+    let (base, len) = loose.range();
+    let skip = base.align_offset(huge);
+    // From here on the two trimmed ends and the rest are separate mappings with separate owners.
+    std::mem::forget(loose);
+    let part = |from: usize, len: usize| {
+        // SAFETY: `from + len` lies inside the mapping just made; the pointer is not null because its base is not.
+        Mapping { base: unsafe { NonNull::new_unchecked(base.add(from)) }, len }
+    };
+    if skip > 0 {
+        drop(part(0, skip));
+    }
+    let tail = skip + bytes;
+    if tail < len {
+        drop(part(tail, len - tail));
+    }
+    Ok(part(skip, bytes))
+}
+
+/// A private anonymous mapping: zeroes, populated when touched.
+fn anonymous(bytes: usize, more_flags: libc::c_int) -> Option<Mapping> {
+    Mapping::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more_flags, None).ok()
+}
+
+fn refused(bytes: u64) -> Error {
+    let cause = format!("mapping {}: {}", ByteSize(bytes), std::io::Error::last_os_error());
+    Error::new(Kind::Budget, cause).with_hint("ask for less memory, or raise the address-space limit (ulimit -v)")
+}
+
+pub(crate) const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// The kernel's mode for transparent huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ThpMode {
+    Always,
+    Madvise,
+    Never,
+    Absent,
+}
+
+/// The mode of the machine below `root`.
+pub(crate) fn thp_mode(root: &Path) -> ThpMode {
+    let path = root.join(THP_ENABLED.trim_start_matches('/'));
+    parse_thp(&std::fs::read_to_string(path).unwrap_or_default())
+}
+
+/// The bracketed word of `always [madvise] never`.
+fn parse_thp(text: &str) -> ThpMode {
+    match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word) {
+        Some("always") => ThpMode::Always,
+        Some("madvise") => ThpMode::Madvise,
+        Some(_) => ThpMode::Never,
+        None => ThpMode::Absent,
+    }
+}
+
+/// Reserved huge pages of the default size that are free, on the machine below `root`.
+pub(crate) fn free_huge_pages(root: &Path) -> u64 {
+    let text = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:"));
+    line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_bracketed_mode() {
+        assert_eq!(parse_thp("always [madvise] never\n"), ThpMode::Madvise);
+        assert_eq!(parse_thp("[always] madvise never\n"), ThpMode::Always);
+        assert_eq!(parse_thp("always madvise [never]\n"), ThpMode::Never);
+        assert_eq!(parse_thp(""), ThpMode::Absent);
+    }
+
+    #[test]
+    fn aligned_mappings_are_aligned_and_usable_to_the_last_byte() {
+        let mapping = aligned(3 * HUGE_PAGE_BYTES as usize).unwrap();
+        let (base, len) = mapping.range();
+        assert!((base as usize).is_multiple_of(HUGE_PAGE_BYTES as usize));
+        // SAFETY: both bytes lie inside the mapping, which lives until the end of this function.
+        unsafe {
+            base.write(1);
+            base.add(len - 1).write(2);
+            assert_eq!((base.read(), base.add(1).read(), base.add(len - 1).read()), (1, 0, 2));
+        }
+    }
+
+    /// A hugetlb cgroup lets pages be mapped and refuses them when they are touched.
+    #[test]
+    fn reserved_pages_that_cannot_be_provided_are_not_used_and_a_notice_says_why() {
+        let promise = |bytes| anonymous(bytes, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE);
+        let bytes = (free_huge_pages(Path::new("/")) + 4) * HUGE_PAGE_BYTES;
+        let config = ArenaConfig { bytes, regions: 2, ..ArenaConfig::default() };
+        let (mapping, report) = map_with(&config, promise).unwrap();
+        let (base, len) = mapping.range();
+        for at in (0..len).step_by(HUGE_PAGE_BYTES as usize) {
+            // SAFETY: inside the mapping, which lives until the end of this function.
+            unsafe { base.add(at).write(1) };
+        }
+        assert!(report.huge != Huge::Explicit && report.bytes == bytes, "{report:?}");
+        assert_eq!(
+            report.notices.len(),
+            usize::from(promise(len).is_some()),
+            "a kernel may be built without them: {report:?}"
+        );
+        assert!(report.notices.iter().all(|notice| notice.contains("MADV_POPULATE_WRITE")), "{report:?}");
     }
 }

@@ -11,16 +11,11 @@ use fuelrail_base::Result;
 use crate::region::Region;
 use crate::remote_free::RemoteFreeList;
 
-mod budget;
 mod config;
-mod huge;
 mod mapping;
 
-pub use budget::{Budget, default_budget};
-pub(crate) use budget::{budget_under, cgroup_limit};
 pub use config::{ArenaConfig, ArenaReport, Huge, HugePages};
-pub(crate) use huge::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
-pub(crate) use mapping::Mapping;
+pub(crate) use mapping::{Mapping, THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 
 /// A handle on the arena. Clones are the same arena.
 #[derive(Clone, Debug)]
@@ -37,7 +32,7 @@ impl Arena {
     /// As [`ArenaConfig::validate`]; `Budget` when the kernel refuses the mapping.
     pub fn new(config: &ArenaConfig) -> Result<(Arena, Vec<Region>)> {
         config.validate()?;
-        let (mapping, report) = huge::map(config)?;
+        let (mapping, report) = mapping::map(config)?;
         let (mapping, slots) = (Arc::new(mapping), config.slots_per_region as u32);
         let ranges = config.ranges(mapping.len as u64);
         let regions: Vec<Region> =

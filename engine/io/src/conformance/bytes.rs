@@ -3,8 +3,7 @@
 use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
-use super::fixture::{Fixture, received};
-use super::harness::{Harness, Script, pattern};
+use super::fixture::{Fixture, Harness, Script, pattern, received};
 use crate::ring::{Op, Ring, SockId};
 use crate::scatter::{Landed, Scatter};
 use crate::slot::Window;

@@ -7,8 +7,7 @@ use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
 
-use super::fixture::{Fixture, all_returned, received};
-use super::harness::{Harness, Script, pattern};
+use super::fixture::{Fixture, Harness, Script, all_returned, pattern, received};
 use crate::ring::file::FileOptions;
 use crate::ring::{Done, FileId, Op, Ring};
 use crate::slot::{Filling, ReadPin, Window};

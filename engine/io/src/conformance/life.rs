@@ -1,12 +1,15 @@
-//! Checks of life and death: cancelling, closing, running full, stale names, and dropping a ring at work.
+//! Checks of life and death: sleeping and waking, cancelling, closing, running full, stale names, and dropping a ring at work; and a
+//! forked child that does something and tells how it went.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use fuelrail_base::Duration;
 use fuelrail_base::prng::Prng;
 
-use super::fixture::{Fixture, all_returned, received};
-use super::harness::{Harness, Script, pattern};
+use super::fixture::{Fixture, Harness, PATIENCE, Script, all_returned, pattern, received};
+use crate::channel::channel;
 use crate::ring::{Full, Op, Ring};
 
 /// Receives are cancelled at random moments while bytes come in: each comes back exactly once, and the bytes of all of
@@ -212,4 +215,131 @@ pub(super) fn dropped_busy_everything_is_returned<V: Harness>(harness: &mut V) {
     assert!(fillings.iter().all(|filling| filling.windows_out() == 0), "the dropped ring kept windows");
     drop(fillings);
     all_returned(&mut fixture.region);
+}
+
+/// Does the work in a forked child, which exits with what it returns: that code, or `None` when the child was killed because
+/// it had not ended in time.
+///
+/// For tests only. Of several threads the child has but this one, so a lock that another one holds stays held there.
+///
+/// # Panics
+/// When the process may have no child.
+pub fn in_fork(limit: Duration, work: impl FnOnce() -> i32) -> Option<i32> {
+    // SAFETY: the child works on its own copy of all memory, in which glibc keeps the allocator usable over a fork, and leaves
+    // by `_exit`, so that nothing of the parent's runs there.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(101);
+        // SAFETY: ends the child, which shares no memory with another process.
+        unsafe { libc::_exit(code) };
+    }
+    let deadline = Instant::now() + limit;
+    let mut status = 0;
+    loop {
+        // SAFETY: the status lives during the call.
+        if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
+            return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+        }
+        if Instant::now() >= deadline {
+            // SAFETY: our child, not waited for yet, so its number is still its own; the status lives during the call.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, &raw mut status, 0);
+            }
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(super) fn a_wait_ends_in_time<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    // Over at once, with nothing to do, in the past and now.
+    for until in [fixture.ring.now(), fuelrail_base::Instant::ZERO] {
+        fixture.ring.wait(Some(until)).unwrap();
+    }
+    let sock = fixture.connect(Script::Silent);
+    let into = fixture.one_window(10).0;
+    fixture.push(Op::Recv { sock, into });
+    let until = fixture.ring.now().after(Duration::from_millis(30));
+    let mut iterations = 0;
+    while fixture.ring.now() < until {
+        fixture.ring.wait(Some(until)).unwrap();
+        fixture.harness.pass();
+        assert!(fixture.ring.pop().is_none(), "a completion out of nothing");
+        iterations += 1;
+        assert!(iterations < 100, "waiting does not wait");
+    }
+    fixture.ring.close(sock);
+    fixture.next();
+}
+
+pub(super) fn a_wake_ends_a_wait<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    for pause in [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(10)] {
+        let waker = fixture.ring.waker();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            waker.wake();
+        });
+        let until = fixture.ring.now().after(PATIENCE);
+        fixture.ring.wait(Some(until)).unwrap();
+        assert!(fixture.ring.now() < until, "a wake did not end the wait");
+        thread.join().expect("the waking thread panicked");
+    }
+}
+
+/// Another thread sends items one by one; the ring sleeps whenever its channel is empty. A lost wake-up ends in patience.
+pub(super) fn no_wake_up_is_lost<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    const ITEMS: u32 = 50_000;
+    let (mut tx, mut rx) = channel::<u32>(8);
+    rx.set_waker(fixture.ring.waker());
+    let sender = std::thread::spawn(move || {
+        for mut item in 0..ITEMS {
+            while let Err(back) = tx.send(item) {
+                if tx.is_closed() {
+                    return;
+                }
+                item = back;
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut expected = 0;
+    while expected < ITEMS {
+        while let Some(item) = rx.recv() {
+            assert!(item == expected, "item {item} instead of {expected}");
+            expected += 1;
+        }
+        if expected < ITEMS && !rx.is_closed() {
+            let until = fixture.ring.now().after(PATIENCE);
+            fixture.ring.wait(Some(until)).unwrap();
+            assert!(fixture.ring.now() < until, "a wake-up was lost after {expected} items");
+        }
+    }
+    sender.join().expect("the sending thread panicked");
+}
+
+/// Echo goes on undisturbed while another thread wakes without pause.
+pub(super) fn wakes_do_not_disturb_operations<V: Harness>(fixture: &mut Fixture<'_, V>) {
+    let sock = fixture.connect(Script::Echo);
+    let waker = fixture.ring.waker();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            waker.wake();
+            std::thread::yield_now();
+        }
+    });
+    for round in 0..100u8 {
+        fixture.send_all(sock, vec![round; 100]);
+        let mut left = 100;
+        while left > 0 {
+            let bytes = fixture.receive(sock, left).unwrap();
+            assert!(!bytes.is_empty() && bytes.iter().all(|b| *b == round), "round {round}: {bytes:?}");
+            left -= bytes.len();
+        }
+    }
+    drop(stop);
+    thread.join().expect("the waking thread panicked");
+    fixture.ring.close(sock);
 }

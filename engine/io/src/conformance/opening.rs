@@ -5,10 +5,8 @@ use std::path::Path;
 use fuelrail_base::limits::RING_FILES_MAX;
 
 use super::files::NEW;
-use super::fixture::Fixture;
-use super::harness::Harness;
-use crate::ring::file::{FileMark, FileOptions};
-use crate::ring::opening::{FileFacts, Opening};
+use super::fixture::{Fixture, Harness};
+use crate::ring::file::{FileFacts, FileMark, FileOptions, Opening};
 use crate::ring::{FileId, Op, Ring};
 
 impl<V: Harness> Fixture<'_, V> {

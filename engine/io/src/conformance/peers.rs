@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fuelrail_base::{Duration, Instant};
 
-use super::harness::{Script, pattern};
+use super::fixture::{Script, pattern};
 use crate::ring::sim::{Host, Replies};
 
 /// Real peers on the loopback interface, each a listener with a thread per connection. Threads of connections end when these do, those of

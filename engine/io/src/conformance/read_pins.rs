@@ -5,8 +5,7 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
 use super::files::{NEW, content};
-use super::fixture::Fixture;
-use super::harness::Harness;
+use super::fixture::{Fixture, Harness};
 use crate::ring::file::FileOptions;
 use crate::ring::{FileId, Op, Ring};
 

@@ -1,10 +1,15 @@
-//! The rest of the machine: GPUs and their driver, the clock, limits of this process, and the cloud.
+//! This machine, without its network: abilities of the kernel's io_uring, found by opening small rings; the disk under a folder; GPUs and
+//! their driver; the clock, limits of this process, and the cloud. Leaves no file: the one it tries has no name.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use fuelrail_base::Result;
 
 use super::finding::Finding;
 use crate::cgroup;
+use crate::ring::uring::{Mode, refusal};
 use crate::topology::Topology;
 
 /// NVIDIA GPUs, their driver and its library.
@@ -115,6 +120,99 @@ fn throttled(root: &Path) -> Option<(u64, u64)> {
     })
 }
 
+/// Probes the kernel with small rings that are closed again: a line for each ability.
+///
+/// # Errors
+/// `Environment` with cause and cure when there is no io_uring for this process.
+pub(super) fn abilities() -> Result<Vec<Finding>> {
+    let (mut first, mut deferred) = (None, false);
+    for mode in Mode::BEST_FIRST {
+        match mode.build(8, 32) {
+            Ok(ring) => {
+                deferred |= mode == Mode::Deferred;
+                first.get_or_insert(ring);
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINVAL) => {}
+                errno => return Err(refusal(errno.unwrap_or(libc::EIO))),
+            },
+        }
+    }
+    let ring = first.ok_or_else(|| refusal(libc::EINVAL))?;
+    let timed_waits = ring.params().is_feature_ext_arg() && ring.params().is_feature_resource_tagging();
+    let registered_files = ring.submitter().register_files_sparse(4).is_ok();
+    Ok(lines(timed_waits, deferred, registered_files, ring.params().is_feature_recvsend_bundle()))
+}
+
+/// `timed_waits`: waits take a limit and polls repeat (kernel 5.13). Without them there is no `uring` back-end.
+pub(super) fn lines(timed_waits: bool, deferred: bool, registered_files: bool, bundles: bool) -> Vec<Finding> {
+    let one = |name: &str, has: bool, cure: &str| {
+        if has { Finding::good(name, "yes") } else { Finding::degraded(name, "no", cure) }
+    };
+    vec![
+        if timed_waits {
+            Finding::good("io_uring", "yes")
+        } else {
+            Finding::refused("io_uring", "too old", "use kernel 5.13 or later (6.1 for full speed)")
+        },
+        one("  deferred completions", deferred, "kernel 6.1 has them"),
+        one("  registered files", registered_files, "kernel 5.19 has them"),
+        one("  bundles", bundles, "kernel 6.10 has them"),
+    ]
+}
+
+/// Probes the disk under `folder`, described below `root`.
+pub(super) fn disk(root: &Path, folder: &Path) -> Finding {
+    let Ok(facts) = fs::metadata(folder) else {
+        let cure = "name the folder that will hold the spill cache";
+        return Finding::degraded("disk", format!("no folder {}", folder.display()), cure);
+    };
+    let (major, minor) = (libc::major(facts.dev()), libc::minor(facts.dev()));
+    described(root, folder, &format!("{major}:{minor}"), try_direct(folder))
+}
+
+/// The block device of this number; `direct`: whether files can be opened with `O_DIRECT`, the error number when not, `None` when it
+/// could not be tried.
+fn described(root: &Path, folder: &Path, number: &str, direct: Option<Result<(), i32>>) -> Finding {
+    let (name, place) = ("disk", folder.display());
+    let block = fs::canonicalize(root.join("sys/dev/block").join(number)).unwrap_or_default();
+    let Some(device) = block.file_name().and_then(|device| device.to_str()) else {
+        return Finding::degraded(
+            name,
+            format!("{place} is not on a local disk (memory, network or stacked file system)"),
+            "put the spill cache on a local NVMe disk",
+        );
+    };
+    // A partition has no queue of its own: its disk is the folder above.
+    let queue = block.join(if block.join("queue").is_dir() { "queue" } else { "../queue" });
+    let read = |file: &str| fs::read_to_string(queue.join(file)).map_or(String::new(), |text| text.trim().to_owned());
+    // Disks of virtual machines always report that they rotate.
+    let rotates = read("rotational") == "1" && !device.starts_with("vd") && !device.starts_with("xvd");
+    let kind = if rotates { "rotational" } else { "not rotational" };
+    let poll = if read("io_poll") == "1" { "poll queues" } else { "no poll queues" };
+    let queue = read("nr_requests").parse::<u64>().map_or(String::new(), |n| format!(", {n} requests"));
+    let value = |direct: &str| format!("{place} on {device}: {direct}, {kind}, {poll}{queue}");
+    match direct {
+        Some(Err(errno)) => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let cure = "spilling through the page cache costs a copy and its memory: use ext4 or xfs";
+            Finding::degraded(name, value(&format!("O_DIRECT refused ({error})")), cure)
+        }
+        _ if rotates => Finding::degraded(name, value("O_DIRECT"), "random reads are slow on it: use an NVMe disk"),
+        Some(Ok(())) => Finding::good(name, value("O_DIRECT")),
+        None => Finding::degraded(name, value("O_DIRECT not tried"), "name a folder that can be written to"),
+    }
+}
+
+fn try_direct(folder: &Path) -> Option<Result<(), i32>> {
+    let open = |flags| OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE | flags).open(folder);
+    match open(libc::O_DIRECT) {
+        Ok(_) => Some(Ok(())),
+        // Told apart from a folder that takes no nameless files at all, or none of ours.
+        Err(error) => open(0).ok().map(|_| Err(error.raw_os_error().unwrap_or(libc::EIO))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +253,35 @@ mod tests {
         let silent = Tree::new("silent-host", &[]);
         let lines = confinement(silent.root(), &Topology::under(silent.root(), &[0]));
         assert!(lines.len() == 3 && lines.iter().all(|line| line.grade == Grade::Good), "{lines:?}");
+    }
+
+    #[test]
+    fn a_partition_is_described_by_its_disk_and_what_is_not_good_has_a_cure() {
+        let tree = Tree::new("disk", &[("sys/devices/nvme0n1/queue/rotational", "0\n")]);
+        tree.add("sys/devices/nvme0n1/queue/io_poll", "1\n");
+        tree.add("sys/devices/nvme0n1/queue/nr_requests", "1023\n");
+        tree.add("sys/devices/nvme0n1/nvme0n1p1/partition", "1\n");
+        tree.link("sys/dev/block/259:1", "../../devices/nvme0n1/nvme0n1p1");
+        tree.add("sys/devices/sda/queue/rotational", "1\n");
+        tree.link("sys/dev/block/8:0", "../../devices/sda");
+        let line = |number, direct| described(tree.root(), Path::new("/scratch"), number, direct);
+        let good = line("259:1", Some(Ok(())));
+        assert_eq!(good.grade, Grade::Good, "{good}");
+        assert_eq!(good.value, "/scratch on nvme0n1p1: O_DIRECT, not rotational, poll queues, 1023 requests");
+        for (number, direct) in
+            [("1:1", Some(Ok(()))), ("8:0", Some(Ok(()))), ("259:1", Some(Err(libc::EINVAL))), ("259:1", None)]
+        {
+            let poor = line(number, direct);
+            assert!(poor.grade == Grade::Degraded && poor.cure.is_some(), "{poor}");
+        }
+    }
+
+    #[test]
+    fn looking_leaves_nothing_behind() {
+        let tree = Tree::new("direct", &[("kept", "x")]);
+        assert!(try_direct(tree.root()).is_some(), "a folder of our own can be written to");
+        assert_eq!(fs::read_dir(tree.root()).unwrap().count(), 1);
+        let absent = disk(Path::new("/"), &tree.root().join("absent"));
+        assert!(absent.grade == Grade::Degraded && absent.value.contains("no folder"), "{absent}");
     }
 }

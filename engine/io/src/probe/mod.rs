@@ -3,8 +3,6 @@
 //! Files are read below a root folder, so that tests can build a machine of their own; what only a system call reports is
 //! read from this one. Changes nothing and sends nothing over the network.
 
-mod abilities;
-mod disk;
 mod finding;
 mod host;
 mod network;
@@ -15,7 +13,8 @@ use std::path::PathBuf;
 use fuelrail_base::{ByteSize, Error, Result};
 use rustix::process::{Resource, getrlimit};
 
-use crate::arena::{Budget, THP_ENABLED, ThpMode, budget_under, cgroup_limit, free_huge_pages, thp_mode};
+use crate::arena::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
+use crate::cgroup::{Budget, budget_under, cgroup_limit};
 use crate::topology::{Topology, allowed_cores};
 
 pub use finding::{Finding, Grade};
@@ -65,7 +64,7 @@ pub fn probe_under(config: &ProbeConfig) -> Probe {
     let root = config.root.as_path();
     let (memlock_bytes, open_files) = (getrlimit(Resource::Memlock).current, getrlimit(Resource::Nofile).current);
     let (topology, nics) = (Topology::under(root, &allowed_cores()), network::nics(root));
-    let (default_budget, abilities) = (budget_under(root), abilities::abilities());
+    let (default_budget, abilities) = (budget_under(root), host::abilities());
     let kernel = fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
     let mut findings = vec![Finding::good("kernel", kernel.as_deref().map_or("unknown", str::trim))];
     let io_uring = match abilities {
@@ -88,7 +87,7 @@ pub fn probe_under(config: &ProbeConfig) -> Probe {
     findings.push(nodes(&topology));
     findings.push(open_files_line(open_files));
     findings.extend(network::findings(&nics));
-    findings.push(disk::disk(root, &config.folder));
+    findings.push(host::disk(root, &config.folder));
     findings.push(host::gpu(root));
     findings.extend(host::confinement(root, &topology));
     Probe { io_uring, memlock_bytes, default_budget, topology, nics, findings }
@@ -209,7 +208,7 @@ mod tests {
         let core = |id, node| Core { id, node, package: 0, physical: id };
         let cores = vec![core(0, 0), core(3, 1)];
         let topology = Topology { cores, nodes: vec![0, 1], memory_nodes: vec![0], quota: None };
-        let mut poor = abilities::lines(false, false, false, false);
+        let mut poor = host::lines(false, false, false, false);
         poor.extend([io_uring, memlock(Some(64 << 10)), huge_pages(0, ThpMode::Never), nodes(&topology)]);
         poor.push(open_files_line(Some(256)));
         for finding in poor {

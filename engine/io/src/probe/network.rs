@@ -2,10 +2,9 @@
 //!
 //! Reads `/sys/class/net` below a root folder; ring sizes come from the kernel when that root is this machine's. Changes nothing.
 
-use std::fs;
-use std::mem;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::{fs, mem};
 
 use super::finding::Finding;
 

@@ -15,9 +15,8 @@ use super::op_table::OpTable;
 use super::socket::{Blocking, sockets_open, tcp_socket};
 use super::table::Name;
 use super::{Done, FileId, Full, Op, OpId, Ring, RingFacts, SockId};
-use crate::clock::monotonic_now;
 use crate::directory::OwnDirectory;
-use crate::fork::ForkGuard;
+use crate::process::{ForkGuard, monotonic_now};
 use crate::wake::Waker;
 
 /// How long a dropped ring waits for its operations to complete.

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use fuelrail_base::{Instant, Result};
 
-use self::file::FileOptions;
-use self::opening::{FileFacts, Opening};
+use self::file::{FileFacts, FileOptions, Opening};
 use self::table::Name;
 pub use self::table::{FileId, OpId, SockId};
 use crate::directory::OwnDirectory;
@@ -23,9 +22,7 @@ pub(crate) mod file;
 #[cfg(feature = "glommio")]
 pub(crate) mod glommio;
 mod kernel;
-mod msghdr;
 mod op_table;
-pub(crate) mod opening;
 pub(crate) mod poll;
 mod requests;
 pub(crate) mod sim;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use fuelrail_base::Instant;
 use fuelrail_base::limits::RING_FILES_MAX;
 
-use super::opening::Opening;
+use super::file::Opening;
 use super::table::{Name, Table};
 use super::{Done, FileId, Full, Op, RingCounts, Times};
 

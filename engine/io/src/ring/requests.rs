@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use io_uring::{opcode, squeue, types};
 
 use super::Op;
-use super::msghdr::MsghdrTable;
-use super::opening::{OPEN_FLAGS, STAT_MASK};
+use super::calls::MsghdrTable;
+use super::file::{OPEN_FLAGS, STAT_MASK};
 use super::socket::Descriptor;
 use super::table::Name;
 use crate::arena::Mapping;

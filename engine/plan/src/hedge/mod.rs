@@ -7,12 +7,10 @@
 //! bucket that is slow as a whole does not get every request twice. *A server that asks to slow down gets no hedges*.
 //! Owns the estimates, the budget and the moments requests were sent. Never sends, and never sees a byte.
 
-mod quantile;
 mod watch;
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
-use quantile::Quantile;
-use watch::Watch;
+use watch::{Quantile, Watch};
 
 /// The largest `percent` that may be configured.
 pub const HEDGE_PERCENT_MAX: u32 = 20;

@@ -9,10 +9,8 @@
 //!
 //! Moments are epoch times samples plus position, as everywhere: the same on every rank, and with any number of ranks.
 
-use super::draw::Draw;
-use super::rates::{self, ONE};
-use super::scores::Scores;
-use super::smoothing::Smoothing;
+use super::draw::{Draw, ONE, levelled, shade};
+use super::scores::{Scores, Smoothing};
 use super::{ImportanceConfig, Mode};
 use crate::usage;
 use fuelrail_base::prng::mix64;
@@ -249,11 +247,11 @@ impl Horizons {
             Mode::On => {
                 let floor = (coverage * f64::from(ONE)).ceil().clamp(1.0, f64::from(ONE)) as u16;
                 let cap = (u64::from(ONE) * u64::from(replay)) as u16;
-                let rates = rates::levelled(scores, &self.smoothing, floor, cap);
+                let rates = levelled(scores, &self.smoothing, floor, cap);
                 Draw::new(rates, word, weights)
             }
             Mode::Shade | Mode::ShadeCorrected | Mode::Uniform => {
-                Draw::new(rates::shade(scores, &self.smoothing, cached_samples, replay, word), word, false)
+                Draw::new(shade(scores, &self.smoothing, cached_samples, replay, word), word, false)
             }
         };
         Some(Arc::new(draw.expect("rates add up to the places of an epoch")))

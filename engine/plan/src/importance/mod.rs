@@ -7,15 +7,11 @@
 
 mod draw;
 mod horizons;
-mod rates;
 mod scores;
-mod smoothing;
 
-pub use draw::Draw;
+pub use draw::{Draw, ONE, REPLAY_MAX};
 pub use horizons::{Drawn, Horizons, Keepsake, Known};
-pub use rates::{ONE, REPLAY_MAX};
-pub use scores::Scores;
-pub use smoothing::Smoothing;
+pub use scores::{Scores, Smoothing};
 
 use crate::usage;
 use fuelrail_base::Result;

@@ -8,7 +8,7 @@
 //!
 //! Owns a copy of the epoch's order. In the global order nothing is dealt: a place in a step is its position.
 
-use super::epoch::EpochOrder;
+use super::EpochOrder;
 use super::permutation::Permutation;
 use super::sticky::{Blocks, Sticky};
 use core::ops::Range;

@@ -21,7 +21,7 @@ const STICKY: u64 = 0x5354_4943_4B59;
 /// Rows at least, where the data set has as many samples: so many samples share a group, and can come in its place.
 const ROWS_LEAST: u64 = 8;
 /// Groups at most, as bits. More than a thousand ranks want: a rank's border goes through one group.
-pub(super) const GROUP_BITS_MAX: u32 = 16;
+const GROUP_BITS_MAX: u32 = 16;
 
 /// The order of one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,12 +1,12 @@
-//! The owner role: what is served from the cache, fetched, tried again, kept and dropped.
+//! The owner role: what is served from the cache, fetched, tried again, kept and dropped, and when everything is given up.
 
 use super::admission::Admission;
 use super::table::{Block, BlockTable, State};
-use super::types::{Command, FetchId, Keep, Origin, PlannerConfig, PlannerStats, Source};
+use super::types::{Attempt, Command, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::policy::{self, Policy};
-use crate::retry::Retry;
+use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
 use crate::spill::{self, Spill, Weigh};
@@ -15,8 +15,6 @@ use core::fmt;
 use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-mod failing;
 
 /// Second requests one fetch can have, over all its attempts.
 const HEDGES_MAX: u32 = 2;
@@ -52,7 +50,7 @@ impl Worth<'_> {
 pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
     pub(super) schedule: Schedule,
-    policy: Box<dyn Policy>,
+    policy: Policy,
     /// Bytes a cached block counts at least.
     cached_block_bytes_min: u64,
     pub(super) spill: Option<Spill>,
@@ -327,5 +325,82 @@ impl<W> fmt::Display for Owner<W> {
             self.policy.name(),
         )?;
         self.spill.as_ref().map_or(Ok(()), |spill| write!(f, "; {spill}"))
+    }
+}
+
+impl<W> Owner<W> {
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        kind: Kind,
+        retry_after: Option<Duration>,
+        attempt: Attempt,
+        out: &mut VecDeque<Command<W>>,
+    ) {
+        self.over(now, id, None);
+        self.troubled(now, kind, self.table.requested());
+        let record = self.table.get(id);
+        let (state, block) = (record.state(), record.id);
+        if let State::LastAttempt(unserved_for) = state {
+            return self.give_up(id, GivenUp::Unserved(unserved_for), out);
+        }
+        if self.admission.failed(now, block, kind, attempt, self.window.round_trip()) {
+            self.stats.retries += 1;
+            self.table.get(id).failing_since = None;
+            return self.table.probed(id);
+        }
+        let limit = self.request_limit;
+        let block = self.table.get(id);
+        let failing_for = now.since(*block.failing_since.get_or_insert(now));
+        if !limit.is_zero() && failing_for >= limit {
+            return self.give_up(id, GivenUp::Late(failing_for), out);
+        }
+        let mut excused = Tries::default();
+        let tries = match attempt {
+            Attempt::Barren => &mut block.tries,
+            Attempt::Progress => {
+                block.tries = Tries::default();
+                &mut block.tries
+            }
+            Attempt::Excused => &mut excused,
+        };
+        match self.retry.verdict(tries, kind, retry_after) {
+            Verdict::After(pause) => {
+                self.stats.retries += 1;
+                self.table.enter(id, State::Backoff(now.after(pause)));
+            }
+            Verdict::GiveUp => self.give_up(id, GivenUp::Tried, out),
+        }
+    }
+
+    fn give_up(&mut self, id: FetchId, why: GivenUp, out: &mut VecDeque<Command<W>>) {
+        self.stats.given_up += 1;
+        let Block { id: block, waiters, tries, .. } = self.table.take(id);
+        // An excused attempt does not count against the limit, but is reported.
+        let attempts = tries.failed().max(1);
+        out.push_back(Command::Refuse { block, waiters, attempts, why });
+    }
+
+    /// Gives up every waiting fetch once the server has been down for longer than the limit.
+    fn end_outage(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
+        let Some(unserved_for) = self.admission.take_end(now) else { return };
+        for id in self.table.end_waiting(unserved_for) {
+            self.give_up(id, GivenUp::Unserved(unserved_for), out);
+        }
+    }
+
+    /// Tells window and hedging that a request failed with `in_flight` under way.
+    fn troubled(&mut self, now: Instant, kind: Kind, in_flight: usize) {
+        if kind == Kind::Throttled {
+            self.stats.throttled += 1;
+            self.window.throttled(now);
+            self.hedge.throttled(now);
+        } else {
+            self.window.failed(now);
+        }
+        if kind == Kind::Stalled {
+            self.window.timed_out(now, in_flight);
+        }
     }
 }

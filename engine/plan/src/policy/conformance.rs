@@ -1,25 +1,21 @@
-//! What every policy promises, as a function any implementation can be run through.
-//!
-//! It takes a maker (capacity in bytes to policy) and panics, with the step that broke the promise. Seeded: a failure
-//! repeats.
+//! What every policy promises. Panics, with the step that broke the promise. Seeded: a failure repeats.
 
-use super::contract::Policy;
-use super::index::BlockMap;
+use super::{BlockMap, PolicyName, build};
 use crate::schedule::UseTime;
 use fuelrail_base::{BlockId, SampleId, prng::Prng};
 
 /// Random walks beside a plain map: membership, bytes, capacity and evictions agree after every step, from an empty policy on,
 /// also under a capacity of zero. What fits is taken when it is used again; nothing is evicted for what cannot fit.
-pub fn all(make: &dyn Fn(u64) -> Box<dyn Policy>) {
+pub fn all(name: PolicyName) {
     for seed in 0..200 {
-        agrees_with_a_model(make, seed, 2_000);
+        agrees_with_a_model(name, seed, 2_000);
     }
 }
 
-fn agrees_with_a_model(make: &dyn Fn(u64) -> Box<dyn Policy>, seed: u64, steps: u64) {
+fn agrees_with_a_model(name: PolicyName, seed: u64, steps: u64) {
     let mut random = Prng::new(seed);
     let capacity = if seed == 0 { 0 } else { random.below(400) };
-    let mut policy = make(capacity);
+    let mut policy = build(name, capacity);
     assert_eq!((policy.capacity_bytes(), policy.used_bytes()), (capacity, 0), "seed {seed}: it begins empty");
     let mut model: BlockMap<u64> = BlockMap::default();
     let mut evicted = Vec::new();

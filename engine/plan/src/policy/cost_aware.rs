@@ -16,10 +16,8 @@
 //! cache has a limit of; and no `1 / d`, for under it two blocks can change places while neither is used, and no heap would
 //! hold them. Ignores next uses. What is new always comes in. O(log n) per call and block evicted.
 
-use super::contract::PolicyName;
 use super::ranked::Rule;
 use crate::schedule::UseTime;
-use core::cmp::{Ordering, Reverse};
 use fuelrail_base::BlockId;
 
 /// What it costs to get a block again, and how fast uses are forgotten.
@@ -55,55 +53,36 @@ impl CostAware {
     }
 }
 
-/// A logarithm, ordered; never NaN, as nothing here makes one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Score(f64);
-
-impl PartialEq for Score {
-    fn eq(&self, other: &Score) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
+/// The key of a score, which is never NaN: the lowest score has the greatest.
+fn key_of(score: f64) -> u64 {
+    let bits = score.to_bits();
+    if bits >> 63 == 1 { bits } else { !bits & !(1 << 63) }
 }
 
-impl Eq for Score {}
-
-impl PartialOrd for Score {
-    fn partial_cmp(&self, other: &Score) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Score {
-    fn cmp(&self, other: &Score) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
+fn score_of(key: u64) -> f64 {
+    f64::from_bits(if key >> 63 == 1 { key } else { !key & !(1 << 63) })
 }
 
 impl Rule for CostAware {
-    /// Lowest score first.
-    type Key = Reverse<Score>;
-    const NAME: PolicyName = PolicyName::Dlcache;
-
-    fn first(&mut self, _block: BlockId, bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<Score>> {
-        Some(Reverse(Score(self.worth(bytes))))
+    fn first(&mut self, _block: BlockId, bytes: u64, _next_use: Option<UseTime>) -> Option<u64> {
+        Some(key_of(self.worth(bytes)))
     }
 
-    fn again(&mut self, key: Reverse<Score>, bytes: u64, _next_use: Option<UseTime>) -> Option<Reverse<Score>> {
-        let (Reverse(Score(before)), now) = (key, self.worth(bytes));
+    fn again(&mut self, key: u64, bytes: u64, _next_use: Option<UseTime>) -> Option<u64> {
+        let (before, now) = (score_of(key), self.worth(bytes));
         // log2(2^before + 2^now), from the larger of the two.
         let score = before.max(now) + (-(before - now).abs()).exp2().ln_1p() / core::f64::consts::LN_2;
-        Some(Reverse(Score(score)))
+        Some(key_of(score))
     }
 
-    fn bar(_newcomer: Reverse<Score>) -> Reverse<Score> {
-        Reverse(Score(f64::INFINITY))
+    fn bar(&self, _newcomer: u64) -> u64 {
+        key_of(f64::INFINITY)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::Policy;
-    use super::super::ranked::Ranked;
+    use super::super::ranked::{Policy, PolicyName};
     use super::*;
     use fuelrail_base::SampleId;
 
@@ -111,14 +90,14 @@ mod tests {
         BlockId { sample: SampleId(sample.into()), index: 0 }
     }
 
-    fn held(policy: &Ranked<CostAware>) -> Vec<u32> {
+    fn held(policy: &Policy) -> Vec<u32> {
         (0..100).filter(|sample| policy.contains(&block(*sample))).collect()
     }
 
     #[test]
     fn recency_frequency_and_cost_each_decide_when_the_others_are_equal() {
-        let cost = || CostAware { request_us: 100.0, byte_us: 1.0, half_life_uses: 4.0, uses: 0 };
-        let (mut policy, mut evicted) = (Ranked::new(30, cost()), Vec::new());
+        let cost = || Box::new(CostAware { request_us: 100.0, byte_us: 1.0, half_life_uses: 4.0, uses: 0 });
+        let (mut policy, mut evicted) = (Policy::new(PolicyName::Dlcache, 30, cost()), Vec::new());
         (0..3).for_each(|sample| assert!(policy.offer(block(sample), 10, None, &mut evicted)));
         assert!(policy.offer(block(3), 10, None, &mut evicted));
         assert_eq!((evicted.as_slice(), held(&policy)), ([block(0)].as_slice(), vec![1, 2, 3]), "the oldest");
@@ -128,7 +107,7 @@ mod tests {
         assert_eq!(held(&policy), [1, 2, 4], "used once, before two that were used again");
         policy.offer(block(5), 10, None, &mut evicted);
         assert_eq!(held(&policy), [1, 2, 5], "used seldom, though last");
-        let mut policy = Ranked::new(30, cost());
+        let mut policy = Policy::new(PolicyName::Dlcache, 30, cost());
         policy.offer(block(0), 2, None, &mut evicted);
         policy.offer(block(1), 26, None, &mut evicted);
         policy.offer(block(2), 20, None, &mut evicted);
@@ -142,29 +121,29 @@ mod tests {
     /// The published score is zero for all of these: 2^-5000 and less. Here they keep their order.
     #[test]
     fn scores_do_not_underflow() {
-        let cost = || CostAware { request_us: 1.0, byte_us: 0.0, half_life_uses: 1.0, uses: 0 };
-        let (mut policy, mut evicted) = (Ranked::new(3, cost()), Vec::new());
+        let cost = || Box::new(CostAware { request_us: 1.0, byte_us: 0.0, half_life_uses: 1.0, uses: 0 });
+        let (mut policy, mut evicted) = (Policy::new(PolicyName::Dlcache, 3, cost()), Vec::new());
         (0..3).for_each(|sample| assert!(policy.offer(block(sample), 1, None, &mut evicted)));
         (0..5_000).for_each(|_| assert!(policy.hit(block(0), None, &mut evicted)));
         assert_eq!(0.5f64.powi(5_000), 0.0, "as published");
         policy.offer(block(3), 1, None, &mut evicted);
         policy.offer(block(4), 1, None, &mut evicted);
         assert_eq!(evicted, [block(1), block(2)]);
-        assert!(policy.key(block(0)).is_some_and(|Reverse(Score(score))| score.is_finite() && score > 5_000.0));
+        assert!(policy.key(block(0)).map(score_of).is_some_and(|score| score.is_finite() && score > 5_000.0));
     }
 
     /// Against the sum itself, where it does not underflow.
     #[test]
     fn the_logarithm_is_that_of_the_sum() {
-        let cost = || CostAware { request_us: 300.0, byte_us: 2.0, half_life_uses: 7.0, uses: 0 };
-        let (mut policy, mut evicted, mut sum) = (Ranked::new(10, cost()), Vec::new(), 0.0);
+        let cost = || Box::new(CostAware { request_us: 300.0, byte_us: 2.0, half_life_uses: 7.0, uses: 0 });
+        let (mut policy, mut evicted, mut sum) = (Policy::new(PolicyName::Dlcache, 10, cost()), Vec::new(), 0.0);
         for at in 1..=40u32 {
             policy.offer(block(u32::from(at % 3 == 0)), 5, None, &mut evicted);
             if at % 3 != 0 {
                 sum += (300.0 + 2.0 * 5.0) / 5.0 * (f64::from(at) / 7.0).exp2();
             }
         }
-        let Reverse(Score(score)) = policy.key(block(0)).unwrap();
+        let score = score_of(policy.key(block(0)).unwrap());
         assert!((score - sum.log2()).abs() < 1e-9, "{score} {}", sum.log2());
     }
 }

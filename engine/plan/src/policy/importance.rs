@@ -1,22 +1,25 @@
 //! Least important leaves first, then least often used, with ghosts (SHADE, FAST 2023).
 //!
-//! The importance of a block is set by [`Policy::weigh`]; without it this is least frequently used. A newcomer is taken
+//! The importance of a block is set by [`Policy::weigh`](super::Policy::weigh); without it this is least frequently used. A newcomer is taken
 //! when there is room, or when every block that would have to go ranks below it: equals stay, so that blocks of one rank do
 //! not chase each other out. A block that left is remembered as a ghost, and gets its count of uses back when it returns;
 //! there are as many ghosts as blocks held at the fullest, the oldest goes first. Ignores next uses. O(log n) per call and
 //! block evicted.
 
-use super::contract::PolicyName;
-use super::index::{BlockMap, map_bytes};
-use super::rank::Rank;
+use super::rank::{BlockMap, Rank, map_bytes};
 use super::ranked::Rule;
 use crate::schedule::UseTime;
-use core::cmp::Reverse;
 use fuelrail_base::BlockId;
 use std::collections::VecDeque;
 
-/// Weight and uses; what has the lowest leaves first.
-type Key = Reverse<(u32, u32)>;
+/// The key of a weight and a number of uses: what has the lowest leaves first.
+fn key_of(weight: u32, uses: u32) -> u64 {
+    !(u64::from(weight) << 32 | u64::from(uses))
+}
+
+fn parts_of(key: u64) -> (u32, u32) {
+    ((!key >> 32) as u32, !key as u32)
+}
 
 /// Drops what matters least.
 #[derive(Default)]
@@ -33,29 +36,27 @@ pub(super) struct Importance {
 }
 
 impl Rule for Importance {
-    type Key = Key;
-    const NAME: PolicyName = PolicyName::Importance;
-    const WEIGHS: bool = true;
     /// Its rank, a ghost, and two of the ghosts' line, which doubles when it grows.
-    const BLOCK_BYTES: u64 =
-        Rank::<Key>::BLOCK_BYTES + map_bytes::<(u32, u64)>() + 4 * size_of::<(BlockId, u64)>() as u64;
+    fn block_bytes(&self) -> u64 {
+        Rank::BLOCK_BYTES + map_bytes::<(u32, u64)>() + 4 * size_of::<(BlockId, u64)>() as u64
+    }
 
-    fn first(&mut self, block: BlockId, _bytes: u64, _next_use: Option<UseTime>) -> Option<Key> {
+    fn first(&mut self, block: BlockId, _bytes: u64, _next_use: Option<UseTime>) -> Option<u64> {
         let weight = self.told.take().filter(|(told, _)| *told == block).map_or(0, |(_, weight)| weight);
         let uses = self.ghosts.get(&block).map_or(0, |(uses, _)| *uses);
-        Some(Reverse((weight, uses.saturating_add(1))))
+        Some(key_of(weight, uses.saturating_add(1)))
     }
 
-    fn again(&mut self, key: Key, _bytes: u64, _next_use: Option<UseTime>) -> Option<Key> {
-        let (weight, uses) = key.0;
-        Some(Reverse((weight, uses.saturating_add(1))))
+    fn again(&mut self, key: u64, _bytes: u64, _next_use: Option<UseTime>) -> Option<u64> {
+        let (weight, uses) = parts_of(key);
+        Some(key_of(weight, uses.saturating_add(1)))
     }
 
-    fn weigh(&mut self, block: BlockId, held: Option<Key>, weight: u32) -> Option<Key> {
+    fn weigh(&mut self, block: BlockId, held: Option<u64>, weight: u32) -> Option<u64> {
         if held.is_none() {
             self.told = Some((block, weight));
         }
-        held.map(|key| Reverse((weight, key.0.1)))
+        held.map(|key| key_of(weight, parts_of(key).1))
     }
 
     fn came(&mut self, block: BlockId, held: usize) {
@@ -63,9 +64,9 @@ impl Rule for Importance {
         self.fullest = self.fullest.max(held);
     }
 
-    fn left(&mut self, block: BlockId, key: Key) {
+    fn left(&mut self, block: BlockId, key: u64) {
         self.left += 1;
-        self.ghosts.insert(block, (key.0.1, self.left));
+        self.ghosts.insert(block, (parts_of(key).1, self.left));
         self.line.push_back((block, self.left));
         while self.ghosts.len() > self.fullest || self.line.len() > 2 * self.fullest {
             let Some((oldest, when)) = self.line.pop_front() else { return };
@@ -78,8 +79,7 @@ impl Rule for Importance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::Policy;
-    use super::super::ranked::Ranked;
+    use super::super::ranked::{Policy, PolicyName};
     use super::*;
     use fuelrail_base::{SampleId, prng::Prng};
 
@@ -87,7 +87,11 @@ mod tests {
         BlockId { sample: SampleId(sample.into()), index: 0 }
     }
 
-    fn offer(cache: &mut Ranked<Importance>, sample: u32, weight: u32) -> (bool, Vec<u32>) {
+    fn cache(capacity: u64) -> Policy {
+        Policy::new(PolicyName::Importance, capacity, Box::<Importance>::default())
+    }
+
+    fn offer(cache: &mut Policy, sample: u32, weight: u32) -> (bool, Vec<u32>) {
         let mut evicted = Vec::new();
         cache.weigh(block(sample), weight);
         let taken = cache.offer(block(sample), 1, None, &mut evicted);
@@ -96,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_least_important_leaves_first_then_the_least_often_used() {
-        let mut cache = Ranked::new(3, Importance::default());
+        let mut cache = cache(3);
         for (sample, weight) in [(1, 10), (2, 5), (3, 5)] {
             assert_eq!(offer(&mut cache, sample, weight), (true, vec![]));
         }
@@ -110,28 +114,41 @@ mod tests {
 
     #[test]
     fn one_that_returns_gets_its_uses_back() {
-        let mut cache = Ranked::new(2, Importance::default());
+        let mut cache = cache(2);
         offer(&mut cache, 1, 5);
         (0..4).for_each(|_| assert!(cache.hit(block(1), None, &mut Vec::new())));
         offer(&mut cache, 2, 5);
         assert_eq!(offer(&mut cache, 3, 6), (true, vec![2]));
         assert_eq!(offer(&mut cache, 4, 6), (true, vec![1]));
-        assert_eq!(cache.rule.ghosts.len(), 2);
         // Six uses with this one, and 3 and 4 have had one.
         assert_eq!(offer(&mut cache, 1, 6), (true, vec![4]), "of equals the later name goes");
         assert!(cache.hit(block(3), None, &mut Vec::new()));
         assert_eq!(offer(&mut cache, 5, 6), (false, vec![]));
-        assert_eq!(cache.key(block(1)), Some(Reverse((6, 6))));
+        assert_eq!(cache.key(block(1)), Some(key_of(6, 6)));
     }
 
     #[test]
     fn ghosts_are_no_more_than_blocks_ever_held() {
-        let (mut cache, mut prng) = (Ranked::new(20, Importance::default()), Prng::new(1));
+        let (mut rule, mut held, mut prng) = (Importance::default(), Vec::new(), Prng::new(1));
         for _ in 0..20_000 {
-            offer(&mut cache, prng.below(500) as u32, prng.below(1_000) as u32);
-            cache.remove(block(prng.below(500) as u32));
-            assert!(cache.rule.ghosts.len() <= cache.rule.fullest && cache.rule.line.len() <= 2 * cache.rule.fullest);
+            let block = block(prng.below(500) as u32);
+            if held.iter().any(|(other, _)| *other == block) {
+                continue;
+            }
+            rule.weigh(block, None, prng.below(1_000) as u32);
+            let key = rule.first(block, 1, None).unwrap();
+            if held.len() == 20 {
+                let (gone, key) = held.swap_remove(prng.below(20) as usize);
+                rule.left(gone, key);
+            }
+            held.push((block, key));
+            rule.came(block, held.len());
+            if prng.below(4) == 0 {
+                // Removed, not evicted: no ghost.
+                held.swap_remove(prng.below(held.len() as u64) as usize);
+            }
+            assert!(rule.ghosts.len() <= rule.fullest && rule.line.len() <= 2 * rule.fullest);
         }
-        assert!(cache.rule.ghosts.len() > 10);
+        assert!(rule.ghosts.len() > 10);
     }
 }

@@ -1,15 +1,52 @@
 //! Blocks by a key, such as their next use, greatest first, with removal anywhere: a binary heap that knows where each
-//! block stands.
+//! block stands. And a hash map of blocks without the standard map's random seed: runs must repeat exactly.
 //!
 //! After it has once been at its fullest, nothing is allocated any more.
 
-use super::index::{BlockMap, map_bytes};
-use fuelrail_base::BlockId;
+use core::hash::{BuildHasherDefault, Hasher};
+use fuelrail_base::{BlockId, prng::mix64};
 use slab::Slab;
+use std::collections::HashMap;
+
+/// Blocks to `V`. Keys come from our own listing, so a fixed hash is safe; it is well mixed.
+pub type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher>>;
+
+/// Most bytes of memory a [`BlockMap`] takes for each block in it: one byte and the entry for each of its places, which are up to 16/7
+/// of the blocks, with the half as large table it was just moved from.
+#[must_use]
+pub const fn map_bytes<V>() -> u64 {
+    ((size_of::<(BlockId, V)>() + 1) * 24).div_ceil(7) as u64
+}
+
+/// Folds the words of a block's name through [`mix64`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockHasher {
+    state: u64,
+}
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.state = mix64(self.state ^ word);
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<K> {
-    key: K,
+struct Entry {
+    key: u64,
     block: BlockId,
     bytes: u64,
     /// Where the heap has it.
@@ -17,24 +54,18 @@ struct Entry<K> {
 }
 
 /// The blocks held, ranked by next use or another key. Blocks of one sample share their next use: the block breaks the tie.
-#[derive(Debug)]
-pub(super) struct Rank<K> {
+#[derive(Debug, Default)]
+pub(super) struct Rank {
     places: BlockMap<u32>,
-    entries: Slab<Entry<K>>,
+    entries: Slab<Entry>,
     /// Places of entries: each has no greater key than the one above it.
     heap: Vec<u32>,
 }
 
-impl<K> Default for Rank<K> {
-    fn default() -> Rank<K> {
-        Rank { places: BlockMap::default(), entries: Slab::new(), heap: Vec::new() }
-    }
-}
-
-impl<K: Copy + Ord> Rank<K> {
+impl Rank {
     /// Most bytes of memory for each block held: its entry, marked as one, its places in the map and the heap.
     pub(super) const BLOCK_BYTES: u64 =
-        map_bytes::<u32>() + (size_of::<Entry<K>>() + size_of::<usize>() + size_of::<u32>()) as u64;
+        map_bytes::<u32>() + (size_of::<Entry>() + size_of::<usize>() + size_of::<u32>()) as u64;
 
     pub(super) fn len(&self) -> usize {
         self.heap.len()
@@ -45,13 +76,13 @@ impl<K: Copy + Ord> Rank<K> {
     }
 
     /// A block's bytes and key, if it is held.
-    pub(super) fn get(&self, block: &BlockId) -> Option<(u64, K)> {
+    pub(super) fn get(&self, block: &BlockId) -> Option<(u64, u64)> {
         let entry = &self.entries[*self.places.get(block)? as usize];
         Some((entry.bytes, entry.key))
     }
 
     /// Gives a block that is held another key.
-    pub(super) fn rekey(&mut self, block: &BlockId, key: K) {
+    pub(super) fn rekey(&mut self, block: &BlockId, key: u64) {
         let place = self.places[block] as usize;
         self.entries[place].key = key;
         self.rise(self.entries[place].at as usize);
@@ -59,7 +90,7 @@ impl<K: Copy + Ord> Rank<K> {
     }
 
     /// Adds a block not yet held.
-    pub(super) fn push(&mut self, block: BlockId, bytes: u64, key: K) {
+    pub(super) fn push(&mut self, block: BlockId, bytes: u64, key: u64) {
         let at = self.heap.len();
         let place = self.entries.insert(Entry { key, block, bytes, at: at as u32 });
         let place = u32::try_from(place).expect("fewer than 2^32 blocks fit into memory");
@@ -70,13 +101,13 @@ impl<K: Copy + Ord> Rank<K> {
     }
 
     /// The first block's key and bytes.
-    pub(super) fn farthest(&self) -> Option<(K, u64)> {
+    pub(super) fn farthest(&self) -> Option<(u64, u64)> {
         let entry = &self.entries[*self.heap.first()? as usize];
         Some((entry.key, entry.bytes))
     }
 
     /// Takes the first block out: name, bytes, key.
-    pub(super) fn pop(&mut self) -> Option<(BlockId, u64, K)> {
+    pub(super) fn pop(&mut self) -> Option<(BlockId, u64, u64)> {
         let block = self.entries[*self.heap.first()? as usize].block;
         self.remove(block).map(|(bytes, key)| (block, bytes, key))
     }
@@ -87,8 +118,8 @@ impl<K: Copy + Ord> Rank<K> {
         &mut self,
         bytes: u64,
         mut free: u64,
-        newcomer: K,
-        out: &mut Vec<(BlockId, u64, K)>,
+        newcomer: u64,
+        out: &mut Vec<(BlockId, u64, u64)>,
     ) -> Option<u64> {
         while free < bytes {
             match self.farthest() {
@@ -108,7 +139,7 @@ impl<K: Copy + Ord> Rank<K> {
     }
 
     /// Takes a block out: its bytes and key.
-    pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, K)> {
+    pub(super) fn remove(&mut self, block: BlockId) -> Option<(u64, u64)> {
         let place = self.places.remove(&block)?;
         let Entry { key, bytes, at, .. } = self.entries.remove(place as usize);
         let at = at as usize;
@@ -121,12 +152,12 @@ impl<K: Copy + Ord> Rank<K> {
         Some((bytes, key))
     }
 
-    fn place(&self, at: usize) -> (K, BlockId) {
+    fn place(&self, at: usize) -> (u64, BlockId) {
         let entry = &self.entries[self.heap[at] as usize];
         (entry.key, entry.block)
     }
 
-    fn entry_mut(&mut self, at: usize) -> &mut Entry<K> {
+    fn entry_mut(&mut self, at: usize) -> &mut Entry {
         &mut self.entries[self.heap[at] as usize]
     }
 
@@ -165,9 +196,7 @@ impl<K: Copy + Ord> Rank<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::UseTime;
-    use fuelrail_base::SampleId;
-    use fuelrail_base::prng::Prng;
+    use fuelrail_base::{SampleId, prng::Prng};
     use std::collections::BTreeMap;
 
     #[test]
@@ -178,7 +207,7 @@ mod tests {
             let block = BlockId { sample: SampleId(prng.below(200)), index: prng.below(2) as u32 };
             match (prng.below(4), held.get(&block)) {
                 (0, None) => {
-                    let (use_time, bytes) = (UseTime(prng.below(50)), prng.below(9));
+                    let (use_time, bytes) = (prng.below(50), prng.below(9));
                     rank.push(block, bytes, use_time);
                     map.insert((use_time, block), bytes);
                     held.insert(block, use_time);
@@ -190,7 +219,7 @@ mod tests {
                 (2, Some(&before)) => {
                     let bytes = map.remove(&(before, block)).unwrap();
                     assert_eq!(rank.get(&block), Some((bytes, before)));
-                    let now = UseTime(prng.below(50));
+                    let now = prng.below(50);
                     rank.rekey(&block, now);
                     map.insert((now, block), bytes);
                     held.insert(block, now);

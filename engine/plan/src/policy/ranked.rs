@@ -2,38 +2,61 @@
 //!
 //! O(log n) per call and block evicted. After it has once been at its fullest, nothing is allocated any more.
 
-use super::contract::{Policy, PolicyName};
 use super::rank::Rank;
 use crate::schedule::UseTime;
 use fuelrail_base::BlockId;
 
-/// What makes a policy out of a ranking: the keys of blocks.
+/// The policies by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum PolicyName {
+    /// Lowest by recency, frequency and cost of getting it again leaves first: DLCache's.
+    Dlcache,
+    /// First in, first out: the published baseline.
+    Fifo,
+    /// Least important leaves first, then least often used, with ghosts: SHADE's.
+    Importance,
+    /// Least recently used: the usual baseline.
+    Lru,
+    /// Farthest next use leaves first: optimal, as the order is known.
+    #[default]
+    NextUse,
+    /// The first blocks stay for ever: optimal over uniform epochs without any look-ahead.
+    Pinned,
+}
+
+fuelrail_base::named!(
+    PolicyName,
+    "a cache policy":
+    Fifo = "fifo",
+    Lru = "lru",
+    NextUse = "next-use",
+    Pinned = "pinned",
+    Dlcache = "dlcache",
+    Importance = "importance",
+);
+
+/// What makes a policy out of a ranking: the keys of blocks. The greatest leaves first.
 pub(super) trait Rule: Send {
-    /// The greatest leaves first.
-    type Key: Copy + Ord + Send;
-    /// Which policy this is.
-    const NAME: PolicyName;
     /// Most bytes of memory for each block held.
-    const BLOCK_BYTES: u64 = Rank::<Self::Key>::BLOCK_BYTES;
+    fn block_bytes(&self) -> u64 {
+        Rank::BLOCK_BYTES
+    }
 
     /// The key of a block that is new; `None`: it is not kept.
-    fn first(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>) -> Option<Self::Key>;
+    fn first(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>) -> Option<u64>;
 
     /// The key of a block that is used again; `None`: it leaves.
-    fn again(&mut self, key: Self::Key, _bytes: u64, _next_use: Option<UseTime>) -> Option<Self::Key> {
+    fn again(&mut self, key: u64, _bytes: u64, _next_use: Option<UseTime>) -> Option<u64> {
         Some(key)
     }
 
     /// Blocks with greater keys than this leave for a newcomer.
-    fn bar(newcomer: Self::Key) -> Self::Key {
+    fn bar(&self, newcomer: u64) -> u64 {
         newcomer
     }
 
-    /// Ranks blocks by importance.
-    const WEIGHS: bool = false;
-
     /// The new key of a held block with this importance; for another block, the rule may remember it.
-    fn weigh(&mut self, _block: BlockId, held: Option<Self::Key>, _weight: u32) -> Option<Self::Key> {
+    fn weigh(&mut self, _block: BlockId, held: Option<u64>, _weight: u32) -> Option<u64> {
         held
     }
 
@@ -41,61 +64,84 @@ pub(super) trait Rule: Send {
     fn came(&mut self, _block: BlockId, _held: usize) {}
 
     /// A block left for another one.
-    fn left(&mut self, _block: BlockId, _key: Self::Key) {}
+    fn left(&mut self, _block: BlockId, _key: u64) {}
 }
 
 /// Room for so many that leave for one newcomer: the first to leave, late in a run perhaps, allocates nothing.
 const OUT_AT_START: usize = 16;
 
-/// A cache under a rule.
-pub(super) struct Ranked<R: Rule> {
+/// Decides which blocks stay, within a capacity in bytes.
+///
+/// Blocks that have to go are appended to `evicted`, each exactly once, and are no longer contained when the call
+/// returns; the vector is never cleared here, so one can serve many calls.
+pub struct Policy {
+    name: PolicyName,
     capacity_bytes: u64,
     used_bytes: u64,
-    rank: Rank<R::Key>,
-    pub(super) rule: R,
+    rank: Rank,
+    rule: Box<dyn Rule>,
     /// Blocks taken out for a newcomer, put back when it does not get in after all.
-    out: Vec<(BlockId, u64, R::Key)>,
+    out: Vec<(BlockId, u64, u64)>,
 }
 
-impl<R: Rule> Ranked<R> {
+impl Policy {
     /// An empty cache of this capacity.
-    pub(super) fn new(capacity_bytes: u64, rule: R) -> Ranked<R> {
-        Ranked { capacity_bytes, used_bytes: 0, rank: Rank::default(), rule, out: Vec::with_capacity(OUT_AT_START) }
+    pub(super) fn new(name: PolicyName, capacity_bytes: u64, rule: Box<dyn Rule>) -> Policy {
+        let out = Vec::with_capacity(OUT_AT_START);
+        Policy { name, capacity_bytes, used_bytes: 0, rank: Rank::default(), rule, out }
     }
 
     /// The key of a block that is held.
     #[cfg(test)]
-    pub(super) fn key(&self, block: BlockId) -> Option<R::Key> {
+    pub(super) fn key(&self, block: BlockId) -> Option<u64> {
         self.rank.get(&block).map(|(_, key)| key)
     }
-}
 
-impl<R: Rule> Policy for Ranked<R> {
-    fn name(&self) -> PolicyName {
-        R::NAME
+    /// Which one it is.
+    #[must_use]
+    pub fn name(&self) -> PolicyName {
+        self.name
     }
 
-    fn block_bytes(&self) -> u64 {
-        R::BLOCK_BYTES
+    /// Most bytes of memory it takes for each block it holds.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.rule.block_bytes()
     }
 
-    fn capacity_bytes(&self) -> u64 {
+    /// Bytes the cache may hold.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    fn used_bytes(&self) -> u64 {
+    /// Bytes of the blocks held. Never above the capacity.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    fn len(&self) -> usize {
+    /// Number of blocks held.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.rank.len()
     }
 
-    fn contains(&self, block: &BlockId) -> bool {
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the block is held. No use is recorded.
+    #[must_use]
+    pub fn contains(&self, block: &BlockId) -> bool {
         self.rank.contains(block)
     }
 
-    fn hit(&mut self, block: BlockId, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
+    /// Records a use of a block and when it is used next (`None`: not within the horizon). Returns whether the block was
+    /// held: a miss changes nothing. The use itself may make the block worthless and evict it: `evicted` then names it.
+    pub fn hit(&mut self, block: BlockId, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
         let Some((bytes, key)) = self.rank.get(&block) else { return false };
         match self.rule.again(key, bytes, next_use) {
             Some(again) if again == key => {}
@@ -108,7 +154,10 @@ impl<R: Rule> Policy for Ranked<R> {
         true
     }
 
-    fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
+    /// Offers a block of `bytes` that has just been used and is used next at `next_use`. Returns whether it is held
+    /// afterwards; what was evicted for it is appended to `evicted`. A refusal evicts nothing. A block already held keeps
+    /// its first size and counts as a hit.
+    pub fn offer(&mut self, block: BlockId, bytes: u64, next_use: Option<UseTime>, evicted: &mut Vec<BlockId>) -> bool {
         if self.hit(block, next_use, evicted) {
             return self.contains(&block);
         }
@@ -117,7 +166,7 @@ impl<R: Rule> Policy for Ranked<R> {
         }
         let Some(key) = self.rule.first(block, bytes, next_use) else { return false };
         let free = self.capacity_bytes - self.used_bytes;
-        let Some(free) = self.rank.make_room(bytes, free, R::bar(key), &mut self.out) else { return false };
+        let Some(free) = self.rank.make_room(bytes, free, self.rule.bar(key), &mut self.out) else { return false };
         self.used_bytes = self.capacity_bytes - free + bytes;
         self.rank.push(block, bytes, key);
         self.rule.came(block, self.rank.len());
@@ -128,8 +177,9 @@ impl<R: Rule> Policy for Ranked<R> {
         true
     }
 
-    fn weigh(&mut self, block: BlockId, weight: u32) {
-        if !R::WEIGHS {
+    /// Sets the importance of a block that is held or about to be offered. Other policies ignore it.
+    pub fn weigh(&mut self, block: BlockId, weight: u32) {
+        if self.name != PolicyName::Importance {
             return;
         }
         let held = self.rank.get(&block).map(|(_, key)| key);
@@ -138,7 +188,8 @@ impl<R: Rule> Policy for Ranked<R> {
         }
     }
 
-    fn remove(&mut self, block: BlockId) -> bool {
+    /// Forgets a block (its bytes were lost or found wrong). Returns whether it was held.
+    pub fn remove(&mut self, block: BlockId) -> bool {
         let Some((bytes, _)) = self.rank.remove(block) else { return false };
         self.used_bytes -= bytes;
         true

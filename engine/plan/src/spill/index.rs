@@ -10,7 +10,7 @@ use fuelrail_base::{BlockId, SampleId};
 /// Places are counted in steps of so many bytes.
 pub const PLACE_STEP_BYTES: u64 = 16;
 /// The farthest place in a segment an entry can name, bytes: 2^40 steps' worth would be 16 TiB, no file needs more.
-pub(super) const PLACE_BYTES_MAX: u64 = (1 << 40) * PLACE_STEP_BYTES;
+const PLACE_BYTES_MAX: u64 = (1 << 40) * PLACE_STEP_BYTES;
 
 /// A segment by its number in one shard's ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]

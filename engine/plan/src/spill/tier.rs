@@ -5,11 +5,10 @@
 //! are told apart by epoch only: a block used again in `d` epochs is worth `1/d` uses per epoch, and a newcomer finds room
 //! in a free segment, or in place of a segment whose blocks are worth less than the newcomers that were refused.
 
-use super::cost::Costs;
+use super::cost::{Costs, Lanes};
 use super::index::{Index, SegmentId, Spot};
-use super::lanes::Lanes;
 use super::ledger::{Ledger, Segment, State};
-use super::types::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
+use super::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
 use crate::policy::BlockMap;
 use crate::schedule::UseTime;
 use core::fmt;

@@ -2,9 +2,8 @@
 
 use core::fmt;
 
-use super::measured::Measured;
 use super::search::Search;
-use super::space::{Axis, Point};
+use super::{Axis, Measured, Point};
 
 /// The first thing that would have to change for more speed.
 #[derive(Clone, Copy, PartialEq, Debug)]

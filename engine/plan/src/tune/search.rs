@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 
 use fuelrail_base::prng::Prng;
 
-use super::measured::{Measured, Trials};
-use super::space::{Axis, Point, Space};
+use super::{Axis, Measured, Point, Space, Trials};
 
 /// The scatter of scores assumed until repeats measure it.
 const NOISE_PRIOR: f64 = 0.05;

@@ -1,13 +1,11 @@
 //! Stands in for `sign` in a build without clouds: credentials are values, and nothing signs with them.
 
 mod credential;
-mod realm;
 mod unsigned;
 
 pub(crate) use credential::spare;
 pub use credential::{Credential, Secret};
-pub use realm::{Payload, Realm, Scope};
-pub use unsigned::{Unsigned, covered};
+pub use unsigned::{Payload, Realm, Scope, Unsigned, covered};
 
 use fuelrail_base::{Error, Kind, Result, WallTime};
 

@@ -2,8 +2,8 @@
 //!
 //! Spoken to in one version of its interface, which every request names.
 
+use super::aws::LastKey;
 use super::credential::Secret;
-use super::hashes::LastKey;
 use super::unsigned::{Lines, Parameters, Unsigned, insert_line, push_value};
 use crate::{base64, date};
 use aws_lc_rs::hmac;

@@ -7,18 +7,13 @@
 mod aws;
 mod azure;
 mod credential;
-mod hashes;
-mod jwt;
-mod realm;
 mod signer;
 mod sts;
 mod unsigned;
 
+pub use aws::sha256_hex;
 pub(crate) use credential::spare;
 pub use credential::{Credential, Secret};
-pub use hashes::sha256_hex;
-pub use jwt::{Grant, assertion};
-pub use realm::{Payload, Realm, Scope};
 pub use signer::Signer;
-pub use sts::{parse_keys, parse_session, refusal};
-pub use unsigned::{Unsigned, covered};
+pub use sts::{Grant, assertion, parse_keys, parse_session, refusal};
+pub use unsigned::{Payload, Realm, Scope, Unsigned, covered};

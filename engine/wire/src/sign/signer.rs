@@ -3,8 +3,7 @@
 use super::aws::AwsSigner;
 use super::azure::AzureSigner;
 use super::credential::{Credential, Proof};
-use super::realm::{Payload, Realm};
-use super::unsigned::{HEADERS_MAX, Unsigned, covered};
+use super::unsigned::{HEADERS_MAX, Payload, Realm, Unsigned, covered};
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 use fuelrail_base::{Error, Kind, Result, WallTime};

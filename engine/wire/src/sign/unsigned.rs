@@ -1,4 +1,4 @@
-//! A request as a signer sees it: the parts that a signature can cover.
+//! A request as a signer sees it: the parts that a signature can cover, and what signatures are made for.
 
 use arrayvec::ArrayVec;
 use fuelrail_base::{Error, Kind, Result};
@@ -6,7 +6,7 @@ use fuelrail_base::{Error, Kind, Result};
 /// Header lines that one signature covers at most.
 pub(super) const HEADERS_MAX: usize = 32;
 /// Parameters of a query at most.
-pub(super) const PARAMETERS_MAX: usize = 32;
+const PARAMETERS_MAX: usize = 32;
 
 /// Header lines, sorted by name.
 pub(super) type Lines<'a> = ArrayVec<(&'a str, &'a [u8]), HEADERS_MAX>;
@@ -86,6 +86,33 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
         }
         blank = *byte == b' ';
     }
+}
+
+/// What a signature is good for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Scope {
+    /// `eu-central-1`; what servers of one's own are set to is mostly `us-east-1`, and Google takes `auto`.
+    pub region: String,
+    /// `s3`, `sts`.
+    pub service: &'static str,
+}
+
+/// What the signature says of the body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payload<'a> {
+    /// Nothing: TLS and checksums guard it. Costs no pass over the bytes.
+    Unsigned,
+    /// Its SHA-256, in hexadecimal.
+    Sha256(&'a str),
+}
+
+/// What signatures are made for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Realm {
+    /// Region and service, where those are signed.
+    pub scope: Scope,
+    /// The requester pays (S3's `x-amz-request-payer`).
+    pub requester_pays: bool,
 }
 
 #[cfg(test)]

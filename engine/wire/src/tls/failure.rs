@@ -1,6 +1,5 @@
 //! Errors for certificates and messages that rustls refuses and for alerts of the server, each with a hint.
 
-use super::record::broken;
 use crate::date::iso;
 use fuelrail_base::{Error, Kind, Result, WallTime};
 use rustls::pki_types::{ServerName, UnixTime};
@@ -30,6 +29,12 @@ fn explained(error: &TlsError) -> Error {
         }
         other => broken(&format!("TLS protocol error: {other}")),
     }
+}
+
+/// The peer broke TLS: nothing more of this connection can be used.
+pub(super) fn broken(cause: &str) -> Error {
+    Error::new(Kind::Protocol, cause)
+        .with_hint("the server or a device on the network path is faulty, or the traffic is being tampered with")
 }
 
 /// The error when a port does not speak TLS.

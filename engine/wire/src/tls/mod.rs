@@ -12,7 +12,6 @@
 mod client;
 mod failure;
 mod record;
-mod records;
 mod session;
 mod shared;
 #[doc(hidden)]

@@ -4,9 +4,8 @@
 //! nothing of the record layer's first record has been touched.
 
 use super::client::Client;
-use super::failure::{explain, no_tls};
-use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, broken, record_len};
-use super::records::{Records, Schedule};
+use super::failure::{broken, explain, no_tls};
+use super::record::{APPLICATION, CHANGE_CIPHER_SPEC, Key, Records, Schedule, record_len};
 use super::shared::{Plaintext, RECORD_BYTES_MAX};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};

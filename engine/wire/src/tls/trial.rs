@@ -2,8 +2,7 @@
 //!
 //! Fuzz targets and the corpus test run [`records`]. Nothing here is for users of the crate.
 
-use super::record::{APPLICATION, Key, record_len};
-use super::records::{Records, Schedule};
+use super::record::{APPLICATION, Key, Records, Schedule, record_len};
 use super::shared::{HEADER_BYTES, PAYLOAD_BYTES_MAX, Plaintext};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind, Result};

@@ -1,13 +1,12 @@
 //! Where a data set lives: `s3://`, `gs://`, `az://`, `http://` … as people type it, and the hosts and paths made from it.
 
-mod braces;
 mod cloud;
 mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use braces::expand;
 pub use cloud::{Cloud, REGION_DEFAULT, Source};
+pub use parse::expand;
 pub(crate) use parse::host_of_server;
 
 use crate::escape::push_path;

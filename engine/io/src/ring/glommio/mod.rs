@@ -4,10 +4,8 @@
 //! for readiness when there is nothing, so the kernel never keeps an address of ours. Files are read into glommio's
 //! own memory, the only one it supports, and copied once; the counters report the bytes.
 
-mod conn;
 mod files;
 mod inside;
-mod polling;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -16,9 +14,8 @@ use std::path::{Path, PathBuf};
 use fuelrail_base::{Duration, Error, Kind, Result};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
-use self::files::{FileHandle, errno};
+use self::files::{FileHandle, Judged, errno};
 use self::inside::{Holding, Inside};
-use self::polling::Judged;
 use super::file::FileOptions;
 use super::kernel::{Abilities, Backend, KernelRing};
 use super::op_table::OpTable;

@@ -6,7 +6,6 @@
 
 mod epoll;
 mod pool;
-mod readiness;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,21 +15,18 @@ use std::sync::Arc;
 use fuelrail_base::limits::RING_FILES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result};
 
-use self::epoll::Epoll;
+use self::epoll::{Epoll, ReadinessTable};
 use self::pool::{Job, Outcome, Pool};
-use self::readiness::ReadinessTable;
-use super::calls::on_socket;
-use super::file::FileOptions;
+use super::calls::{MsghdrTable, on_socket};
+use super::file::{FileOptions, Opening};
 use super::kernel::{Abilities, Backend, KernelRing};
-use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
-use super::opening::Opening;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::UringConfig;
 use super::{FileId, Op};
-use crate::clock::monotonic_now;
 use crate::directory::OwnDirectory;
+use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// The waker's number for epoll. No place in the table has it.

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use fuelrail_base::{Duration, Kind};
 
-use super::conn::{FlightKey, Phase};
-use super::host::{Replies, Reply};
+use super::network::{FlightKey, Phase, Replies, Reply};
 use super::world::{Event, Held, Stage, World};
 use crate::ring::Op;
 use crate::ring::file::FileOptions;

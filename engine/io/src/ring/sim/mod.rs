@@ -2,16 +2,15 @@
 //!
 //! All rings of a world share its clock, its faults, its host and its disk. Nothing here reads a real clock or sleeps.
 
-mod conn;
 mod disk;
 mod faults;
 mod flight;
-mod host;
+mod network;
 mod world;
 
 pub use disk::{SimDisk, SimDiskFailure};
 pub use faults::{SimCounts, SimFaults};
-pub use host::{Host, Replies};
+pub use network::{Host, Replies};
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

@@ -9,10 +9,9 @@ use std::path::Path;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Instant, Kind, Result};
 
-use super::conn::{Conn, FlightKey, Phase};
 use super::disk::{Disk, Opened};
 use super::faults::{SimCounts, SimFaults};
-use super::host::{Host, Reply};
+use super::network::{Conn, FlightKey, Host, Phase, Reply};
 use crate::ring::file::{FileOptions, files_open};
 use crate::ring::op_table::OpTable;
 use crate::ring::socket::sockets_open;

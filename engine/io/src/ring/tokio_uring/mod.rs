@@ -20,16 +20,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedOneshot};
 
+use super::calls::MsghdrTable;
+use super::file::patient;
 use super::kernel::{Abilities, Backend, KernelRing};
-use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
-use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wake_bridge::WakeBridge;
-use crate::clock::monotonic_now;
+use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// A ring on tokio-uring. Must be made on the thread that uses it, outside every other async runtime.

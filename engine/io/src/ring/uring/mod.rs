@@ -4,11 +4,9 @@
 //! as user data. The memory an operation names belongs to the operation, which stays in the table until its completion
 //! is reaped: neither a cancellation nor a drop of the ring frees it earlier.
 
-mod config;
 pub(super) mod setup;
 
-pub use config::UringConfig;
-pub use setup::{Kernel, io_uring_refusal};
+pub use setup::{Kernel, UringConfig, io_uring_refusal};
 pub(crate) use setup::{Mode, refusal};
 
 use std::collections::VecDeque;
@@ -19,15 +17,15 @@ use fuelrail_base::{Duration, Error, Kind, Result};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::setup::Opened;
+use super::calls::MsghdrTable;
+use super::file::patient;
 use super::kernel::{Backend, KernelRing};
-use super::msghdr::MsghdrTable;
 use super::op_table::OpTable;
-use super::opening::patient;
 use super::requests::request;
 use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use crate::arena::Mapping;
-use crate::clock::monotonic_now;
+use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// User data of the poll of the waker. No operation has such a number, nor the next: indices are below 2^15.

@@ -1,14 +1,17 @@
-//! The segment channel: two bounded queues between a shard and the segment manager, requests up and grants down. Neither side blocks.
+//! What a shard and the segment manager tell each other: two bounded queues, requests up and grants down, and the journal of a segment that
+//! was found. Neither side blocks.
 //!
 //! The segment manager has a thread of its own, because making a file may take long. Owns the two queues. Never opens a file.
 
+use crate::objects::Objects;
 #[cfg(not(loom))]
 use crossbeam_queue::ArrayQueue;
 #[cfg(loom)]
 use fuelrail_base::sync::ArrayQueue;
-use fuelrail_base::{BlockId, Error};
+use fuelrail_base::{BlockId, Error, SampleId};
 use fuelrail_io::{OwnDirectory, Waker, WakerCell};
-use fuelrail_plan::spill::Mount;
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, PLACE_STEP_BYTES};
+use fuelrail_wire::block::{Record, Scanned, journal_page};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -124,4 +127,66 @@ impl SegmentChannel {
     pub(crate) fn next_grant(&self) -> Option<SegmentGrant> {
         self.grants.pop()
     }
+}
+
+/// Share of a segment that must be left for it to be appended to again.
+const ROOM_SHARE: u64 = 8;
+
+/// Where the owner of a segment of `len` bytes goes on, if what was found leaves enough of it: behind whole units, because a unit
+/// is written whole, and whole pages of the journal, because what a torn one held is not known.
+#[must_use]
+pub fn resume(len: u64, scanned: &Scanned) -> Mount {
+    let end = scanned.end.next_multiple_of(PAGE_BYTES);
+    let room = journal_page(len, scanned.pages).and_then(|page| page.checked_sub(end)).unwrap_or(0);
+    if room < len / ROOM_SHARE {
+        return Mount::Sealed;
+    }
+    Mount::Open { end, records: scanned.pages * PAGE_RECORDS }
+}
+
+/// Finds samples by the fingerprint of their content.
+///
+/// Trusts records, not blocks: those are verified when they are read.
+pub struct Contents<'o> {
+    objects: &'o Objects,
+    /// Start of each fingerprint and whose it is, in order: 16 bytes a sample, while segments are looked through.
+    index: Vec<(u64, u64)>,
+}
+
+impl Contents<'_> {
+    /// Of a data set; samples without a fingerprint are never found.
+    #[must_use]
+    pub fn new(objects: &Objects) -> Contents<'_> {
+        let entry = |sample| Some((start(objects.fingerprint(SampleId(sample))?.0), sample));
+        let mut index: Vec<(u64, u64)> = (0..objects.catalog().samples()).filter_map(entry).collect();
+        index.sort_unstable();
+        Contents { objects, index }
+    }
+
+    /// The block of this run a record is about, if there is one of the same content, place in it and length.
+    fn find(&self, record: &Record) -> Option<Known> {
+        let catalog = self.objects.catalog();
+        let key = start(record.fingerprint.0);
+        let from = self.index.partition_point(|entry| entry.0 < key);
+        let same = self.index[from..].iter().take_while(|entry| entry.0 == key).map(|entry| SampleId(entry.1));
+        let sample = same.into_iter().find(|sample| self.objects.fingerprint(*sample) == Some(record.fingerprint))?;
+        let index = u32::try_from(record.first / catalog.block_bytes()).ok()?;
+        let block = BlockId { sample, index };
+        let fits = index < catalog.blocks(sample)
+            && catalog.block_first(block) == record.first
+            && catalog.block_len(block) == u64::from(record.len)
+            && record.place.is_multiple_of(PLACE_STEP_BYTES);
+        let Record { place, crc32c, promised, .. } = *record;
+        fits.then_some(Known { block, place, crc32c, promised })
+    }
+
+    /// All of a segment's.
+    #[must_use]
+    pub fn known(&self, scanned: &Scanned) -> Vec<Known> {
+        scanned.records.iter().filter_map(|record| self.find(record)).collect()
+    }
+}
+
+fn start(fingerprint: [u8; 16]) -> u64 {
+    fingerprint.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

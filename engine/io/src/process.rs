@@ -1,10 +1,14 @@
-//! Resource usage of this process and its threads: processor time, context switches, page faults and memory. Reading takes a few
-//! system calls: on request, never on the hot path.
+//! This process: the machine's clocks (the monotonic one for waits, wall time for signatures), which only this module reads; resource
+//! usage of the process and its threads (a few system calls: on request, never on the hot path); settings of the C library's allocator;
+//! and whether it was forked.
 
 use core::marker::PhantomData;
 use core::mem;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use fuelrail_base::Duration;
+use fuelrail_base::{Duration, Error, Instant, Kind, Result, WallTime};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time of the whole process since it started: (user, system).
 #[must_use]
@@ -101,6 +105,97 @@ impl ThreadMeter {
     }
 }
 
+/// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
+/// and every real ring of this machine, so instants taken on different shards compare.
+#[must_use]
+pub fn monotonic_now() -> Instant {
+    let now = clock_gettime(ClockId::Monotonic);
+    Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// Wall time, as of the kernel's last tick: a few milliseconds old, and cheaper for it. Signatures are dated with it.
+#[must_use]
+pub fn wall_now() -> WallTime {
+    WallTime(u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0))
+}
+
+/// Bytes kept for later allocations: glibc's initial value.
+#[cfg(target_env = "gnu")]
+const KEPT_BYTES: libc::c_int = 128 << 10;
+
+/// Makes glibc return freed memory to the system. By default glibc raises what every thread's heap keeps each time a large piece is
+/// freed, up to 64 MiB a heap, which looks like a leak in a long-lived process. Costs a system call for each allocation of more than
+/// 128 KiB, which the hot path makes none of.
+///
+/// For programs, at their start, while they have one thread; not for libraries.
+pub fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    for option in [libc::M_TRIM_THRESHOLD, libc::M_MMAP_THRESHOLD] {
+        // SAFETY: it takes two numbers and no memory of ours. It changes aligned words that allocations of
+        // other threads read; no other thread exists yet.
+        let taken = unsafe { libc::mallopt(option, KEPT_BYTES) };
+        debug_assert_eq!(taken, 1, "glibc knows these options");
+    }
+}
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Detects that the process is not the one it was made in.
+///
+/// Rings and pinned memory do not survive a fork: the child shares the parent's ring but not its memory. Every child of libc's `fork`
+/// increments a counter, so a check costs one load and no system call.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkGuard {
+    forks: u32,
+    pid: u32,
+}
+
+impl Default for ForkGuard {
+    fn default() -> ForkGuard {
+        ForkGuard::new()
+    }
+}
+
+impl ForkGuard {
+    /// A guard for this process.
+    #[must_use]
+    pub fn new() -> ForkGuard {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: the handler is a function of this program, alive as long as the process; all it does is one
+            // atomic addition, which is allowed between fork and exec.
+            let rc = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+            assert_eq!(rc, 0, "no memory left to register a fork handler");
+        });
+        ForkGuard { forks: FORKS.load(Ordering::Relaxed), pid: std::process::id() }
+    }
+
+    /// Whether this is still the process the guard was made in.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) == self.forks
+    }
+
+    /// The same as an error.
+    ///
+    /// # Errors
+    /// `Environment` in a child made by `fork` since.
+    pub fn check(&self) -> Result<()> {
+        if self.holds() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Environment,
+            format!("process {} is a fork of {}, in which the loader was opened", std::process::id(), self.pid),
+        )
+        .with_hint("open the loader after the fork, or start workers with spawn or forkserver instead of fork"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +239,12 @@ mod tests {
         assert!(between.switches_voluntary > before.switches_voluntary, "{before:?} {between:?}");
         assert!(between.user + between.system < before.user + before.system + Duration::from_millis(20));
         assert!(after.core.is_some());
+    }
+
+    #[test]
+    fn wall_time_is_that_of_the_standard_library() {
+        let since = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let (before, now, after) = (since(), wall_now().0, since());
+        assert!((before - 1..=after).contains(&now), "{before} {now} {after}");
     }
 }
