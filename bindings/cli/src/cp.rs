@@ -1,6 +1,6 @@
 //! `fuelrail cp`: single objects, and whole prefixes and folders, out of a bucket or into one.
 //!
-//! A prefix comes through the loader, at the rate it feeds a trainer with; objects too long for its batches come one by one. Files
+//! A prefix comes through the loader, at the rate it feeds a trainer with; objects too long for its batches come in pieces. Files
 //! and objects appear when they are whole, never before, so what an earlier run left is complete.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{Access, BadSamples, Batch, ByteSize, Error, Kind, Listed, LoaderBuilder};
+use fuelrail::{Access, BadSamples, Batch, ByteRange, ByteSize, Error, Kind, Listed, LoaderBuilder};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::json;
 
@@ -200,8 +200,9 @@ impl Job<'_> {
 /// So many failures end a copy.
 const FAILURES_MAX: usize = 100;
 
-/// Objects longer than this do not go through batches.
+/// Objects longer than this come in pieces of such a length.
 const LONG_BYTES: u64 = 64 << 20;
+const PIECE_BYTES: u64 = 8 << 20;
 /// A batch holds about so much, and at most so many objects.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_OBJECTS_MAX: u64 = 256;
@@ -229,11 +230,8 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     if !short.is_empty() {
         batches(job, folder, root, short)?;
     }
-    for object in long {
-        if !job.goes_on() {
-            break;
-        }
-        job.ended(&object.key, one(access, folder, root, &object));
+    if !long.is_empty() && job.goes_on() {
+        pieces(job, folder, root, long)?;
     }
     Ok(())
 }
@@ -256,11 +254,7 @@ fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
 /// Copies objects through a loader, several files at once.
 fn batches(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Outcome<()> {
     let longest = objects.iter().map(|object| object.size).max().unwrap_or(0);
-    let batch_size = (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_OBJECTS_MAX) as u32;
-    let mut settings = given(job.trust);
-    settings.push(("uri".into(), job.from.to_owned()));
-    let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
-    let mut loader = builder.epochs(1).shuffle(false).rank(0).world(1).bad_samples(BadSamples::Skip).build()?;
+    let mut loader = in_order(job, objects, longest)?.build()?;
     loader.notices().iter().for_each(|notice| note(notice));
     let (to_writers, from_loader) = sync_channel::<Taken>(WRITERS);
     let from_loader = Mutex::new(from_loader);
@@ -301,13 +295,58 @@ fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, jo
     }
 }
 
-/// Fetches an object that is too long for a batch.
-fn one(access: &Access, folder: &Path, root: &Root, object: &Listed) -> Outcome<u64> {
-    let uri = root.uri_of(root.below(&object.key));
-    let mut whole = create(&place(folder, root, &object.key)?)?;
-    let bytes = fuelrail::get_with(access, &uri, &mut whole)?;
-    whole.finish()?;
-    Ok(bytes)
+/// A loader's settings that brings each object once, in order; a sample has so many bytes at most.
+fn in_order(job: &Job<'_>, objects: Vec<Listed>, longest: u64) -> Outcome<LoaderBuilder> {
+    let batch_size = (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_OBJECTS_MAX) as u32;
+    let mut settings = given(job.trust);
+    settings.push(("uri".into(), job.from.to_owned()));
+    let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
+    Ok(builder.epochs(1).shuffle(false).rank(0).world(1).bad_samples(BadSamples::Skip))
+}
+
+/// Copies objects that are too long for a batch: many pieces of each are under way at once, and are written in order.
+fn pieces(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Outcome<()> {
+    let of_object = |(object, listed): (u32, &Listed)| {
+        let size = listed.size;
+        (0..size.div_ceil(PIECE_BYTES)).map(move |n| {
+            let first = n * PIECE_BYTES;
+            ByteRange { object, first, len: PIECE_BYTES.min(size - first) }
+        })
+    };
+    let ranges: Vec<ByteRange> = (0..).zip(&objects).flat_map(of_object).collect();
+    let mut loader = in_order(job, objects.clone(), PIECE_BYTES)?.ranges(ranges.clone()).build()?;
+    loader.notices().iter().for_each(|notice| note(notice));
+    // The object being written; `None` once it has failed.
+    let (mut at, mut whole): (Option<u32>, Option<WholeFile>) = (None, None);
+    while let Some(batch) = loader.next_batch().filter(|_| job.goes_on()) {
+        let batch = batch?;
+        let good = batch.samples().map(|sample| (sample.id, Ok(sample.bytes)));
+        let mut all: Vec<_> = good.chain(batch.left_out().iter().map(|(id, error)| (*id, Err(error)))).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        for (id, piece) in all {
+            let ByteRange { object, first, len } = ranges[id.0 as usize];
+            let Listed { key, size, .. } = &objects[object as usize];
+            let mut put = || -> Outcome<()> {
+                if at.replace(object) != Some(object) {
+                    whole = Some(create(&place(folder, root, key)?)?);
+                }
+                let Some(writing) = &mut whole else { return Ok(()) };
+                let written = writing.write_all(piece.map_err(Clone::clone)?);
+                written.map_err(|error| file("writing", &place(folder, root, key).unwrap_or_default(), &error))?;
+                if first + len < *size {
+                    return Ok(());
+                }
+                whole.take().map_or(Ok(()), WholeFile::finish)?;
+                job.ended(key, Ok(*size));
+                Ok(())
+            };
+            if let Err(error) = put() {
+                whole = None;
+                job.ended(key, Err(error));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
