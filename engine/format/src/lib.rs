@@ -113,6 +113,11 @@ fn check_given(bytes: &[u8], at: u64, needed: u64) -> Result<()> {
     Err(Error::new(Kind::Truncated, format!("a read at byte {at} gave {given} bytes, needed are {needed}")))
 }
 
+/// What a scan needs that is `at` a byte of an object of `size` bytes, and done at its end.
+fn need_from(at: u64, at_least: u64, size: u64) -> Need {
+    if at == size { Need::Done } else { Need::Read { offset: at, at_least: at_least.min(size - at) } }
+}
+
 /// At most 256 bytes of a name, escaped for printing.
 fn shown(name: &[u8]) -> String {
     name[..name.len().min(256)].escape_ascii().to_string()

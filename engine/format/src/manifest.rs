@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::index::{Field, IndexBuilder, Place, Span};
-use crate::{Need, check_given, shown};
+use crate::{Need, check_given, need_from, shown};
 use core::fmt;
 use fuelrail_base::{Error, Kind, Result};
 use serde_json::value::RawValue;
@@ -159,10 +159,7 @@ fn push(
 
 impl<R: FnMut(&str) -> Option<(u32, u64)>> crate::Scan for Scan<R> {
     fn need(&self) -> Need {
-        match self.at == self.size {
-            true => Need::Done,
-            false => Need::Read { offset: self.at, at_least: self.needed.min(self.size - self.at) },
-        }
+        need_from(self.at, self.needed, self.size)
     }
 
     fn give(&mut self, bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {

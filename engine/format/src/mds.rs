@@ -10,7 +10,7 @@ mod tests;
 pub use encoding::{Encoding, Value};
 
 use crate::bytes::{take, u32_at};
-use crate::index::{Field, IndexBuilder, Place, Span};
+use crate::index::IndexBuilder;
 use crate::{Need, check_given, cut_off, shown, unsound, unsupported};
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -99,11 +99,8 @@ struct ShardDocument {
 
 #[derive(Clone, PartialEq, Default, Deserialize, Serialize, Debug)]
 struct ColumnsDocument {
-    #[serde(default)]
     column_names: Vec<String>,
-    #[serde(default)]
     column_encodings: Vec<String>,
-    #[serde(default)]
     column_sizes: Vec<Option<u32>>,
 }
 
@@ -123,11 +120,8 @@ impl DataSet {
         let mut shards = Vec::with_capacity(document.shards.len());
         for (number, shard) in document.shards.into_iter().enumerate() {
             if shard.format != "mds" || shard.version != 2 {
-                let flaw = format!(
-                    "index.json: shard {number} is {} of version {}",
-                    shown(shard.format.as_bytes()),
-                    shard.version
-                );
+                let (format, version) = (shown(shard.format.as_bytes()), shard.version);
+                let flaw = format!("index.json: shard {number} is {format} of version {version}");
                 return Err(unsupported(flaw, "write the data set with MDSWriter"));
             }
             shard.check_files().map_err(|flaw| flawed(format!("shard {number}: {flaw}")))?;
@@ -160,9 +154,8 @@ impl ShardDocument {
             return Err("it needs both a compression and a compressed file, or neither".into());
         }
         for file in [Some(&self.raw_data), self.zip_data.as_ref()].into_iter().flatten() {
-            if file.basename.is_empty()
-                || file.basename.split('/').any(|part| part == "..")
-                || file.basename.starts_with('/')
+            if file.basename.starts_with('/')
+                || file.basename.split('/').any(|part| part == ".." || file.basename.is_empty())
             {
                 return Err(format!("the file '{}' lies outside the data set", shown(file.basename.as_bytes())));
             }
@@ -175,12 +168,8 @@ impl Columns {
     fn new(document: ColumnsDocument) -> Result<Columns, String> {
         let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = &document;
         if names.len() != encodings.len() || names.len() != sizes.len() {
-            return Err(format!(
-                "{} columns have {} encodings and {} sizes",
-                names.len(),
-                encodings.len(),
-                sizes.len()
-            ));
+            let (encodings, sizes) = (encodings.len(), sizes.len());
+            return Err(format!("{} columns have {encodings} encodings and {sizes} sizes", names.len()));
         }
         let mut known = BTreeSet::new();
         if let Some(name) = names.iter().find(|name| !known.insert(*name)) {
@@ -272,7 +261,7 @@ impl Scan {
     }
 
     /// The count and the first offset.
-    fn begin(&mut self, bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
+    fn begin(&mut self, bytes: &[u8]) -> Result<()> {
         let count = u32_at(bytes, 0).unwrap_or_default();
         let begin = u64::from(u32_at(bytes, 4).unwrap_or_default());
         if u64::from(count) != self.samples {
@@ -280,15 +269,12 @@ impl Scan {
         }
         let table = 4 * (self.samples + 2);
         if begin < table || begin > self.size {
-            return Err(unsound(
-                4,
-                format_args!(
-                    "the first sample begins at byte {begin}: its offsets end at {table}, the shard at {}",
-                    self.size
-                ),
-            ));
+            let size = self.size;
+            let flaw = format_args!(
+                "the first sample begins at byte {begin}: its offsets end at {table}, the shard at {size}"
+            );
+            return Err(unsound(4, flaw));
         }
-        index.field("", Place::Near)?;
         (self.read, self.last) = (1, begin);
         Ok(())
     }
@@ -297,22 +283,21 @@ impl Scan {
 impl crate::Scan for Scan {
     fn need(&self) -> Need {
         let (offset, at_least) = self.place();
-        match self.read > self.samples {
-            true => Need::Done,
-            false => {
-                Need::Read { offset: offset.min(self.size), at_least: at_least.min(self.size.saturating_sub(offset)) }
-            }
+        if self.read > self.samples {
+            Need::Done
+        } else {
+            Need::Read { offset, at_least: at_least.min(self.size - offset) }
         }
     }
 
     fn give(&mut self, mut bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
         let (offset, needed) = self.place();
-        if self.size.saturating_sub(offset) < needed {
+        if self.size - offset < needed {
             return Err(cut_off(offset, "the table of offsets", offset + needed, self.size));
         }
         check_given(bytes, offset, needed)?;
         if self.last == 0 {
-            self.begin(bytes, index)?;
+            self.begin(bytes)?;
             bytes = &bytes[8..];
         }
         while self.read <= self.samples {
@@ -320,13 +305,9 @@ impl crate::Scan for Scan {
             let Some(end) = take(&mut bytes, 4).and_then(|offset| u32_at(offset, 0)) else { break };
             let length = u64::from(end).checked_sub(self.last).filter(|_| u64::from(end) <= self.size);
             let Some(length) = length else {
-                return Err(unsound(
-                    at,
-                    format_args!(
-                        "a sample ends at byte {end}: it begins at {}, the shard ends at {}",
-                        self.last, self.size
-                    ),
-                ));
+                let (begin, size) = (self.last, self.size);
+                let flaw = format_args!("a sample ends at byte {end}: it begins at {begin}, the shard ends at {size}");
+                return Err(unsound(at, flaw));
             };
             if length < self.fixed_bytes {
                 return Err(unsound(
@@ -334,7 +315,7 @@ impl crate::Scan for Scan {
                     format_args!("a sample has {length} bytes, its columns need {}", self.fixed_bytes),
                 ));
             }
-            index.push(&[], &[(0, Field::Span(Span { object: self.object, offset: self.last, length }))])?;
+            index.push_range(self.object, self.last, length)?;
             (self.read, self.last) = (self.read + 1, end.into());
         }
         Ok(())

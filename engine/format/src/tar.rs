@@ -69,21 +69,14 @@ impl Scan {
         let size = if header.kind.has_content() { size } else { 0 };
         let from = at + BLOCK_BYTES;
         let end = from.checked_add(size).and_then(|end| end.checked_next_multiple_of(BLOCK_BYTES));
-        let end = end.filter(|end| *end <= self.size).ok_or_else(|| {
-            let what = format!("a member of {size} bytes");
-            cut_off(
-                at,
-                what,
-                from.saturating_add(size).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX),
-                self.size,
-            )
-        })?;
+        let end = end.unwrap_or(u64::MAX);
+        if end > self.size {
+            return Err(cut_off(at, format_args!("a member of {size} bytes"), end, self.size));
+        }
         if let Some(of_all) = extended {
             if size > EXTENDED_BYTES_MAX {
-                return Err(unsound(
-                    at,
-                    format_args!("an extended header of {size} bytes, the limit is {EXTENDED_BYTES_MAX}"),
-                ));
+                let flaw = format_args!("an extended header of {size} bytes, the limit is {EXTENDED_BYTES_MAX}");
+                return Err(unsound(at, flaw));
             }
             self.needed = end - at;
             let Some(content) = content.get(..size as usize) else { return Ok(()) };
@@ -97,7 +90,7 @@ impl Scan {
             }
         } else {
             let span = Span { object: self.object, offset: from, length: size };
-            self.member(&header, span, index).map_err(|error| within_member(error, at))?;
+            self.member(&header, span, index).map_err(|error| error.within(format_args!("at byte {at}")))?;
             (self.local, self.described) = (Extended::default(), false);
         }
         (self.at, self.needed) = (end, BLOCK_BYTES);
@@ -132,9 +125,10 @@ impl Scan {
 
 impl crate::Scan for Scan {
     fn need(&self) -> Need {
-        match self.done {
-            true => Need::Done,
-            false => Need::Read { offset: self.at, at_least: self.needed.min(self.size - self.at) },
+        if self.done {
+            Need::Done
+        } else {
+            Need::Read { offset: self.at, at_least: self.needed.min(self.size - self.at) }
         }
     }
 
@@ -214,10 +208,6 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
         }
     }
     Some((&path[..dot], &path[dot + 1..]))
-}
-
-fn within_member(error: Error, at: u64) -> Error {
-    error.within(format_args!("at byte {at}"))
 }
 
 /// The error for a block that is no header; the first one tells compressed archives.

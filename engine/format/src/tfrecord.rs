@@ -7,8 +7,8 @@ mod tests;
 pub use example::{Example, Feature, Features, Value};
 
 use crate::bytes::{u32_at, u64_at};
-use crate::index::{Field, IndexBuilder, Place, Span};
-use crate::{Need, check_given, cut_off, unsupported};
+use crate::index::IndexBuilder;
+use crate::{Need, check_given, cut_off, need_from, unsupported};
 use fuelrail_base::{Error, Kind, Result};
 
 /// Bytes of a frame before its data: the length and its checksum.
@@ -35,16 +35,12 @@ impl Scan {
 
 impl crate::Scan for Scan {
     fn need(&self) -> Need {
-        match self.at == self.size {
-            true => Need::Done,
-            false => Need::Read { offset: self.at, at_least: HEAD_BYTES.min(self.size - self.at) },
-        }
+        need_from(self.at, HEAD_BYTES, self.size)
     }
 
     fn give(&mut self, bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
         let begin = self.at;
         check_given(bytes, begin, HEAD_BYTES.min(self.size - begin))?;
-        index.field("", Place::Near)?;
         while self.at < self.size {
             let at = self.at;
             let place = |error: Error| error.within(format_args!("at byte {at}"));
@@ -62,7 +58,7 @@ impl crate::Scan for Scan {
             if let Some(frame) = usize::try_from(frame).ok().and_then(|frame| given.get(..frame)) {
                 check(frame).map_err(place)?;
             }
-            index.push(&[], &[(0, Field::Span(Span { object: self.object, offset: at, length: frame }))])?;
+            index.push_range(self.object, at, frame)?;
             self.at = end;
         }
         Ok(())

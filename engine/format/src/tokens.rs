@@ -6,8 +6,8 @@
 mod tests;
 
 use crate::bytes::{Dtype, take};
-use crate::index::{Field, Index, IndexBuilder, Place, Span};
-use crate::{Need, check_given, unsound};
+use crate::index::{Field, Index, IndexBuilder, Span};
+use crate::{Need, check_given, need_from, unsound};
 use fuelrail_base::{Error, Kind, Result};
 
 /// Which tokens of a document make a sample.
@@ -117,18 +117,12 @@ pub fn add(
     index: &mut IndexBuilder,
 ) -> Result<()> {
     whole_tokens(size, dtype)?;
-    index.field("", Place::Near)?;
     let mut begin = 0;
     for end in ends.into_iter().map(|end| end.checked_mul(dtype.bytes())).chain([Some(size)]) {
         let Some(end) = end.filter(|end| (begin..=size).contains(end)) else {
-            let flaw = format!(
-                "a document ends before token {} or behind the file's last, {}",
-                begin / dtype.bytes(),
-                size / dtype.bytes()
-            );
-            return Err(
-                Error::new(Kind::Usage, flaw).with_hint("give the ends of documents in order, counted in tokens")
-            );
+            let (before, last) = (begin / dtype.bytes(), size / dtype.bytes());
+            let flaw = format!("a document ends before token {before} or behind the file's last, {last}");
+            return Err(Error::new(Kind::Usage, flaw).with_hint("count the ends of documents in tokens, in order"));
         };
         document(object, begin, end, index)?;
         begin = end;
@@ -166,15 +160,11 @@ impl Scan {
 
 impl crate::Scan for Scan {
     fn need(&self) -> Need {
-        match self.at == self.size {
-            true => Need::Done,
-            false => Need::Read { offset: self.at, at_least: self.width },
-        }
+        need_from(self.at, self.width, self.size)
     }
 
     fn give(&mut self, mut bytes: &[u8], index: &mut IndexBuilder) -> Result<()> {
         check_given(bytes, self.at, self.width)?;
-        index.field("", Place::Near)?;
         let end = &self.end[..self.width as usize];
         while let Some(token) = take(&mut bytes, self.width).filter(|_| self.at < self.size) {
             self.at += self.width;
@@ -191,7 +181,7 @@ fn document(object: u32, begin: u64, end: u64, index: &mut IndexBuilder) -> Resu
     if begin == end {
         return Ok(());
     }
-    index.push(&[], &[(0, Field::Span(Span { object, offset: begin, length: end - begin }))])
+    index.push_range(object, begin, end - begin)
 }
 
 fn whole_tokens(size: u64, dtype: Dtype) -> Result<()> {

@@ -96,12 +96,8 @@ impl IndexBuilder {
     /// [`Kind::Usage`] when there are [`FIELDS_MAX`] others, or it has another place already.
     pub fn field(&mut self, name: &str, place: Place) -> Result<usize> {
         if let Some(known) = self.fields.iter().position(|(known, _)| **known == *name) {
-            let same = self.fields[known].1 == place;
-            return if same {
-                Ok(known)
-            } else {
-                Err(refused(format!("two fields are named '{}'", shown(name.as_bytes()))))
-            };
+            let differs = || refused(format!("two fields are named '{}'", shown(name.as_bytes())));
+            return if self.fields[known].1 == place { Ok(known) } else { Err(differs()) };
         }
         let place_fits = place == Place::Near || !self.fields.is_empty();
         if self.fields.len() == FIELDS_MAX || name.len() > KEY_BYTES_MAX || !place_fits {
@@ -199,6 +195,14 @@ impl IndexBuilder {
         }
         self.records += 1;
         Ok(())
+    }
+
+    /// Appends a record without a key, of one range.
+    ///
+    /// # Errors
+    /// As [`IndexBuilder::push`].
+    pub fn push_range(&mut self, object: u32, offset: u64, length: u64) -> Result<()> {
+        self.push(&[], &[(0, Field::Span(Span { object, offset, length }))])
     }
 
     /// The first field; without it, the begin of the first near one, or of any object.

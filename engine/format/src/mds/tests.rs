@@ -1,7 +1,7 @@
 use super::*;
 use crate::bytes::Dtype;
 use crate::fuzz::scanned;
-use crate::{Format, Index};
+use crate::{Field, Format, Index};
 use std::io::Write as _;
 
 fn index_json(samples: u32, bytes: usize, rest: &str) -> String {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::fuzz::scanned;
-use crate::{Format, Index};
+use crate::{Field, Format, Index, Span};
 use proptest::prelude::*;
 
 fn frame(data: &[u8]) -> Vec<u8> {
