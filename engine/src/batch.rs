@@ -228,7 +228,7 @@ pub fn classes_of<'a>(uri: &str, keys: impl Iterator<Item = &'a str> + Clone) ->
 }
 
 /// Class names in order, and every sample's class.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Labels {
     pub classes: Vec<String>,
     pub of: Vec<u32>,

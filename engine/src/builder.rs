@@ -196,7 +196,11 @@ impl LoaderBuilder {
             objects = objects.direct(unit)?;
         }
         let samples = (0..objects.catalog().samples()).map(SampleId);
-        let labels = Labels::new(&objects.endpoint().prefix, samples.map(|sample| objects.key(sample)));
+        let labels = match &records {
+            None => Labels::new(&objects.endpoint().prefix, samples.map(|sample| objects.key(sample))),
+            // Theirs are in a field, if anywhere.
+            Some(_) => Labels::default(),
+        };
         let objects = Arc::new(objects);
         let samples = objects.catalog().samples();
         let run = |start| {
