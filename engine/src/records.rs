@@ -263,8 +263,8 @@ fn within<'a>(field: Field<'a>, first: u64, bytes: &'a [u8]) -> Option<&'a [u8]>
     match field {
         Field::Value(value) => Some(value),
         Field::Span(span) => {
-            let from = (span.offset - first) as usize;
-            bytes.get(from..from + span.length as usize)
+            let from = usize::try_from(span.offset.checked_sub(first)?).ok()?;
+            bytes.get(from..)?.get(..usize::try_from(span.length).ok()?)
         }
     }
 }
