@@ -151,7 +151,8 @@ impl Measured {
 /// All trials of one point.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Trials {
-    told: Vec<Measured>,
+    /// The trials, in order.
+    pub told: Vec<Measured>,
     /// It could not even be tried.
     refused: bool,
 }
@@ -159,12 +160,6 @@ pub struct Trials {
 impl Trials {
     fn add(&mut self, measured: Measured) {
         self.told.push(measured);
-    }
-
-    /// The trials, in order.
-    #[must_use]
-    pub fn told(&self) -> &[Measured] {
-        &self.told
     }
 
     /// Mean score; minus infinity for what was refused or not tried.
