@@ -26,7 +26,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 mod outcomes;
-mod report;
 
 /// A request that waits for a block of this shard, from this shard or another. The planner keeps it with the block.
 struct Waiter {

@@ -144,8 +144,7 @@ fn bytes_of(words: Range<usize>) -> Range<u64> {
 }
 
 fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
+    Error::from_io(Kind::File, format!("{doing} {}", path.display()), error)
 }
 
 fn foreign(path: &Path) -> Error {
