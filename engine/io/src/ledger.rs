@@ -4,7 +4,6 @@
 //! ends, however it ends, so a slot whose lock is free is free. Knows the first two words and the owner of each slot, not the
 //! meaning of the other words.
 
-use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -36,6 +35,7 @@ pub struct Division {
 }
 
 /// Words shared with other processes, with this process's own slot.
+#[derive(Debug)]
 pub struct SharedWords {
     mapping: Mapping,
     slot: usize,
@@ -111,12 +111,6 @@ impl AsRef<[AtomicU64]> for SharedWords {
         // SAFETY: the mapping has so many words, page-aligned, and lives until this value is dropped, which outlives
         // the borrow. Other processes write to it as to atomics.
         unsafe { core::slice::from_raw_parts(base.cast(), bytes / size_of::<u64>()) }
-    }
-}
-
-impl fmt::Debug for SharedWords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedWords(slot {})", self.slot)
     }
 }
 

@@ -77,9 +77,16 @@ impl RetryConfig {
 /// Failed attempts of one block so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tries {
-    /// Failed attempts so far: what an error reports.
-    pub failed: u32,
+    failed: u32,
     changed: u32,
+}
+
+impl Tries {
+    /// Failed attempts so far: what an error reports.
+    #[must_use]
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
 }
 
 impl Tries {}
@@ -170,7 +177,7 @@ mod tests {
         while let Verdict::After(wait) = retry.verdict(&mut tries, kind, None) {
             waits.push(wait);
         }
-        assert_eq!(tries.failed as usize, waits.len() + 1);
+        assert_eq!(tries.failed() as usize, waits.len() + 1);
         waits
     }
 

@@ -350,7 +350,7 @@ impl<W> Owner<W> {
         self.stats.given_up += 1;
         let Block { id: block, waiters, tries, .. } = self.table.take(id);
         // An excused attempt does not count against the limit, but is reported.
-        let attempts = tries.failed.max(1);
+        let attempts = tries.failed().max(1);
         out.push_back(Command::Refuse { block, waiters, attempts, why });
     }
 

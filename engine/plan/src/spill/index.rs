@@ -3,7 +3,6 @@
 //! Open addressing with linear probing; a removal moves the entries behind it up, so there are no tombstones. All of its
 //! memory is taken at the start, by the number of blocks it may ever hold. Never knows what a segment is.
 
-use core::fmt;
 use fuelrail_base::limits::SAMPLES_MAX;
 use fuelrail_base::{BlockId, SampleId};
 
@@ -146,12 +145,6 @@ impl Index {
             }
             at = self.after(at);
         }
-    }
-}
-
-impl fmt::Debug for Index {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Index({} of {} blocks)", self.len, self.len_max)
     }
 }
 

@@ -151,13 +151,18 @@ impl Measured {
 /// All trials of one point.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Trials {
-    /// The trials, in order.
-    pub told: Vec<Measured>,
+    told: Vec<Measured>,
     /// It could not even be tried.
     refused: bool,
 }
 
 impl Trials {
+    /// The trials, in order.
+    #[must_use]
+    pub fn told(&self) -> &[Measured] {
+        &self.told
+    }
+
     fn add(&mut self, measured: Measured) {
         self.told.push(measured);
     }

@@ -11,7 +11,8 @@
 
 mod level;
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+use crate::usage;
+use fuelrail_base::{Duration, Instant, Result, limits};
 use level::{Level, Measure};
 
 /// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
@@ -84,16 +85,16 @@ impl WindowConfig {
         let &WindowConfig { connections_start, connections_max, depth_max, .. } = self;
         if connections_start == 0 || connections_start > connections_max {
             let cause = format!("connections_start {connections_start} is not in 1..={connections_max}");
-            return Err(Error::new(Kind::Usage, cause).with_hint("start with at least 1 and at most connections_max"));
+            return usage(cause, "start with at least 1 and at most connections_max");
         }
         if connections_max > limits::CONNECTIONS_PER_SHARD_MAX {
             let most = limits::CONNECTIONS_PER_SHARD_MAX;
             let cause = format!("connections_max {connections_max} is above {most} per shard");
-            return Err(Error::new(Kind::Usage, cause).with_hint("use more shards"));
+            return usage(cause, "use more shards");
         }
         if depth_max == 0 || depth_max > limits::PIPELINE_DEPTH_MAX {
             let cause = format!("pipeline depth_max {depth_max} is not in 1..={}", limits::PIPELINE_DEPTH_MAX);
-            return Err(Error::new(Kind::Usage, cause).with_hint("1 means no pipelining"));
+            return usage(cause, "1 means no pipelining");
         }
         Ok(())
     }
