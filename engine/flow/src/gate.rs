@@ -66,16 +66,20 @@ impl Gate {
         self.left(now, self.left + 1);
     }
 
-    /// Its figures now.
+    /// Its figures now. The mean time inside is the mean occupancy over the throughput (Little's law).
     #[must_use]
     pub fn facts(&self) -> GateFacts {
+        let occupancy_mean = match (self.start, self.since) {
+            (Some(start), Some(since)) if since > start => self.area as f64 / since.since(start).as_nanos() as f64,
+            _ => 0.0,
+        };
         GateFacts {
             name: self.name,
             capacity: self.capacity,
             passed: self.left,
             occupancy: self.occupancy(),
-            occupancy_mean: self.mean_occupancy(),
-            wait_us_mean: self.mean_wait_us(),
+            occupancy_mean,
+            wait_us_mean: if self.left == 0 { 0.0 } else { self.area as f64 / self.left as f64 / 1e3 },
         }
     }
 
@@ -84,34 +88,12 @@ impl Gate {
     pub fn occupancy(&self) -> u64 {
         self.entered.saturating_sub(self.left)
     }
-
-    /// Mean number of things inside since the first came.
-    #[must_use]
-    pub fn mean_occupancy(&self) -> f64 {
-        match (self.start, self.since) {
-            (Some(start), Some(since)) if since > start => self.area as f64 / since.since(start).as_nanos() as f64,
-            _ => 0.0,
-        }
-    }
-
-    /// Mean time a thing spends inside, µs (Little's law: mean occupancy over throughput).
-    #[must_use]
-    pub fn mean_wait_us(&self) -> f64 {
-        if self.left == 0 { 0.0 } else { self.area as f64 / self.left as f64 / 1e3 }
-    }
 }
 
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "gate {}: {} of {} (mean {:.1}, mean wait {:.0} µs)",
-            self.name,
-            self.occupancy(),
-            self.capacity,
-            self.mean_occupancy(),
-            self.mean_wait_us()
-        )
+        let GateFacts { name, capacity, occupancy, occupancy_mean, wait_us_mean, .. } = self.facts();
+        write!(f, "gate {name}: {occupancy} of {capacity} (mean {occupancy_mean:.1}, mean wait {wait_us_mean:.0} µs)")
     }
 }
 
@@ -129,8 +111,8 @@ mod tests {
         assert_eq!(gate.occupancy(), 0);
         assert!(matches!(gate.facts(), GateFacts { name: "test", capacity: 4, passed: 2, occupancy: 0, .. }));
         // One thing for 1 µs, two for 2 µs: 5 thing-µs over 3 µs.
-        assert!((gate.mean_occupancy() - 5.0 / 3.0).abs() < 1e-9, "{gate}");
-        assert!((gate.mean_wait_us() - 2.5).abs() < 1e-9, "{gate}");
+        assert!((gate.facts().occupancy_mean - 5.0 / 3.0).abs() < 1e-9, "{gate}");
+        assert!((gate.facts().wait_us_mean - 2.5).abs() < 1e-9, "{gate}");
         assert_eq!(gate.to_string(), "gate test: 0 of 4 (mean 1.7, mean wait 2 µs)");
         gate.entered(Instant(4_000));
         gate.passed(Instant(5_000));

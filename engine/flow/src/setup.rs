@@ -51,14 +51,6 @@ pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples
     cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
 }
 
-/// The cache's memory, taken once.
-pub(crate) fn cache_memory(region: &mut Region, bytes: u64) -> Result<Slot> {
-    region.alloc(bytes as usize).ok_or_else(|| {
-        Error::new(Kind::Budget, format!("no room for a cache of {bytes} bytes in {}", region.free_bytes()))
-            .with_hint("lower cache_limit or raise memory_limit")
-    })
-}
-
 /// Bytes of scratch memory each connection to a server of this scheme has: the least that does, and what it uses well.
 #[must_use]
 pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
@@ -69,27 +61,26 @@ pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
     }
 }
 
-/// Scratch memory of so many connections, taken once.
-pub(crate) fn scratch_memory(region: &mut Region, connections: usize, bytes: u64) -> Result<Vec<Slot>> {
-    let connections = if bytes == 0 { 0 } else { connections };
-    (0..connections)
-        .map(|_| {
-            region.alloc(bytes as usize).ok_or_else(|| {
-                Error::new(Kind::Budget, format!("no room for the scratch memory of {connections} connections"))
-                    .with_hint("lower connections_max or raise memory_limit")
-            })
+/// What a shard sets aside of its region, once: memory for a cache, if it has one, for the scratch memory of so many connections with so
+/// many bytes each, and for second requests.
+pub(crate) fn memory(
+    region: &mut Region,
+    cache_bytes: u64,
+    (connections, scratch_bytes): (usize, u64),
+    spares: Spares,
+) -> Result<[Vec<Slot>; 3]> {
+    let mut take = |slots: usize, bytes: u64, what: &str, hint: &str| {
+        let taken: Option<Vec<Slot>> = (0..slots).map(|_| region.alloc(bytes as usize)).collect();
+        taken.ok_or_else(|| {
+            let cause = format!("no room for {what} ({slots} of {bytes} bytes) in {}", region.free_bytes());
+            Error::new(Kind::Budget, cause).with_hint(hint)
         })
-        .collect()
-}
-
-/// Memory of second requests, taken once.
-pub(crate) fn spare_memory(region: &mut Region, spares: Spares) -> Result<Vec<Slot>> {
-    (0..spares.slots)
-        .map(|_| {
-            region.alloc(spares.slot_bytes).ok_or_else(|| {
-                Error::new(Kind::Budget, format!("no room for {} spare slots", spares.slots))
-                    .with_hint("raise memory_limit, or switch hedging off with hedge_percent = 0")
-            })
-        })
-        .collect()
+    };
+    let connections = if scratch_bytes == 0 { 0 } else { connections };
+    let hedging = "raise memory_limit, or switch hedging off with hedge_percent = 0";
+    Ok([
+        take(usize::from(cache_bytes > 0), cache_bytes, "the cache", "lower cache_limit or raise memory_limit")?,
+        take(connections, scratch_bytes, "scratch memory", "lower connections_max or raise memory_limit")?,
+        take(spares.slots, spares.slot_bytes as u64, "spare slots", hedging)?,
+    ])
 }

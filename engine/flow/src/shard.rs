@@ -13,7 +13,7 @@ use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
 use crate::objects::Objects;
-use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
+use crate::setup::{ShardConfig, ShardEnds, memory};
 use crate::spill::SpillStage;
 use crate::status::ShardStatus;
 use fuelrail_base::canary::{self, Stage};
@@ -26,7 +26,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 mod outcomes;
-mod report;
 
 /// A request that waits for a block of this shard, from this shard or another. The planner keeps it with the block.
 struct Waiter {
@@ -81,7 +80,7 @@ impl<R: Ring> Shard<R> {
     /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
     ///
     /// # Errors
-    /// `Budget` when the region has no room for the cache.
+    /// `Budget` when the region has no room for what is set aside.
     pub fn new(
         ring: R,
         mut region: Region,
@@ -91,10 +90,8 @@ impl<R: Ring> Shard<R> {
         ends: ShardEnds,
     ) -> Result<Shard<R>> {
         let PlannerConfig { shard, shards, cache_bytes, .. } = config.planner;
-        let cache =
-            if cache_bytes == 0 { None } else { Some(CacheStage::new(cache_memory(&mut region, cache_bytes)?)) };
-        let scratch = scratch_memory(&mut region, config.connections_max, config.scratch_bytes)?;
-        let spares = spare_memory(&mut region, config.spares)?;
+        let scratch = (config.connections_max, config.scratch_bytes);
+        let [mut cache, scratch, spares] = memory(&mut region, cache_bytes, scratch, config.spares)?;
         let waker = ring.waker();
         ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
@@ -114,7 +111,7 @@ impl<R: Ring> Shard<R> {
             spill,
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             hedges: Hedges::new(spares),
-            cache,
+            cache: cache.pop().map(CacheStage::new),
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             channels: ends.channels,

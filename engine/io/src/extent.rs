@@ -32,13 +32,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// `bytes` of free space, rounded down to a multiple of [`EXTENT_GRANULE`].
-    #[must_use]
-    pub fn new(bytes: u64) -> Extents {
-        Extents::with_pieces(bytes, 0)
-    }
-
-    /// The same, with room for `pieces` free pieces before the table grows.
+    /// `bytes` of free space, rounded down to a multiple of [`EXTENT_GRANULE`], with room for `pieces` free pieces before the table grows.
     #[must_use]
     pub fn with_pieces(bytes: u64, pieces: usize) -> Extents {
         let capacity = bytes - bytes % EXTENT_GRANULE;
@@ -292,7 +286,7 @@ mod tests {
             granules in 1u64..200,
             steps in prop::collection::vec((0u8..4, 1u64..2_000, any::<prop::sample::Index>()), 1..200),
         ) {
-            let mut extents = Extents::new(granules * G + 7);
+            let mut extents = Extents::with_pieces(granules * G + 7, 0);
             let mut model = Model(vec![false; granules as usize]);
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (what, len, pick) in steps {
@@ -345,19 +339,19 @@ mod tests {
 
     #[test]
     fn zero_lengths_and_overflow_are_refused() {
-        let mut extents = Extents::new(1 << 12);
+        let mut extents = Extents::with_pieces(1 << 12, 0);
         assert_eq!((extents.alloc(0), extents.alloc(u64::MAX), extents.alloc_up_to(0)), (None, None, None));
         extents.free(0, 0);
         assert_eq!(extents.free_bytes(), 1 << 12);
         assert_eq!(extents.alloc_up_to(u64::MAX), Some((0, 1 << 12)));
         assert_eq!(extents.alloc_up_to(1), None);
-        assert_eq!(Extents::new(63).capacity(), 0);
+        assert_eq!(Extents::with_pieces(63, 0).capacity(), 0);
     }
 
     #[test]
     #[should_panic(expected = "free already")]
     fn a_double_free_is_caught() {
-        let mut extents = Extents::new(1 << 12);
+        let mut extents = Extents::with_pieces(1 << 12, 0);
         let offset = extents.alloc(100).unwrap();
         extents.free(offset, 100);
         extents.free(offset, 100);

@@ -4,7 +4,6 @@
 //! ends, however it ends, so a slot whose lock is free is free. Knows the first two words and the owner of each slot, not the
 //! meaning of the other words.
 
-use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -36,6 +35,7 @@ pub struct Division {
 }
 
 /// Words shared with other processes, with this process's own slot.
+#[derive(Debug)]
 pub struct SharedWords {
     mapping: Mapping,
     slot: usize,
@@ -114,12 +114,6 @@ impl AsRef<[AtomicU64]> for SharedWords {
     }
 }
 
-impl fmt::Debug for SharedWords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedWords(slot {})", self.slot)
-    }
-}
-
 /// Allocates the file's length and all its blocks: a store into a mapping whose block the disk has no room for ends the process
 /// with SIGBUS. Changes no existing byte.
 fn reserve(file: &File, division: Division, bytes: u64) -> io::Result<()> {
@@ -144,8 +138,7 @@ fn bytes_of(words: Range<usize>) -> Range<u64> {
 }
 
 fn failed(doing: &str, path: &Path, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-    Error::from_errno(Kind::File, &format!("{doing} {}", path.display()), errno)
+    Error::from_io(Kind::File, format!("{doing} {}", path.display()), error)
 }
 
 fn foreign(path: &Path) -> Error {

@@ -126,8 +126,7 @@ pub struct VolumeRoom {
 /// `File` when the directory cannot be opened or synced.
 pub fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Error::from_errno(Kind::File, &format!("syncing the directory {}", path.display()), errno)
+        Error::from_io(Kind::File, format!("syncing the directory {}", path.display()), error)
             .with_hint("look at the kernel's log (dmesg), or use another disk")
     })
 }

@@ -3,7 +3,8 @@
 //! Owns what a strategy remembers of the run so far. Never opens anything itself, never sees an epoch (its edge is no
 //! edge here), and never looks at which samples come next.
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+use crate::usage;
+use fuelrail_base::{Duration, Instant, Result, limits};
 
 /// The facts a strategy decides by, gathered anew for every call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -218,9 +219,7 @@ impl Watermarks {
     /// [`Kind::Usage`] when `fetch_size` is zero: nothing would ever be fetched.
     pub fn new(fetch_size: u64, threshold: u64) -> Result<Watermarks> {
         if fetch_size == 0 {
-            return Err(
-                Error::new(Kind::Usage, "prefetch fetch size is 0 samples").with_hint("ask for at least one sample")
-            );
+            return usage("prefetch fetch size is 0 samples", "ask for at least one sample");
         }
         Ok(Watermarks { fetch_size, threshold, asked: 0 })
     }

@@ -9,6 +9,15 @@
 use crate::usage;
 use fuelrail_base::{Duration, Kind, Result, prng::Prng};
 
+/// Longest Retry-After that is honoured, µs; longer ones are cut to it.
+const RETRY_AFTER_US_MAX: u64 = 60_000_000;
+/// Successes that earn one retry: what it costs.
+const PRICE: u64 = 10;
+/// The budget when it is full, as which it starts: a hundred retries.
+const BUDGET_MAX: u64 = 100 * PRICE;
+/// How many times longer waits are while the budget is spent.
+const SPENT_STRETCH: u64 = 4;
+
 /// Limits of retrying. Times in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryConfig {
@@ -23,14 +32,6 @@ pub struct RetryConfig {
     /// … nor beyond this after the server asked to slow down. Where the pace limits the rate of requests, waiting longer
     /// than it takes to find the rate has no use.
     pub throttled_cap_us: u64,
-    /// Longest Retry-After that is honoured; longer ones are cut to it.
-    pub retry_after_us_max: u64,
-    /// Retries the budget holds when full; it starts full.
-    pub budget_retries: u32,
-    /// Successes that earn one retry.
-    pub budget_successes_per_retry: u32,
-    /// How many times longer waits are while the budget is spent.
-    pub spent_stretch: u32,
     /// How long one block may fail in all its attempts, those with progress too; outages do not count; 0 leaves it to the attempts.
     pub request_limit_us: u64,
     /// How long a server that is down is waited for, if it has served before; 0 leaves it to the attempts.
@@ -45,10 +46,6 @@ impl Default for RetryConfig {
             throttled_base_us: 500_000,
             cap_us: 20_000_000,
             throttled_cap_us: 20_000_000,
-            retry_after_us_max: 60_000_000,
-            budget_retries: 100,
-            budget_successes_per_retry: 10,
-            spent_stretch: 4,
             request_limit_us: 600_000_000,
             outage_limit_us: 300_000_000,
         }
@@ -73,9 +70,6 @@ impl RetryConfig {
             let cause = format!("retry cap_us {cap_us} is below the first waits {base_us} and {throttled_base_us} us");
             return usage(cause, "raise cap_us or lower the first waits");
         }
-        if self.budget_successes_per_retry == 0 || self.spent_stretch == 0 {
-            return usage("retry budget_successes_per_retry or spent_stretch is 0", "use 1 or more");
-        }
         Ok(())
     }
 }
@@ -95,6 +89,8 @@ impl Tries {
     }
 }
 
+impl Tries {}
+
 /// The answer to a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -109,7 +105,7 @@ pub enum Verdict {
 pub struct Retry {
     config: RetryConfig,
     random: Prng,
-    /// The budget, in successes: a retry costs `budget_successes_per_retry` of them.
+    /// The budget, in successes: a retry costs [`PRICE`] of them.
     budget: u64,
 }
 
@@ -120,9 +116,7 @@ impl Retry {
     /// [`Kind::Usage`] when the configuration is out of range.
     pub fn new(config: RetryConfig, seed: u64) -> Result<Retry> {
         config.validate()?;
-        let mut retry = Retry { config, random: Prng::new(seed), budget: 0 };
-        retry.budget = retry.budget_max();
-        Ok(retry)
+        Ok(Retry { config, random: Prng::new(seed), budget: BUDGET_MAX })
     }
 
     /// Whether to retry a block that has just failed with `kind`, and after how long. `retry_after` is the pause that the
@@ -134,12 +128,11 @@ impl Retry {
         if !kind.retryable() || tries.failed >= self.config.attempts_max || tries.changed > 1 {
             return Verdict::GiveUp;
         }
-        let price = u64::from(self.config.budget_successes_per_retry);
-        let spent = self.budget < price;
+        let spent = self.budget < PRICE;
         if !spent {
-            self.budget -= price;
+            self.budget -= PRICE;
         }
-        let stretch = if spent { u64::from(self.config.spent_stretch) } else { 1 };
+        let stretch = if spent { SPENT_STRETCH } else { 1 };
         let throttled = kind == Kind::Throttled;
         let first = if throttled { self.config.throttled_base_us } else { self.config.base_us };
         let cap = if throttled { self.config.throttled_cap_us.min(self.config.cap_us) } else { self.config.cap_us };
@@ -149,7 +142,7 @@ impl Retry {
             // On top of the pause requested, or all would retry at the same moment.
             Some(asked) => {
                 let asked = u64::try_from(asked.as_micros()).unwrap_or(u64::MAX);
-                asked.min(self.config.retry_after_us_max).saturating_add(self.up_to(first))
+                asked.min(RETRY_AFTER_US_MAX).saturating_add(self.up_to(first))
             }
             // The budget is spent: waits are stretched.
             None if spent => ceiling / 2 + self.up_to(ceiling - ceiling / 2),
@@ -160,22 +153,12 @@ impl Retry {
 
     /// Records a fetch that succeeded: it earns a part of a retry.
     pub fn success(&mut self) {
-        self.budget = (self.budget + 1).min(self.budget_max());
-    }
-
-    /// Whole retries left in the budget. For reports.
-    #[must_use]
-    pub fn budget_retries(&self) -> u64 {
-        self.budget / u64::from(self.config.budget_successes_per_retry)
+        self.budget = (self.budget + 1).min(BUDGET_MAX);
     }
 
     /// Uniform in `0..=ceiling`.
     fn up_to(&mut self, ceiling: u64) -> u64 {
         self.random.below(ceiling.saturating_add(1))
-    }
-
-    fn budget_max(&self) -> u64 {
-        u64::from(self.config.budget_retries) * u64::from(self.config.budget_successes_per_retry)
     }
 }
 
@@ -218,10 +201,14 @@ mod tests {
 
     #[test]
     fn ceilings_double_up_to_the_cap_and_jitter_fills_them() {
-        let config = RetryConfig { attempts_max: 12, budget_retries: u32::MAX, ..RetryConfig::default() };
+        let config = RetryConfig { attempts_max: 12, ..RetryConfig::default() };
         for (kind, base_us) in [(Kind::Network, config.base_us), (Kind::Throttled, config.throttled_base_us)] {
             let mut retry = Retry::new(config, 3).unwrap();
-            let blocks: Vec<_> = (0..400).map(|_| waits(&mut retry, kind)).collect();
+            let mut block = || {
+                retry.budget = BUDGET_MAX;
+                waits(&mut retry, kind)
+            };
+            let blocks: Vec<_> = (0..400).map(|_| block()).collect();
             for attempt in 0..11 {
                 let ceiling = Duration::from_micros((base_us << attempt).min(config.cap_us));
                 let longest = *blocks.iter().map(|waits| &waits[attempt]).max().unwrap();
@@ -237,8 +224,8 @@ mod tests {
 
     #[test]
     fn under_a_pace_waits_after_throttling_do_not_grow() {
-        let config = RetryConfig { throttled_cap_us: 500_000, budget_retries: 0, ..RetryConfig::default() };
-        let mut retry = Retry::new(config, 3).unwrap();
+        let config = RetryConfig { throttled_cap_us: 500_000, ..RetryConfig::default() };
+        let mut retry = Retry { budget: 0, ..Retry::new(config, 3).unwrap() };
         let longest = |waits: Vec<Duration>| waits.into_iter().max().unwrap();
         assert!(longest(waits(&mut retry, Kind::Throttled)) <= Duration::from_millis(500));
         assert!(longest(waits(&mut retry, Kind::Server)) > Duration::from_secs(5), "others do");
@@ -259,22 +246,22 @@ mod tests {
     #[test]
     fn a_spent_budget_stretches_waits_and_successes_refill_it() {
         let mut retry = retry();
-        assert_eq!(retry.budget_retries(), 100);
+        assert_eq!(retry.budget / PRICE, 100);
         let first_wait = |retry: &mut Retry| match retry.verdict(&mut Tries::default(), Kind::Server, None) {
             Verdict::After(wait) => wait,
             Verdict::GiveUp => panic!("a spent budget must not end the run"),
         };
         let ceiling = Duration::from_micros(RetryConfig::default().base_us);
         assert!((0..100).all(|_| first_wait(&mut retry) <= ceiling));
-        assert_eq!(retry.budget_retries(), 0);
+        assert_eq!(retry.budget / PRICE, 0);
         assert!((0..100).all(|_| (ceiling * 2..=ceiling * 4).contains(&first_wait(&mut retry))));
         (0..9).for_each(|_| retry.success());
-        assert_eq!(retry.budget_retries(), 0);
+        assert_eq!(retry.budget / PRICE, 0);
         retry.success();
-        assert_eq!(retry.budget_retries(), 1);
+        assert_eq!(retry.budget / PRICE, 1);
         assert!(first_wait(&mut retry) <= ceiling);
         (0..10_000).for_each(|_| retry.success());
-        assert_eq!(retry.budget_retries(), 100, "no fuller than full");
+        assert_eq!(retry.budget / PRICE, 100, "no fuller than full");
     }
 
     #[test]
@@ -292,8 +279,6 @@ mod tests {
             RetryConfig { base_us: 0, ..good },
             RetryConfig { throttled_base_us: 0, ..good },
             RetryConfig { cap_us: 1, ..good },
-            RetryConfig { budget_successes_per_retry: 0, ..good },
-            RetryConfig { spent_stretch: 0, ..good },
         ] {
             assert_eq!(Retry::new(bad, 0).unwrap_err().kind(), Kind::Usage, "{bad:?}");
         }

@@ -78,6 +78,13 @@ impl Schedule {
         self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
     }
 
+    /// The value of a block with this next use: uses per epoch expected from `now` on, one over the epochs until then; 0 without one.
+    #[must_use]
+    pub fn worth(&self, next: Option<UseTime>, now: UseTime) -> f64 {
+        let epoch = |at| self.cursor(at).epoch;
+        next.map_or(0.0, |next| 1.0 / (epoch(next) - epoch(now)).max(1) as f64)
+    }
+
     /// This rank's uses of a sample in an epoch, in no order.
     fn uses_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> impl Iterator<Item = UseTime> + '_ {
         let mine = move |position: &u64| {

@@ -6,7 +6,7 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::{Schedule, UseTime};
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy, Weigh};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
 
 /// Shortest segment: room for several blocks.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -19,21 +19,6 @@ struct World {
     /// Length of segments while there is room; what is left is used in halves of it.
     segment_bytes: u64,
     room_bytes: u64,
-}
-
-impl Weigh for World {
-    fn bytes(&self, block: BlockId) -> u64 {
-        self.catalog.block_len(block)
-    }
-
-    fn worth(&self, block: BlockId, now: UseTime) -> f64 {
-        let next = self.schedule.next_use(block.sample, now);
-        next.map_or(0.0, |next| 1.0 / (self.epoch(next) - self.epoch(now)).max(1) as f64)
-    }
-
-    fn epoch(&self, now: UseTime) -> u64 {
-        self.schedule.cursor(now).epoch
-    }
 }
 
 /// What an epoch brought.
@@ -100,7 +85,7 @@ impl World {
         if self.spill.hit(Instant(at.0), block, bytes, at).is_some() {
             epoch.hit_bytes += bytes;
         } else {
-            let worth = self.worth(block, at);
+            let worth = self.schedule.worth(self.schedule.next_use(block.sample, at), at);
             if self.spill.offer(block, bytes, worth).is_some() {
                 self.spill.written(block, bytes, 1);
                 epoch.written_bytes += bytes;
@@ -113,7 +98,9 @@ impl World {
                 None => spill.no_segment(),
             }
         }
-        if let Some(segment) = spill.tidy(at, self) {
+        let worth = |block: BlockId| self.schedule.worth(self.schedule.next_use(block.sample, at), at);
+        let value = |block| worth(block) * self.catalog.block_len(block) as f64;
+        if let Some(segment) = spill.tidy(self.schedule.cursor(at).epoch, value) {
             epoch.trims += 1;
             spill.trimmed(segment);
             spill.mount(self.segment_bytes, Mount::Open { end: PAGE_BYTES, records: 0 }).unwrap();

@@ -1,6 +1,7 @@
-//! Percent escaping and its inverse, and printing of foreign bytes in error texts.
+//! Percent escaping and its inverse, and errors about foreign bytes.
 
 use core::fmt::Write as _;
+use fuelrail_base::{Error, Kind};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 
 /// Everything but RFC 3986 "unreserved" and the slash.
@@ -46,4 +47,9 @@ pub(crate) fn shown(bytes: &[u8], most: usize) -> String {
         let _ = write!(text, "…");
     }
     text
+}
+
+/// What a server sent breaks its protocol.
+pub(crate) fn protocol(cause: impl Into<String>) -> Error {
+    Error::new(Kind::Protocol, cause)
 }

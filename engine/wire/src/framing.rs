@@ -3,6 +3,7 @@
 //! Owns the state of one body. Never holds payload: the caller lands payload bytes wherever they go and reports how many,
 //! and hands over only the control bytes between them (chunk sizes, line ends, trailers), chopped in any way.
 
+use crate::escape::protocol;
 use fuelrail_base::limits::OBJECT_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 
@@ -258,10 +259,6 @@ fn trailer(place: Place, bytes: u32, byte: u8) -> Result<State> {
 /// Bytes allowed inside a line: all but control bytes, of which a tab may pass.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= 0x20 && byte != 0x7F)
-}
-
-fn protocol(cause: String) -> Error {
-    Error::new(Kind::Protocol, cause)
 }
 
 fn unexpected(byte: u8, place: &str) -> Error {

@@ -3,7 +3,7 @@
 //! Owns the decision how a body is framed. Never keeps a reference into the buffer and never allocates on success.
 
 use crate::digest::Digest;
-use crate::escape::shown;
+use crate::escape::{protocol, shown};
 use crate::etag::Etag;
 use crate::framing::Framing;
 use crate::range::{ContentRange, decimal};
@@ -228,10 +228,6 @@ pub fn refuse_coding(value: &[u8]) -> Result<()> {
             .with_hint("serve the object's bytes unchanged: remove its Content-Encoding and turn off compression")),
         None => Ok(()),
     }
-}
-
-fn protocol(cause: impl Into<String>) -> Error {
-    Error::new(Kind::Protocol, cause)
 }
 
 fn unreadable(name: &str, value: &[u8]) -> Error {

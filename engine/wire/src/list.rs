@@ -1,11 +1,11 @@
 //! Listings: the request paths of ListObjectsV2 and of Azure's List Blobs, their answers, and the error documents that may come instead.
 
-use crate::escape::{Flaw, decode, push_query, shown};
+use crate::escape::{Flaw, decode, protocol, push_query, shown};
 use crate::etag;
 use crate::range::decimal;
 use crate::uri::{Dialect, Endpoint};
 use crate::xml::{Visit, printable, walk};
-use fuelrail_base::{Error, Kind, Result, limits};
+use fuelrail_base::{Error, Result, limits};
 use serde::{Deserialize, Serialize};
 
 /// One object, as a listing or a manifest names it.
@@ -108,10 +108,6 @@ fn refusal(xml: &[u8]) -> Option<Refusal> {
     let mut refusal = Refusal::default();
     walk(xml, &mut refusal).ok()?;
     Some(refusal)
-}
-
-pub(crate) fn protocol(cause: impl Into<String>) -> Error {
-    Error::new(Kind::Protocol, cause)
 }
 
 #[derive(Default)]

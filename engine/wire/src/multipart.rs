@@ -1,8 +1,8 @@
 //! Uploads in parts: S3's multipart, which Google's XML interface knows as well, and Azure's blocks. Paths and documents of their
 //! requests, and what their answers say.
 
-use crate::escape::push_query;
-use crate::list::{once, protocol};
+use crate::escape::{protocol, push_query};
+use crate::list::once;
 use crate::xml::{Visit, walk};
 use crate::{base64, etag};
 use fuelrail_base::Result;

@@ -38,7 +38,7 @@ pub(crate) enum State {
 const IDLE_DOUBT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Conn {
-    sock: SockId,
+    pub sock: SockId,
     /// Where to.
     pub addr: SocketAddr,
     pub state: State,
@@ -103,10 +103,6 @@ impl Conn {
         Conn { closes_silently, ..self }
     }
 
-    pub(crate) fn sock(&self) -> SockId {
-        self.sock
-    }
-
     /// The scratch memory of a connection that is quiet.
     pub(crate) fn into_scratch(self) -> Option<Slot> {
         self.places.map(|places| places.finish().0)
@@ -124,12 +120,12 @@ impl Conn {
 
     /// Bytes requested by them.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
-        self.responses.asked_bytes()
+        self.responses.asked_bytes
     }
 
     /// Whether more requests may be sent here: not behind one that is slow already.
     pub(crate) fn takes_requests(&self) -> bool {
-        self.state != State::Closing && !self.responses.is_last() && !self.front().is_some_and(|front| front.hedged)
+        self.state != State::Closing && !self.responses.last && !self.front().is_some_and(|front| front.hedged)
     }
 
     /// The exchange whose response comes next.
@@ -289,13 +285,13 @@ impl Conn {
                     }
                     Some(secure) => secure.landed(got, &mut into, &mut self.responses, &mut self.stale, cx),
                 };
-                walked.and_then(|()| if self.responses.is_over() { Ok(()) } else { pending_error.map_or(Ok(()), Err) })
+                walked.and_then(|()| if self.responses.over { Ok(()) } else { pending_error.map_or(Ok(()), Err) })
             }
         };
         self.places = Some(into);
         match verdict {
             Err(error) => self.fail(error, cx),
-            Ok(()) if self.responses.is_over() => self.close(false, cx),
+            Ok(()) if self.responses.over => self.close(false, cx),
             Ok(()) => {}
         }
     }

@@ -23,11 +23,11 @@ pub(super) struct Responses {
     /// Bytes of interim responses since the last final one.
     interim_bytes: usize,
     /// Bytes requested by all of the queue.
-    asked_bytes: u64,
+    pub(super) asked_bytes: u64,
     /// The response under way is the last one.
-    last: bool,
+    pub(super) last: bool,
     /// The last response has ended.
-    over: bool,
+    pub(super) over: bool,
 }
 
 impl Responses {
@@ -49,20 +49,6 @@ impl Responses {
         assert!(exchange.asked.len > 0, "a request is for at least one byte");
         self.asked_bytes += exchange.asked.len;
         self.queue.push_back(exchange);
-    }
-
-    pub(super) fn asked_bytes(&self) -> u64 {
-        self.asked_bytes
-    }
-
-    /// The server has announced that it will send no further response.
-    pub(super) fn is_last(&self) -> bool {
-        self.last
-    }
-
-    /// The last response has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.over
     }
 
     /// The front response's body ends only with the connection.

@@ -116,7 +116,7 @@ impl Responses {
     pub(super) fn walk(&mut self, scratch: &[u8], pieces: &Pieces, cx: &mut Context) -> Result<()> {
         let exchanges = self.queue.len();
         for (i, &piece) in pieces.iter().enumerate() {
-            if piece.got() == 0 || self.is_over() {
+            if piece.got() == 0 || self.over {
                 break;
             }
             match piece {

@@ -105,7 +105,7 @@ impl Secure {
         if !was_agreed {
             self.agreed = self.session.agreed();
         }
-        if self.session.has_ended() && !responses.is_over() {
+        if self.session.has_ended() && !responses.over {
             responses.ended(cx)?;
         }
         Ok(())
@@ -173,7 +173,7 @@ impl Responses {
     /// Bytes of payload that come next and belong into the front window; `None` when something else may come.
     fn payload_to_come(&self) -> Option<usize> {
         let Expect::Payload { at_most } = self.body.as_ref()?.expect() else { return None };
-        let in_window = self.by_length && !self.is_over() && matches!(self.queue.front()?.sink, Sink::Window);
+        let in_window = self.by_length && !self.over && matches!(self.queue.front()?.sink, Sink::Window);
         in_window.then(|| usize::try_from(at_most).unwrap_or(usize::MAX))
     }
 }

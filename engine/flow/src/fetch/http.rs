@@ -135,7 +135,7 @@ impl Transport for Http {
     }
 
     fn close<R: Ring>(&mut self, ring: &mut R) {
-        self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock()));
+        self.conns.iter().for_each(|(_, conn)| ring.close(conn.sock));
     }
 
     fn describe(&self, now: Instant) -> String {
@@ -311,7 +311,7 @@ impl Http {
         if conn.state == State::Closing {
             if !conn.close_sent {
                 conn.close_sent = true;
-                io.ring.close(conn.sock());
+                io.ring.close(conn.sock);
             }
             if conn.is_quiet() {
                 io.requests.stats.connections_failed += u64::from(conn.failed);

@@ -1,19 +1,27 @@
 //! Outcomes of requests and of the disk: what a shard tells its planner, second requests for slow ones, commands to the spill stage, and
-//! segments from the segment manager.
+//! segments from the segment manager. And what it tells those who watch it: counters and the state of every stage.
 
 use super::Shard;
+use crate::cache::CacheStage;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
 use crate::fetch::Second;
+use crate::gate::Gate;
 use crate::hedge::Verdict;
 use crate::spill::{SpillOutcome, SpillStage};
+use crate::status::Snapshot;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{BlockId, Duration, Instant, Kind};
-use fuelrail_io::{Ring, Window};
+use fuelrail_io::{Ring, ThreadMeter, Window};
 use fuelrail_plan::planner::{Attempt, Fact, FetchId};
 use fuelrail_plan::spill::SegmentId;
 
 /// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
 const PROGRESS_BYTES_MIN: usize = 4096;
+
+/// How soon a sample that waits for the disk to release its memory is checked again: there is no event for it.
+const LENT_PATIENCE: Duration = Duration::from_millis(1);
+
+const TIER: &str = "where there is a disk, the planner has its tier";
 
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
@@ -100,14 +108,7 @@ impl<R: Ring> Shard<R> {
             Second::NoRoom | Second::Early => self.tell(Fact::Unhedged(fetch)),
         }
     }
-}
 
-/// How soon a sample that waits for the disk to release its memory is checked again: there is no event for it.
-const LENT_PATIENCE: Duration = Duration::from_millis(1);
-
-const TIER: &str = "where there is a disk, the planner has its tier";
-
-impl<R: Ring> Shard<R> {
     pub(super) fn spill_block(&mut self, block: BlockId, window: &mut Window, proof: Proof, to: (SegmentId, u64)) {
         canary::pass(self.id.0, Stage::Spill);
         let spill = self.spill.as_mut().expect("the planner spills only where there is a disk");
@@ -192,5 +193,56 @@ impl<R: Ring> Shard<R> {
         self.hand_back();
         self.pump_disk(true);
         self.spill.as_ref().is_none_or(SpillStage::is_clean)
+    }
+
+    /// Counters and the state of every stage.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let fetch = self.fetch.stats();
+        let (disk_blocks, index_bytes) = self.planner.spill().map_or((0, 0), |tier| tier.index());
+        let cache = self.cache.as_ref();
+        let text = [
+            format!("shard {}: {}", self.id.0, self.planner),
+            self.fetch.describe(self.ring.now()),
+            self.hedges.describe(),
+            cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
+            self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
+            self.assemble.describe(),
+            self.deliver.describe(),
+            self.channels.describe(),
+            format!("{}; {}", self.requests, self.filling),
+            format!("ring: {} ops in flight", self.ring.in_flight()),
+            format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
+        ]
+        .join("\n  ");
+        Snapshot {
+            serial: self.status.wanted(),
+            planner: self.planner.stats(),
+            fetch,
+            copied_bytes: fetch.copied_bytes
+                + cache.map_or(0, |c| c.copied_bytes)
+                + self.spill.as_ref().map_or(0, |s| s.stats.copied_bytes)
+                + self.hedges.copied_bytes
+                + self.shared_copied_bytes,
+            wasted_bytes: self.hedges.wasted_bytes,
+            disk_blocks,
+            index_bytes: index_bytes + self.spill.as_ref().map_or(0, |spill| spill.proofs().1),
+            disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),
+            unproved: self.assemble.unproved,
+            get_latency: self.fetch.get_latency.clone(),
+            ring: Some(self.ring.facts()),
+            operations: self.ring.in_flight(),
+            thread: self.meter.as_ref().map(ThreadMeter::read),
+            gates: [&self.requests, &self.filling, &self.deliver.gate].map(Gate::facts).to_vec(),
+            waits_for_leases: self.planner.is_blocked()
+                && self.assemble.is_empty()
+                && self.deliver.gate.occupancy() == 0,
+            text,
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        let snapshot = self.snapshot();
+        self.published = snapshot.serial;
+        self.status.publish(snapshot);
     }
 }

@@ -47,39 +47,28 @@ impl SpillStage {
             }
         };
         let window = read.window.take().expect("a read that waits has its window");
-        let offset = read.spot.place + window.filled() as u64;
-        if window.len() as u64 >= DIRECT_BYTES_MIN {
-            let token = self.flights.insert(Flight::Read(read)) as u64;
-            return match ring.push(Op::ReadAt { file, offset, into: window }, token) {
-                Ok(_) => self.began_read(),
-                Err(Full(op)) => self.take_back_read(token, op),
+        let (op, token) = if window.len() as u64 >= DIRECT_BYTES_MIN {
+            let offset = read.spot.place + window.filled() as u64;
+            (Op::ReadAt { file, offset, into: window }, self.flights.insert(Flight::Read(read)))
+        } else {
+            let Some(mut bounce) = self.bounces.pop() else {
+                read.window = Some(window);
+                self.reads.push_front(read);
+                return false;
             };
-        }
-        let Some(mut bounce) = self.bounces.pop() else {
+            let offset = read.spot.place / self.unit * self.unit;
+            let skip = (read.spot.place - offset) as usize;
+            let rest = bounce.split_off((skip + window.len()).next_multiple_of(self.unit as usize));
             read.window = Some(window);
-            self.reads.push_front(read);
-            return false;
+            (Op::ReadAt { file, offset, into: bounce }, self.flights.insert(Flight::Bounce { read, rest, skip }))
         };
-        let from = read.spot.place / self.unit * self.unit;
-        let skip = (read.spot.place - from) as usize;
-        let rest = bounce.split_off((skip + window.len()).next_multiple_of(self.unit as usize));
-        read.window = Some(window);
-        let token = self.flights.insert(Flight::Bounce { read, rest, skip }) as u64;
-        match ring.push(Op::ReadAt { file, offset: from, into: bounce }, token) {
-            Ok(_) => self.began_read(),
-            Err(Full(op)) => self.take_back_read(token, op),
-        }
-    }
-
-    fn began_read(&mut self) -> bool {
-        self.reading += 1;
-        true
-    }
-
-    /// Queues a read again for which the ring had no room.
-    fn take_back_read(&mut self, token: u64, op: Op) -> bool {
+        let Err(Full(op)) = ring.push(op, token as u64) else {
+            self.reading += 1;
+            return true;
+        };
+        // The ring has no room: the read is queued again.
         let Op::ReadAt { into, .. } = op else { unreachable!("a read comes back as one") };
-        match self.flights.remove(token as usize) {
+        match self.flights.remove(token) {
             Flight::Read(read) => self.reads.push_front(Read { window: Some(into), ..read }),
             Flight::Bounce { read, rest, .. } => {
                 self.put_bounce_back(into, rest);

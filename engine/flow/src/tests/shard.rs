@@ -6,7 +6,7 @@ use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::objects::Objects;
-use crate::setup::{ShardConfig, ShardEnds, cache_memory, scratch_memory, spare_memory};
+use crate::setup::{ShardConfig, ShardEnds, memory};
 use crate::shard::Shard;
 use crate::status::ShardStatus;
 use fuelrail_base::limits::SAMPLE_ALIGN;
@@ -314,15 +314,16 @@ fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
 fn memory_that_does_not_suffice_is_named_with_what_to_do() {
     let mut region = region(1 << 20);
     let spares = |slots, slot_bytes| Spares { slots, slot_bytes };
-    assert_eq!(scratch_memory(&mut region, 4, 4096).unwrap().len(), 4);
-    assert!(scratch_memory(&mut region, 4, 0).unwrap().is_empty(), "a folder needs none");
-    assert_eq!(spare_memory(&mut region, spares(2, 8192)).unwrap().len(), 2);
-    assert_eq!(cache_memory(&mut region, 65_536).unwrap().len(), 65_536);
-    for (error, setting) in [
-        (cache_memory(&mut region, 2 << 20).unwrap_err(), "cache_limit"),
-        (scratch_memory(&mut region, 1000, 65_536).unwrap_err(), "connections_max"),
-        (spare_memory(&mut region, spares(1, 2 << 20)).unwrap_err(), "hedge_percent"),
+    let taken = memory(&mut region, 65_536, (4, 4096), spares(2, 8192)).unwrap();
+    assert_eq!(taken.map(|slots| slots.len()), [1, 4, 2]);
+    let taken = memory(&mut region, 0, (4, 0), spares(0, 0)).unwrap();
+    assert_eq!(taken.map(|slots| slots.len()), [0; 3], "a folder needs none");
+    for (cache_bytes, scratch, spares, setting) in [
+        (2 << 20, (1, 4096), spares(0, 0), "cache_limit"),
+        (0, (1000, 65_536), spares(0, 0), "connections_max"),
+        (0, (1, 4096), spares(1, 2 << 20), "hedge_percent"),
     ] {
+        let error = memory(&mut region, cache_bytes, scratch, spares).unwrap_err();
         assert_eq!(error.kind(), Kind::Budget);
         assert!(error.to_string().contains(setting), "{error}");
     }

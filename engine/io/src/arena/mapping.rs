@@ -1,7 +1,6 @@
 //! Mapping the arena on the largest pages available: a range of mapped memory, unmapped when dropped. Hands out addresses; never reads
 //! or writes the bytes.
 
-use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::fs::File;
@@ -14,6 +13,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use super::config::{ArenaConfig, ArenaReport, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
 
 /// The mapping itself. Unmapped on drop.
+#[derive(Debug)]
 pub(crate) struct Mapping {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
@@ -110,12 +110,6 @@ impl Drop for Mapping {
         // this mapping through its remote free list, and every ring that registered it holds it too: no pointer into it is left.
         let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(rc, 0, "the range is our own mapping");
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping({} bytes)", self.len)
     }
 }
 

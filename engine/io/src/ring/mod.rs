@@ -26,7 +26,6 @@ mod op_table;
 pub(crate) mod poll;
 mod requests;
 pub(crate) mod sim;
-mod socket;
 mod table;
 #[cfg(feature = "tokio-uring")]
 pub(crate) mod tokio_uring;

@@ -7,7 +7,7 @@ use io_uring::{opcode, squeue, types};
 use super::Op;
 use super::calls::MsghdrTable;
 use super::file::{OPEN_FLAGS, STAT_MASK};
-use super::socket::Descriptor;
+use super::kernel::Descriptor;
 use super::table::Name;
 use crate::arena::Mapping;
 use crate::scatter::TRANSFER_BYTES_MAX;

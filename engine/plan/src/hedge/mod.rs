@@ -9,7 +9,8 @@
 
 mod watch;
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result};
+use crate::usage;
+use fuelrail_base::{Duration, Instant, Result};
 use watch::{Quantile, Watch};
 
 /// The largest `percent` that may be configured.
@@ -54,7 +55,7 @@ impl HedgeConfig {
     pub fn validate(&self) -> Result<()> {
         if self.percent > HEDGE_PERCENT_MAX {
             let cause = format!("hedge_percent is {}", self.percent);
-            return Err(Error::new(Kind::Usage, cause).with_hint("choose between 0 and 20; 2 is the default, 0 is off"));
+            return usage(cause, "choose between 0 and 20; 2 is the default, 0 is off");
         }
         Ok(())
     }

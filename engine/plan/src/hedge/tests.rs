@@ -1,6 +1,7 @@
 //! Hedging against a model of a bucket: pure, in virtual time.
 
 use super::*;
+use fuelrail_base::Kind;
 use fuelrail_base::prng::Prng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -5,8 +5,9 @@
 //! rates together are as many as there are places in the epoch.
 
 use super::scores::Smoothing;
+use crate::usage;
 use fuelrail_base::prng::{Prng, mix64};
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_base::{Result, SampleId};
 
 /// Samples whose rates are added up between two marks, and among which the order is random.
 const STRETCH: usize = 1 << STRETCH_BITS;
@@ -76,7 +77,7 @@ impl Draw {
         let sum: u64 = rates.iter().map(|rate| u64::from(*rate)).sum();
         if sum != rates.len() as u64 * u64::from(ONE) {
             let cause = format!("a draw of {} samples has rates of {sum}/{ONE} in all", rates.len());
-            return Err(Error::new(Kind::Usage, cause).with_hint("resume with the scores saved with the state"));
+            return usage(cause, "resume with the scores saved with the state");
         }
         let low_sum: u64 = rates.iter().filter(|rate| **rate < ONE).map(|rate| u64::from(*rate)).sum();
         let start = word % u64::from(ONE);

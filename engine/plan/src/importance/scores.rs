@@ -2,7 +2,8 @@
 //! before a draw.
 
 use crate::order::Order;
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use crate::usage;
+use fuelrail_base::{Result, SampleId};
 
 /// The score of every sample, four bytes each. A step's samples are ranked by loss; the j-th smallest, counted from zero, gets
 /// ln(j + 10). Ranks instead of losses, so that scores of an early step and of a late one can stand side by side.
@@ -38,9 +39,7 @@ impl Scores {
         let sound = |score: &f32| score.is_nan() || (0.0..=64.0).contains(score);
         if saved.len() != self.scores.len() || !saved.iter().all(sound) {
             let cause = format!("{} saved scores do not belong to {} samples", saved.len(), self.scores.len());
-            return Err(
-                Error::new(Kind::Usage, cause).with_hint("resume with the scores that were saved with the state")
-            );
+            return usage(cause, "resume with the scores that were saved with the state");
         }
         self.scores.copy_from_slice(saved);
         Ok(())
@@ -61,11 +60,11 @@ impl Scores {
     pub fn report(&mut self, epoch: u64, ids: &[SampleId], losses: &[f32]) -> Result<(f64, u64)> {
         if ids.len() != losses.len() {
             let cause = format!("{} losses for {} samples", losses.len(), ids.len());
-            return Err(Error::new(Kind::Usage, cause).with_hint("report one loss for each sample of the step"));
+            return usage(cause, "report one loss for each sample of the step");
         }
         if let Some(id) = ids.iter().find(|id| id.0 as usize >= self.scores.len()) {
             let cause = format!("a loss for sample {} of {}", id.0, self.scores.len());
-            return Err(Error::new(Kind::Usage, cause).with_hint("report the ids that the batch has"));
+            return usage(cause, "report the ids that the batch has");
         }
         self.ranked.clear();
         self.ranked.extend(ids.iter().copied().zip(losses.iter().copied()).filter(|(_, loss)| loss.is_finite()));
@@ -112,7 +111,7 @@ impl Smoothing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::prng::Prng;
+    use fuelrail_base::{Kind, prng::Prng};
 
     fn ids(numbers: &[u64]) -> Vec<SampleId> {
         numbers.iter().copied().map(SampleId).collect()

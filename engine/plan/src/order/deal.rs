@@ -113,8 +113,8 @@ impl Deal {
         if from.row == to.row {
             from.before.part(&mut to.before);
         }
-        let within = (from.row..to.row).contains(&sticky.short());
-        let short = if within { sticky.blocks(sticky.short(), u64::MAX) } else { Blocks::default() };
+        let within = (from.row..to.row).contains(&sticky.short);
+        let short = if within { sticky.blocks(sticky.short, u64::MAX) } else { Blocks::default() };
         Deal { full: to.row - from.row - u64::from(within), from, to, short, sticky, start: positions.start }
     }
 
@@ -130,7 +130,7 @@ impl Deal {
         let group = self.sticky.group_at(row, place);
         let flips = |edge: &Edge| self.sticky.flips(edge.key, group);
         let first = self.first_row_of(group);
-        let missing = !self.sticky.is_long(group) && (first..row).contains(&self.sticky.short());
+        let missing = !self.sticky.is_long(group) && (first..row).contains(&self.sticky.short);
         let below = self.below(group, (flips(&self.from), flips(&self.to)));
         self.start + below + row - first - u64::from(missing)
     }
@@ -140,7 +140,7 @@ impl Deal {
     fn row_and_group_at(&self, place: u64) -> (u64, u64) {
         let place = place - self.start;
         let (mut group, mut flips) = (0u64, (0, 0));
-        for level in (0..self.sticky.bits()).rev() {
+        for level in (0..self.sticky.bits).rev() {
             let flip = |edge: &Edge| self.sticky.flip(edge.key, level, group >> (level + 1)) << level;
             flips = (flips.0 | flip(&self.from), flips.1 | flip(&self.to));
             let higher = group | (1 << level);
@@ -150,7 +150,7 @@ impl Deal {
         }
         let first = self.first_row_of(group);
         let row = first + place - self.below(group, flips);
-        let missing = !self.sticky.is_long(group) && (first..=row).contains(&self.sticky.short());
+        let missing = !self.sticky.is_long(group) && (first..=row).contains(&self.sticky.short);
         (row + u64::from(missing), group)
     }
 

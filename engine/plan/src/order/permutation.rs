@@ -40,28 +40,22 @@ impl Permutation {
 
     /// What stands at a place, which is below the size.
     pub(super) fn at(&self, place: u64) -> u64 {
-        debug_assert!(place < self.size, "{place} of {}", self.size);
-        let mut word = place;
-        if self.half_bits > 0 {
-            // The domain is less than four times the size, so the walk takes fewer than four steps on average, and it
-            // ends: the orbit of a place comes back to that place, which is inside.
-            loop {
-                word = self.forward(word);
-                if word < self.size {
-                    break;
-                }
-            }
-        }
-        word
+        self.walk(place, Permutation::forward)
     }
 
     /// Where it stands: the inverse of [`at`](Permutation::at).
     pub(super) fn of(&self, what: u64) -> u64 {
-        debug_assert!(what < self.size, "{what} of {}", self.size);
-        let mut word = what;
+        self.walk(what, Permutation::backward)
+    }
+
+    fn walk(&self, from: u64, step: impl Fn(&Permutation, u64) -> u64) -> u64 {
+        debug_assert!(from < self.size, "{from} of {}", self.size);
+        let mut word = from;
         if self.half_bits > 0 {
+            // The domain is less than four times the size, so the walk takes fewer than four steps on average, and it
+            // ends: the orbit of a place comes back to that place, which is inside.
             loop {
-                word = self.backward(word);
+                word = step(self, word);
                 if word < self.size {
                     break;
                 }

@@ -27,13 +27,13 @@ const GROUP_BITS_MAX: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sticky {
     /// Bits of a group's number: a full row has `2^bits` places.
-    bits: u32,
+    pub(super) bits: u32,
     /// Full rows.
     rows: u64,
     /// Places of the short row.
     rest: u64,
     /// Which row that is: another one in every epoch, else some samples would never come at its end.
-    short: u64,
+    pub(super) short: u64,
     slots: Permutation,
     /// Keys of what is chosen anew in this epoch: a group's members, a row's places, a rank's stretch of a step.
     members: u64,
@@ -61,10 +61,6 @@ impl Sticky {
             groups: mix64(base.wrapping_add(3)),
             stretches: mix64(base.wrapping_add(4)),
         }
-    }
-
-    pub(super) fn bits(&self) -> u32 {
-        self.bits
     }
 
     pub(super) fn sample_at(&self, position: u64) -> u64 {
@@ -106,11 +102,6 @@ impl Sticky {
     fn start_of(&self, row: u64) -> u64 {
         let lacking = if row > self.short { (1 << self.bits) - self.rest } else { 0 };
         (row << self.bits) - lacking
-    }
-
-    /// The short row.
-    pub(super) fn short(&self) -> u64 {
-        self.short
     }
 
     /// Whether a group has a member more, and is in the short row.

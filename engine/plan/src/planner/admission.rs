@@ -16,7 +16,7 @@ pub(super) struct Admission {
     pace: Pace,
     outage: Outage,
     /// The last request was not admitted: try again then.
-    again_at: Option<Instant>,
+    pub(super) again_at: Option<Instant>,
     now: Instant,
 }
 
@@ -85,10 +85,6 @@ impl Admission {
     /// Forgets the time to try again, before the queue is tried anew.
     pub(super) fn clear(&mut self) {
         self.again_at = None;
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.again_at
     }
 
     /// How long nothing was served, once that exceeds the limit: everything requested is then given up. Returned once.

@@ -25,7 +25,7 @@ pub(super) struct Assembler {
     opening: Option<(u64, u64)>,
     /// Samples and bytes of batch `next`, once computed.
     measured: Option<(u64, u64)>,
-    blocked: bool,
+    pub(super) blocked: bool,
     credit: u64,
     /// Samples and bytes of every opened batch that is not taken, oldest first.
     open: VecDeque<(u64, u64)>,
@@ -188,10 +188,6 @@ impl Assembler {
     /// A batch has become ready.
     pub(super) fn has_filled(&self) -> bool {
         !self.fill_time.is_zero()
-    }
-
-    pub(super) fn is_blocked(&self) -> bool {
-        self.blocked
     }
 
     pub(super) fn all_opened(&self) -> bool {

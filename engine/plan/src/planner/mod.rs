@@ -118,7 +118,7 @@ impl<W> Planner<W> {
         let begun = table.begun();
         let queued = match self.assembler.has_filled() {
             true => table.queued(),
-            false => table.len() - table.requested() + usize::from(self.begun_at_opening == Some(begun)),
+            false => table.len() - table.requested + usize::from(self.begun_at_opening == Some(begun)),
         };
         let opens = self.assembler.open_next(now, queued as u64, &mut self.commands);
         if opens {
@@ -159,7 +159,7 @@ impl<W> Planner<W> {
     /// The next batch waits for room.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        self.assembler.is_blocked()
+        self.assembler.blocked
     }
 
     /// All batches of this shard have been opened.

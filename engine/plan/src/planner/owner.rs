@@ -9,7 +9,7 @@ use crate::policy::{self, Policy};
 use crate::retry::{Retry, Tries, Verdict};
 use crate::run::Run;
 use crate::schedule::{Schedule, UseTime};
-use crate::spill::{self, Spill, Weigh};
+use crate::spill::{self, Spill};
 use crate::window::Window;
 use core::fmt;
 use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
@@ -18,34 +18,6 @@ use std::sync::Arc;
 
 /// Second requests one fetch can have, over all its attempts.
 const HEDGES_MAX: u32 = 2;
-
-/// Values blocks on disk by their next use.
-struct Worth<'a> {
-    catalog: &'a Catalog,
-    schedule: &'a Schedule,
-}
-
-impl Weigh for Worth<'_> {
-    fn bytes(&self, block: BlockId) -> u64 {
-        self.catalog.block_len(block)
-    }
-
-    fn worth(&self, block: BlockId, now: UseTime) -> f64 {
-        self.of_next(self.schedule.next_use(block.sample, now), now)
-    }
-
-    fn epoch(&self, now: UseTime) -> u64 {
-        self.schedule.cursor(now).epoch
-    }
-}
-
-impl Worth<'_> {
-    /// The value of a block with this next use: one over the epochs until then; 0 without one.
-    fn of_next(&self, next: Option<UseTime>, now: UseTime) -> f64 {
-        let Some(next) = next else { return 0.0 };
-        1.0 / (self.epoch(next) - self.epoch(now)).max(1) as f64
-    }
-}
 
 pub(super) struct Owner<W> {
     catalog: Arc<Catalog>,
@@ -184,9 +156,7 @@ impl<W> Owner<W> {
         let counted = bytes.max(self.cached_block_bytes_min);
         let fits = counted <= self.policy.capacity_bytes() - self.policy.used_bytes();
         if let Some(spill) = self.spill.as_mut().filter(|_| !(fits && bytes <= self.ram_first_max)) {
-            let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
-            let worth = worth.of_next(next, at);
-            if let Some((segment, place)) = spill.offer(block, bytes, worth) {
+            if let Some((segment, place)) = spill.offer(block, bytes, self.schedule.worth(next, at)) {
                 return Some(Keep::Disk { segment, place });
             }
             if spill.holds(block) {
@@ -215,8 +185,10 @@ impl<W> Owner<W> {
     /// Housekeeping of the disk, a little at a time.
     pub(super) fn tidy(&mut self, out: &mut VecDeque<Command<W>>) {
         let Some(spill) = &mut self.spill else { return };
-        let worth = Worth { catalog: &self.catalog, schedule: &self.schedule };
-        out.extend(spill.tidy(self.now_at, &worth).map(Command::Trim));
+        let (catalog, schedule, now) = (&self.catalog, &self.schedule, self.now_at);
+        let worth = |block: BlockId| schedule.worth(schedule.next_use(block.sample, now), now);
+        let value = |block| worth(block) * catalog.block_len(block) as f64;
+        out.extend(spill.tidy(schedule.cursor(now).epoch, value).map(Command::Trim));
     }
 
     /// The transport did not process a fetch: queues it again as if it had not been sent.
@@ -237,7 +209,7 @@ impl<W> Owner<W> {
     pub(super) fn idle(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         // A queue that waits to be admitted does not wait for connections.
         let waiting = if self.admission.holds_back(now) { 0 } else { self.table.queued() };
-        self.idle_again = self.window.idle(now, self.table.requested(), waiting);
+        self.idle_again = self.window.idle(now, self.table.requested, waiting);
         self.hedge_due(now, true, out);
     }
 
@@ -253,7 +225,7 @@ impl<W> Owner<W> {
         self.table.wake(now, self.admission.is_down());
         self.admission.clear();
         while let Some((fetch, &Block { id: block, bytes, hedges, .. })) = self.table.most_urgent() {
-            let full = self.table.requested() >= self.places(bytes);
+            let full = self.table.requested >= self.places(bytes);
             if full || !self.admission.admit(now, self.window.round_trip()) {
                 break;
             }
@@ -291,7 +263,7 @@ impl<W> Owner<W> {
 
     pub(super) fn halved(&mut self, now: Instant, id: FetchId, kind: Option<Kind>, second: bool) {
         if let Some(kind) = kind {
-            self.troubled(now, kind, self.table.requested());
+            self.troubled(now, kind, self.table.requested);
         }
         let block = self.table.get(id);
         if second && block.hedges < HEDGES_MAX {
@@ -300,7 +272,7 @@ impl<W> Owner<W> {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.table.backoff().1, self.idle_again, self.admission.deadline(), self.hedge.deadline()]
+        [self.table.backoff().1, self.idle_again, self.admission.again_at, self.hedge.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -316,7 +288,7 @@ impl<W> fmt::Display for Owner<W> {
         write!(
             f,
             "owner: {} fetches in flight, {} queued, {} waiting to retry{}, cache {} of {} bytes ({})",
-            self.table.requested(),
+            self.table.requested,
             self.table.queued(),
             self.table.backoff().0,
             self.admission,
@@ -339,7 +311,7 @@ impl<W> Owner<W> {
         out: &mut VecDeque<Command<W>>,
     ) {
         self.over(now, id, None);
-        self.troubled(now, kind, self.table.requested());
+        self.troubled(now, kind, self.table.requested);
         let record = self.table.get(id);
         let (state, block) = (record.state(), record.id);
         if let State::LastAttempt(unserved_for) = state {

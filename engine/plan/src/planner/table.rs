@@ -89,7 +89,8 @@ pub(super) struct BlockTable<W> {
     backoff: BinaryHeap<Reverse<(Instant, FetchId)>>,
     /// Some of those that are queued were probes.
     probed: bool,
-    requested: usize,
+    /// Requests under way.
+    pub(super) requested: usize,
 }
 
 impl<W> BlockTable<W> {
@@ -256,11 +257,6 @@ impl<W> BlockTable<W> {
     /// Blocks in flight.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
-    }
-
-    /// Requests under way.
-    pub(super) fn requested(&self) -> usize {
-        self.requested
     }
 
     /// Blocks queued.

@@ -3,7 +3,6 @@
 //! Open addressing with linear probing; a removal moves the entries behind it up, so there are no tombstones. All of its
 //! memory is taken at the start, by the number of blocks it may ever hold. Never knows what a segment is.
 
-use core::fmt;
 use fuelrail_base::limits::SAMPLES_MAX;
 use fuelrail_base::{BlockId, SampleId};
 
@@ -36,7 +35,8 @@ const EMPTY: Entry = [0; 5];
 pub(super) struct Index {
     /// A power of two is not needed: a hash is mapped to a place by multiplication.
     table: Box<[Entry]>,
-    len: usize,
+    /// Blocks held.
+    pub(super) len: usize,
     len_max: usize,
 }
 
@@ -45,11 +45,6 @@ impl Index {
     pub(super) fn new(blocks: usize) -> Index {
         let places = if blocks == 0 { 0 } else { (blocks + blocks / 9).max(blocks + 1) };
         Index { table: vec![EMPTY; places].into_boxed_slice(), len: 0, len_max: blocks }
-    }
-
-    /// Blocks held.
-    pub(super) fn len(&self) -> usize {
-        self.len
     }
 
     /// Whether no further block can be held.
@@ -153,12 +148,6 @@ impl Index {
     }
 }
 
-impl fmt::Debug for Index {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Index({} of {} blocks)", self.len, self.len_max)
-    }
-}
-
 fn block(entry: &Entry) -> BlockId {
     BlockId { sample: SampleId(u64::from(entry[0]) | u64::from(entry[4] >> 8 & 0xFF) << 32), index: entry[1] - 1 }
 }
@@ -216,7 +205,7 @@ mod tests {
                     }
                     _ => assert_eq!(index.get(block), map.get(&block).copied()),
                 }
-                assert_eq!((index.len(), index.is_full()), (map.len(), map.len() == room));
+                assert_eq!((index.len, index.is_full()), (map.len(), map.len() == room));
             }
             assert!(map.iter().all(|(&block, &spot)| index.get(block) == Some(spot)), "seed {seed}");
         }
@@ -250,7 +239,7 @@ mod tests {
             // A second sweep finds what wrapped over the end while the first one cleared places.
             index.sweep(0, usize::MAX, |block, _| !unwanted(block));
             map.retain(|&block, _| !unwanted(block));
-            assert_eq!(index.len(), map.len());
+            assert_eq!(index.len, map.len());
             assert!(map.iter().all(|(&block, &spot)| index.get(block) == Some(spot)));
         }
     }

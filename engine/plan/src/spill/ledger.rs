@@ -35,7 +35,7 @@ pub(super) struct Segment {
     pub(super) state: State,
     /// Retired and still in use by flow: its number must not be given to another.
     pub(super) held: bool,
-    len: u64,
+    pub(super) len: u64,
     /// First byte behind the last block.
     end: u64,
     records: u64,
@@ -96,10 +96,6 @@ impl Segment {
     /// Share of its room that is taken, in `0..=1`.
     pub(super) fn fullness(&self) -> f64 {
         (self.end + self.records.div_ceil(PAGE_RECORDS) * PAGE_BYTES) as f64 / self.len as f64
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.len
     }
 }
 

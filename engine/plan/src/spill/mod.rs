@@ -16,8 +16,7 @@ pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
 pub use tier::Spill;
 
 use crate::catalog::Catalog;
-use crate::schedule::UseTime;
-use fuelrail_base::{BlockId, SampleId};
+use fuelrail_base::SampleId;
 
 /// Which blocks are admitted, and which segment is trimmed when room is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,16 +59,6 @@ pub enum Mount {
     Sealed,
     /// To be read only.
     Foreign,
-}
-
-/// What the tier must know to value a block.
-pub trait Weigh {
-    /// Length of a block, bytes.
-    fn bytes(&self, block: BlockId) -> u64;
-    /// Uses per epoch expected from `now` on, in `0.0..=1.0` when every sample comes once an epoch.
-    fn worth(&self, block: BlockId, now: UseTime) -> f64;
-    /// The epoch of a moment.
-    fn epoch(&self, now: UseTime) -> u64;
 }
 
 /// Counters since the start.

@@ -8,7 +8,7 @@
 use super::cost::{Costs, Lanes};
 use super::index::{Index, SegmentId, Spot};
 use super::ledger::{Ledger, Segment, State};
-use super::{Mount, SpillConfig, SpillPolicy, SpillStats, Weigh};
+use super::{Mount, SpillConfig, SpillPolicy, SpillStats};
 use crate::policy::BlockMap;
 use crate::schedule::UseTime;
 use core::fmt;
@@ -203,7 +203,7 @@ impl Spill {
         if let Some(target) = self.ledger.get_mut(segment) {
             // Its value until segments are valued next.
             target.writing += 1;
-            target.value += worth * bytes as f64 / target.len() as f64;
+            target.value += worth * bytes as f64 / target.len as f64;
         }
         self.writing.insert(block, Some(Writing { segment, place }));
         Some((segment, place))
@@ -350,16 +350,15 @@ impl Spill {
     }
 
     /// Does a step of housekeeping: sweeps entries of dropped segments, values segments, and chooses one to trim when there is
-    /// reason to. Returns that one.
-    pub fn tidy(&mut self, now: UseTime, weigh: &impl Weigh) -> Option<SegmentId> {
+    /// reason to. Returns that one. `value` is the length of a block times the uses per epoch expected of it.
+    pub fn tidy(&mut self, epoch: u64, value: impl Fn(BlockId) -> f64) -> Option<SegmentId> {
         if let Some(from) = self.sweep {
-            self.sweep_on(from, now, weigh);
+            self.sweep_on(from, epoch, value);
             return None;
         }
         if !self.at_limit || !self.spares.is_empty() {
             return None;
         }
-        let epoch = weigh.epoch(now);
         if core::mem::replace(&mut self.limit_met_in, epoch) != epoch {
             self.at_limit = false;
             return None;
@@ -375,13 +374,13 @@ impl Spill {
         Some(victim)
     }
 
-    fn sweep_on(&mut self, from: usize, now: UseTime, weigh: &impl Weigh) {
+    fn sweep_on(&mut self, from: usize, epoch: u64, value: impl Fn(BlockId) -> f64) {
         let (ledger, valuing) = (&mut self.ledger, self.valuing);
         let step = if valuing { VALUE_STEP } else { SWEEP_STEP };
         let next = self.index.sweep(from, step, |block, spot| {
             let Some(segment) = ledger.get_mut(spot.segment) else { return false };
             if valuing {
-                segment.summing += weigh.worth(block, now) * weigh.bytes(block) as f64;
+                segment.summing += value(block);
             }
             true
         });
@@ -391,7 +390,7 @@ impl Spill {
         }
         self.sweep = None;
         if self.valuing {
-            self.valued_in = Some(weigh.epoch(now));
+            self.valued_in = Some(epoch);
             for segment in self.ledger.iter_mut() {
                 segment.value = segment.summing / segment.room_bytes as f64;
             }
@@ -452,18 +451,18 @@ impl Spill {
     /// Blocks on disk, and bytes of memory of their index.
     #[must_use]
     pub fn index(&self) -> (u64, u64) {
-        (self.index.len() as u64, self.index.memory_bytes())
+        (self.index.len as u64, self.index.memory_bytes())
     }
 }
 
 impl fmt::Display for Spill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let live: u64 = self.ledger.iter().map(|(_, s)| s.live_bytes).sum();
-        let len: u64 = self.ledger.iter().map(|(_, s)| s.len()).sum();
+        let len: u64 = self.ledger.iter().map(|(_, s)| s.len).sum();
         write!(
             f,
             "spill: {} blocks of {live} bytes in {} segments of {len} ({}), {} being written{}",
-            self.index.len(),
+            self.index.len,
             self.ledger.iter().count(),
             self.config.policy,
             self.writing.len(),

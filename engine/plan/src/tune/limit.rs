@@ -52,7 +52,7 @@ const GAIN_MIN: f64 = 0.05;
 pub fn limit(search: &Search, link_bytes_per_s: Option<f64>) -> Option<Limit> {
     let (space, best) = (search.space(), search.best());
     let mean = |point: &Point, what: fn(&Measured) -> f64| {
-        let trials = search.trials().get(point).filter(|trials| !trials.told().is_empty())?;
+        let trials = search.trials().get(point).filter(|trials| !trials.told.is_empty())?;
         Some(trials.mean_of(what))
     };
     let speed = mean(best, |m| m.bytes_per_s)?;

@@ -157,14 +157,14 @@ pub struct Trials {
 }
 
 impl Trials {
-    fn add(&mut self, measured: Measured) {
-        self.told.push(measured);
-    }
-
     /// The trials, in order.
     #[must_use]
     pub fn told(&self) -> &[Measured] {
         &self.told
+    }
+
+    fn add(&mut self, measured: Measured) {
+        self.told.push(measured);
     }
 
     /// Mean score; minus infinity for what was refused or not tried.

@@ -140,9 +140,9 @@ impl Search {
     /// What to expect of the best point; `None` while it was not tried.
     #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
-        let trials = self.trials.get(&self.best).filter(|trials| !trials.told().is_empty())?;
+        let trials = self.trials.get(&self.best).filter(|trials| !trials.told.is_empty())?;
         let bytes_per_s = trials.mean_of(|measured| measured.bytes_per_s);
-        let spread = 2.0 * self.noise * (1.0 + 1.0 / trials.told().len() as f64).sqrt();
+        let spread = 2.0 * self.noise * (1.0 + 1.0 / trials.told.len() as f64).sqrt();
         Some(Forecast {
             bytes_per_s,
             bytes_per_s_low: bytes_per_s * (-spread).exp(),
@@ -159,13 +159,13 @@ impl Search {
 
     fn pooled_noise(&self) -> f64 {
         let squares: f64 = self.trials.values().map(Trials::squares).filter(|squares| squares.is_finite()).sum();
-        let freedom: usize = self.trials.values().map(|trials| trials.told().len().saturating_sub(1)).sum();
+        let freedom: usize = self.trials.values().map(|trials| trials.told.len().saturating_sub(1)).sum();
         ((squares + NOISE_PRIOR.powi(2) * NOISE_PRIOR_TRIALS) / (freedom as f64 + NOISE_PRIOR_TRIALS)).sqrt()
     }
 
     /// Doubt about the mean score of so many trials.
     fn doubt(&self, trials: &Trials) -> f64 {
-        self.noise / (trials.told().len().max(1) as f64).sqrt()
+        self.noise / (trials.told.len().max(1) as f64).sqrt()
     }
 
     /// Finds the best anew.
@@ -184,7 +184,7 @@ impl Search {
     }
 
     fn climb(&mut self) -> Option<Point> {
-        let told = |search: &Search, point: &Point| search.trials.get(point).map_or(0, |trials| trials.told().len());
+        let told = |search: &Search, point: &Point| search.trials.get(point).map_or(0, |trials| trials.told.len());
         // The best counts only when it was measured good twice.
         if told(self, &self.best) == 1 {
             return Some(self.best.clone());
@@ -212,7 +212,7 @@ impl Search {
             return Some(point.clone());
         }
         let rivals =
-            self.trials.iter().filter(|(point, trials)| trials.told().len() < REPEATS_MAX && self.rivals_best(point));
+            self.trials.iter().filter(|(point, trials)| trials.told.len() < REPEATS_MAX && self.rivals_best(point));
         let hope = |(point, trials): &(&Point, &Trials)| self.worth(point, trials) + self.doubt(trials);
         if let Some((point, _)) = rivals.max_by(|a, b| hope(a).total_cmp(&hope(b))) {
             return Some(point.clone());
@@ -275,12 +275,12 @@ impl Search {
     /// The best meet again, those tried least first, until each was tried as often as settles a doubt.
     fn run_off(&self) -> Option<Point> {
         let mut ranked: Vec<(&Point, &Trials)> =
-            self.trials.iter().filter(|(_, trials)| !trials.told().is_empty()).collect();
+            self.trials.iter().filter(|(_, trials)| !trials.told.is_empty()).collect();
         ranked.sort_by(|(p, a), (q, b)| self.worth(q, b).total_cmp(&self.worth(p, a)));
         let stays = |point: &Point| *point == self.best || self.rivals_best(point);
         let finalists = ranked.into_iter().take(FINALISTS).filter(|(point, _)| stays(point));
-        let least = finalists.min_by_key(|(_, trials)| trials.told().len())?;
-        (least.1.told().len() < 2 * REPEATS_MAX).then(|| least.0.clone())
+        let least = finalists.min_by_key(|(_, trials)| trials.told.len())?;
+        (least.1.told.len() < 2 * REPEATS_MAX).then(|| least.0.clone())
     }
 }
 

@@ -105,7 +105,7 @@ impl Sum {
 /// The number of connections wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Level {
-    wanted: usize,
+    pub(super) wanted: usize,
     least: usize,
     most: usize,
     /// A doubling was seen to pay: this many are not just a guess.
@@ -117,10 +117,6 @@ impl Level {
     /// Wants `start` to begin with, and never fewer than `least` or more than `most`.
     pub(super) fn new(start: usize, least: usize, most: usize) -> Level {
         Level { wanted: start, least, most, proved: false, phase: Phase::Opening { trials: [None; 2], busy_rounds: 0 } }
-    }
-
-    pub(super) fn wanted(&self) -> usize {
-        self.wanted
     }
 
     /// The first evidence: so many are needed while nothing stands before a request. As many are no guess any more; of what was

@@ -11,7 +11,8 @@
 
 mod level;
 
-use fuelrail_base::{Duration, Error, Instant, Kind, Result, limits};
+use crate::usage;
+use fuelrail_base::{Duration, Instant, Result, limits};
 use level::{Level, Measure};
 
 /// Least time between doublings, and before the first: what answers within it needs no more connections to be fast.
@@ -84,16 +85,16 @@ impl WindowConfig {
         let &WindowConfig { connections_start, connections_max, depth_max, .. } = self;
         if connections_start == 0 || connections_start > connections_max {
             let cause = format!("connections_start {connections_start} is not in 1..={connections_max}");
-            return Err(Error::new(Kind::Usage, cause).with_hint("start with at least 1 and at most connections_max"));
+            return usage(cause, "start with at least 1 and at most connections_max");
         }
         if connections_max > limits::CONNECTIONS_PER_SHARD_MAX {
             let most = limits::CONNECTIONS_PER_SHARD_MAX;
             let cause = format!("connections_max {connections_max} is above {most} per shard");
-            return Err(Error::new(Kind::Usage, cause).with_hint("use more shards"));
+            return usage(cause, "use more shards");
         }
         if depth_max == 0 || depth_max > limits::PIPELINE_DEPTH_MAX {
             let cause = format!("pipeline depth_max {depth_max} is not in 1..={}", limits::PIPELINE_DEPTH_MAX);
-            return Err(Error::new(Kind::Usage, cause).with_hint("1 means no pipelining"));
+            return usage(cause, "1 means no pipelining");
         }
         Ok(())
     }
@@ -167,7 +168,7 @@ impl Window {
     /// Connections wanted now. Fewer than before means: use fewer; the idle ones may stay open.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.level.wanted().min(self.in_flight_limit())
+        self.level.wanted.min(self.in_flight_limit())
     }
 
     /// Most requests to have on one connection when blocks are of this size: many for small blocks on a near server,
@@ -186,7 +187,7 @@ impl Window {
     /// Most requests to have in flight over all connections.
     #[must_use]
     pub fn in_flight_max(&self) -> usize {
-        self.in_flight_limit().min(self.level.wanted() * self.config.depth_max)
+        self.in_flight_limit().min(self.level.wanted * self.config.depth_max)
     }
 
     /// Smoothed time of a fetch from request to last byte; zero before the first landing.
@@ -220,7 +221,7 @@ impl Window {
         }
         if self.limit.is_finite() {
             self.limit += 1.0 / self.limit;
-            let most = self.level.wanted() * self.config.depth_max;
+            let most = self.level.wanted * self.config.depth_max;
             self.limit = if self.limit < most as f64 { self.limit } else { f64::INFINITY };
         }
         let round = self.round.get_or_insert_with(|| Round::new(now));
@@ -268,7 +269,7 @@ impl Window {
     /// Nothing has landed yet: the longer that takes, the more requests belong on the way.
     fn idle_blind(&mut self, now: Instant, in_flight: usize, waiting: usize) -> Option<Instant> {
         let WindowConfig { connections_max, connections_blind_max, .. } = self.config;
-        let enough = self.level.wanted() >= connections_blind_max.min(connections_max);
+        let enough = self.level.wanted >= connections_blind_max.min(connections_max);
         if waiting == 0 || in_flight == 0 || enough || self.limit.is_finite() {
             return None;
         }
@@ -297,7 +298,7 @@ impl Window {
             self.level.guess(needed.ceil() as usize, self.config.connections_start);
         }
         let failing = round.failures * 8 > round.landings;
-        let limited = self.level.wanted() >= self.in_flight_limit();
+        let limited = self.level.wanted >= self.in_flight_limit();
         self.level.round(&Measure {
             now,
             elapsed,

@@ -61,6 +61,7 @@ const IV_BYTES: usize = 12;
 pub(super) struct Key {
     key: LessSafeKey,
     iv: [u8; IV_BYTES],
+    /// Records opened or sealed with it so far.
     records: u64,
 }
 
@@ -81,11 +82,6 @@ impl Key {
     pub(super) fn of(algorithm: &'static Algorithm, key: &[u8], iv: &[u8], records: u64) -> Option<Key> {
         let key = LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?);
         Some(Key { key, iv: iv.try_into().ok()?, records })
-    }
-
-    /// Records opened or sealed with it so far.
-    pub(super) fn records(&self) -> u64 {
-        self.records
     }
 
     /// Opens a record (`sealed` ends with its tag) into memory of exactly its length without tag.
@@ -170,8 +166,9 @@ pub(super) struct Records<S> {
     /// An answer to a KeyUpdate is in `out` and not yet sent: one answer serves for many.
     answered: bool,
     /// Key changes of the server.
-    key_updates: u64,
-    ended: bool,
+    pub(super) key_updates: u64,
+    /// The server has announced that nothing follows.
+    pub(super) ended: bool,
 }
 
 impl<S: Schedule> Records<S> {
@@ -186,16 +183,6 @@ impl<S: Schedule> Records<S> {
             key_updates: 0,
             ended: false,
         }
-    }
-
-    /// The server has announced that nothing follows.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// How often the server changed its key.
-    pub(super) fn key_updates(&self) -> u64 {
-        self.key_updates
     }
 
     /// What was put in `out` is on its way.
@@ -222,7 +209,7 @@ impl<S: Schedule> Records<S> {
     /// Seals payload, in as many records as it takes.
     pub(super) fn seal(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
         for piece in payload.chunks(PAYLOAD_BYTES_MAX) {
-            if self.sealing.records() >= SEALED_RECORDS_MAX {
+            if self.sealing.records >= SEALED_RECORDS_MAX {
                 self.change_our_key(out)?;
             }
             self.sealing.seal(&[piece, &[APPLICATION]], out)?;

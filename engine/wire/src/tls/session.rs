@@ -86,7 +86,7 @@ impl Session {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         match &self.stage {
-            Stage::Records(records) => records.has_ended(),
+            Stage::Records(records) => records.ended,
             _ => self.ended,
         }
     }
@@ -94,7 +94,7 @@ impl Session {
     /// How often the server changed its key.
     #[must_use]
     pub fn key_updates(&self) -> u64 {
-        if let Stage::Records(records) = &self.stage { records.key_updates() } else { 0 }
+        if let Stage::Records(records) = &self.stage { records.key_updates } else { 0 }
     }
 
     /// Whether there is something for the server.

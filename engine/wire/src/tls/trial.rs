@@ -156,7 +156,7 @@ impl Server {
         let mut prng = Prng::new(seed);
         let (mut held, mut out, mut error) = (Vec::new(), Vec::new(), None);
         let (mut from, mut answered) = (0, 0);
-        while from < self.wire.len() && error.is_none() && !records.has_ended() {
+        while from < self.wire.len() && error.is_none() && !records.ended {
             let bytes = piece(&mut prng, self.wire.len() - from);
             held.extend_from_slice(&self.wire[from..from + bytes]);
             from += bytes;
@@ -165,14 +165,14 @@ impl Server {
                     assert!(used <= held.len());
                     held.drain(..used);
                     let whole = record_len(&held).is_some_and(|len| len <= held.len());
-                    assert!(!whole || records.has_ended(), "a whole record was left");
+                    assert!(!whole || records.ended, "a whole record was left");
                 }
                 Err(e) => error = Some(e),
             }
             assert!(out.len() <= HEADER_BYTES * 8, "one answer for many key updates");
             answered = answered.max(out.len());
         }
-        let (key_updates, ended) = (records.key_updates(), records.has_ended());
+        let (key_updates, ended) = (records.key_updates, records.ended);
         Heard { payload: body.payload, answered, key_updates, ended, error }
     }
 }

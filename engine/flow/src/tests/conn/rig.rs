@@ -157,7 +157,7 @@ impl Rig {
             self.request(self.conn.queued() == 0);
             if self.conn.state == State::Closing && !self.conn.close_sent {
                 self.conn.close_sent = true;
-                self.ring.close(self.conn.sock());
+                self.ring.close(self.conn.sock);
                 moved = true;
             }
             if !moved && !self.world.advance() {

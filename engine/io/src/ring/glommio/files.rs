@@ -179,9 +179,7 @@ impl Judged {
     /// has judged wrongly all the same.
     pub(super) fn judge(&mut self, executor: &LocalExecutor, path: &Path, file: impl AsFd) -> Result<()> {
         let about = || format!("judging the disk of {} for glommio", path.display());
-        let failed = |error: io::Error| {
-            Error::from_errno(Kind::File, &about(), error.raw_os_error().unwrap_or(libc::EIO)).with_hint(CURE)
-        };
+        let failed = |error: io::Error| Error::from_io(Kind::File, about(), error).with_hint(CURE);
         let facts = file.as_fd().try_clone_to_owned().and_then(|fd| File::from(fd).metadata()).map_err(failed)?;
         if self.0.contains(&facts.dev()) {
             return Ok(());

@@ -17,9 +17,8 @@ use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 use self::files::{FileHandle, Judged, errno};
 use self::inside::{Holding, Inside};
 use super::file::FileOptions;
-use super::kernel::{Abilities, Backend, KernelRing};
+use super::kernel::{Abilities, Backend, Blocking, KernelRing};
 use super::op_table::OpTable;
-use super::socket::Blocking;
 use super::table::Name;
 use super::uring::{Mode, UringConfig, refusal};
 use crate::directory::OwnDirectory;
@@ -57,8 +56,7 @@ impl GlommioRing {
             .and_then(|(ours, theirs)| ours.set_nonblocking(true).map(|()| (ours, theirs)))
             .and_then(|(ours, theirs)| theirs.set_nonblocking(true).map(|()| (ours.into(), theirs.into())))
             .map_err(|error| {
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                Error::from_errno(Kind::Environment, "opening a pair of sockets", errno)
+                Error::from_io(Kind::Environment, "opening a pair of sockets", error)
                     .with_hint("raise the limit of open files (ulimit -n)")
             })?;
         let inside = executor.run(async { Inside::new(config, ours) });

@@ -357,15 +357,6 @@ impl Names {
     }
 
     /// False when there is no such file.
-    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> bool {
-        let mut names = self.live().clone();
-        let Some(inode) = names.remove(from) else { return false };
-        names.insert(to.to_owned(), inode);
-        self.0.push(names);
-        true
-    }
-
-    /// False when there is no such file.
     pub(super) fn remove(&mut self, path: &Path) -> bool {
         let mut names = self.live().clone();
         let is = names.remove(path).is_some();

@@ -94,21 +94,10 @@ impl SimWorld {
         self.world.borrow().disk.names.live().keys().cloned().collect()
     }
 
-    /// Renames a file, over an existing one; a power cut may undo it until [`sync_names`](SimWorld::sync_names) or a
-    /// sync of any file. False when there is no such file.
-    pub fn rename_file(&self, from: &Path, to: &Path) -> bool {
-        self.world.borrow_mut().disk.names.rename(from, to)
-    }
-
-    /// Removes a file's name; a power cut may bring it back, as it may undo a rename. Open files are not affected.
+    /// Removes a file's name; a power cut may bring it back until a sync of any file. Open files are not affected.
     /// False when there is no such file.
     pub fn remove_file(&self, path: &Path) -> bool {
         self.world.borrow_mut().disk.names.remove(path)
-    }
-
-    /// Makes the names of all files survive a power cut, as syncing a directory does.
-    pub fn sync_names(&self) {
-        self.world.borrow_mut().disk.names.commit();
     }
 
     /// Takes over the disk of a machine that was restarted, without its failures. Its rings are to be dropped first.
@@ -123,8 +112,8 @@ impl SimWorld {
         disk.rot(path, prng)
     }
 
-    /// Cuts the power of the disk. Synced writes survive; of every later write all, none or some sectors; of the names created,
-    /// changed and removed since the last sync those up to some point. The rings of that machine are to be dropped first: of
+    /// Cuts the power of the disk. Synced writes survive; of every later write all, none or some sectors; of the names created
+    /// and removed since the last sync those up to some point. The rings of that machine are to be dropped first: of
     /// their writes in flight any part may survive, too.
     pub fn cut_power(&self) {
         let World { disk, prng, .. } = &mut *self.world.borrow_mut();

@@ -22,10 +22,9 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, Runtime, UnsubmittedO
 
 use super::calls::MsghdrTable;
 use super::file::patient;
-use super::kernel::{Abilities, Backend, KernelRing};
+use super::kernel::{Abilities, Backend, Blocking, Descriptor, KernelRing};
 use super::op_table::OpTable;
 use super::requests::request;
-use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wake_bridge::WakeBridge;
@@ -103,10 +102,9 @@ impl TokioUringRing {
         // SAFETY: the descriptor belongs to the waker inside `event`, which keeps it open, and the same, until the
         // registration is dropped with it.
         let wakes = runtime.block_on(async { unsafe { AsyncFd::register_with_interest(event, Interest::READABLE) } });
-        let wakes = wakes.map_err(|refused| {
-            let errno = std::io::Error::from(refused).raw_os_error().unwrap_or(libc::EIO);
-            Error::from_errno(Kind::Environment, "watching an eventfd with tokio", errno)
-        })?;
+        let watching = "watching an eventfd with tokio";
+        let wakes =
+            wakes.map_err(|refused| Error::from_io(Kind::Environment, watching, std::io::Error::from(refused)))?;
         let mut abilities = Abilities { used: vec!["coop_taskrun"], ..Abilities::default() };
         if config.register.is_some() {
             abilities

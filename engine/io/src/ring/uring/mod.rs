@@ -19,10 +19,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use self::setup::Opened;
 use super::calls::MsghdrTable;
 use super::file::patient;
-use super::kernel::{Backend, KernelRing};
+use super::kernel::{Backend, Blocking, Descriptor, KernelRing};
 use super::op_table::OpTable;
 use super::requests::request;
-use super::socket::{Blocking, Descriptor};
 use super::table::Name;
 use crate::arena::Mapping;
 use crate::process::monotonic_now;
@@ -128,10 +127,8 @@ impl Uring {
             return Ok(());
         }
         let updated = self.ring.submitter().register_files_update(index, &[raw]);
-        updated.map(drop).map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            Error::from_errno(Kind::Environment, "registering a descriptor with io_uring", errno)
-        })
+        let failed = |error| Error::from_io(Kind::Environment, "registering a descriptor with io_uring", error);
+        updated.map(drop).map_err(failed)
     }
 
     /// Adds the files that operations have opened to the table.

@@ -134,7 +134,7 @@ fn records_walk_through_their_states_as_a_list_says() {
             model.step(&mut table, &mut prng, waiter);
             assert_eq!(table.most_urgent().map(|(fetch, _)| fetch), model.most_urgent().map(|listed| listed.fetch));
             let count = |wanted: fn(State) -> bool| model.of(wanted).count();
-            assert_eq!(table.requested(), count(State::is_requested));
+            assert_eq!(table.requested, count(State::is_requested));
             assert_eq!(table.queued(), count(|state| state == State::Queued));
             let due = model.list.iter().filter_map(|listed| match listed.state {
                 State::Backoff(at) => Some(at),
