@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Cpu, Leaf, Place};
 use super::protocol::{GO, READY, Said, Task, quoted};
-use fuelrail_cli::stop::Stop;
+use fuelrail_cli::failure::Stop;
 
 /// Who takes part: a program and its own arguments. The harness adds the tail of the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -14,7 +14,7 @@ pub(crate) mod tool;
 pub mod venue;
 
 use fuelrail::{Error, Kind, Result};
-pub use fuelrail_cli::stop::Stop;
+pub use fuelrail_cli::failure::Stop;
 
 pub use self::account::Place;
 pub use self::contestant::{Contestant, Pass, Patience, Running};

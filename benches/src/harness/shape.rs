@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::protocol::SetHash;
 use super::tool::{self, unwritable};
-use fuelrail_cli::stop::Stop;
+use fuelrail_cli::failure::Stop;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ShapeName {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuelrail::{Config, Error, Kind, LoaderBuilder, Overrides, Result, Taken};
-use fuelrail_cli::stop::Stop;
+use fuelrail_cli::failure::Stop;
 use fuelrail_cli::train::Ranks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

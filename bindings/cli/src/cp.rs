@@ -19,10 +19,9 @@ use fuelrail::{Access, BadSamples, Batch, ByteRange, ByteSize, Error, Kind, List
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, file, usage};
+use crate::failure::{Failure, Outcome, Stop, file, stop_on_signals, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{Trust, given, load};
-use crate::stop::{Stop, stop_on_signals};
 use crate::whole::WholeFile;
 use crate::{get, put};
 

@@ -1,12 +1,15 @@
-//! How a command fails: with an error to report, or because the reader of its output has closed it.
+//! How a command ends early: with an error to report, because the reader of its output has closed it, or cancelled by a signal.
 //!
 //! Owns the conversion of other crates' errors to the one error type, and from there to exit codes.
 
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuelrail::{Error, Kind};
+use fuelrail::{Error, Kind, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Why a command stopped early.
 #[derive(Debug)]
@@ -61,4 +64,41 @@ pub fn output(error: &io::Error) -> Failure {
         return Failure::ReaderGone;
     }
     Failure::Error(Error::from_io(Kind::File, "writing to standard output", error))
+}
+
+/// A flag that many hold: once raised, every wait of the harness ends with `Cancelled`.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Requests a stop.
+    pub fn ask(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// `Cancelled` once a stop was requested.
+    pub fn check(&self) -> Result<()> {
+        if self.flag.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Cancelled, "interrupted"));
+        }
+        Ok(())
+    }
+}
+
+/// A flag that Ctrl-C and SIGTERM raise, so that everything started is taken down on the way out.
+///
+/// # Errors
+/// `Environment` when the signals cannot be listened to.
+pub fn stop_on_signals() -> Result<Stop> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop.flag))
+            .map_err(|error| Error::from_io(Kind::Environment, "listening for signals", error))?;
+    }
+    Ok(stop)
 }

@@ -21,7 +21,6 @@ pub mod report;
 pub mod screen;
 mod serve;
 mod settings;
-pub mod stop;
 pub mod train;
 mod tune;
 pub mod tuning;
@@ -87,7 +86,6 @@ enum Command {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     run_command_line(|cli: Cli| run(cli.command))
 }

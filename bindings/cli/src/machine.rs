@@ -38,7 +38,6 @@ pub struct Machine {
 
 impl Machine {
     /// This machine, now.
-    #[must_use]
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).ok();
         let line = |path: &str| read(path).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -58,7 +57,6 @@ impl Machine {
     }
 
     /// One line for people: `2 cores of Xeon …, 23.0 GiB, Linux 6.18.5`.
-    #[must_use]
     pub fn line(&self) -> String {
         let memory = fuelrail_base::ByteSize(self.memory_bytes);
         let build = if self.optimised { "" } else { ", unoptimised build" };
@@ -70,7 +68,6 @@ impl Machine {
 pub const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The one in brackets: `always [madvise] never`.
-#[must_use]
 pub fn chosen(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }

@@ -16,9 +16,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use crate::bench::this_program;
-use crate::failure::{Failure, Outcome, file, usage};
+use crate::failure::{Failure, Outcome, Stop, file, usage};
 use crate::screen::{note, print};
-use crate::stop::Stop;
 
 const EXAMPLES: &str = "Examples:
   fuelrail train --demo
@@ -61,7 +60,6 @@ pub(crate) fn run(args: &Train) -> Outcome {
 pub const TRAINER: &str = "fuelrail-train";
 
 /// The folders of a `PATH`.
-#[must_use]
 pub fn folders(path: &std::ffi::OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|folder| folder != Path::new("")).collect()
 }

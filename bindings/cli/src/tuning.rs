@@ -36,8 +36,6 @@ pub struct Progress<'a> {
     pub trials: u32,
     /// Time spent.
     pub spent: Duration,
-    /// The setting just tried.
-    pub tried: &'a Setting,
     /// What it brought, GB/s; absent when it was refused.
     pub gb_per_s: Option<f64>,
     /// The best so far.
@@ -176,7 +174,7 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
             Err(error) => return Err(error),
         }
         let best = self::setting(search.space(), search.best(), tuning);
-        watch(Progress { trials, spent: begun.elapsed(), tried: &setting, gb_per_s: speed, best: &best });
+        watch(Progress { trials, spent: begun.elapsed(), gb_per_s: speed, best: &best });
     }
     let Some(forecast) = search.forecast() else {
         return Err(
@@ -236,7 +234,6 @@ fn setting(space: &Space, point: &Point, tuning: &Tuning) -> Setting {
 
 impl Setting {
     /// The configuration with this setting in it.
-    #[must_use]
     pub fn applied(&self, config: &Config) -> Config {
         let builder = LoaderBuilder::new(config.clone()).shards(self.shards).connections_max(self.connections_max);
         let builder = builder.block_size(ByteSize(self.block_bytes)).memory_limit(ByteSize(self.memory_limit_bytes));

@@ -2,7 +2,7 @@
 use fuelrail::{ByteSize, Kind, Listed, Loader, list};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_cli::bench::latency::{Load, Run, Timed, measure};
-use fuelrail_cli::stop::Stop;
+use fuelrail_cli::failure::Stop;
 
 fn bucket(script: &str) -> Bucket {
     let source = Source::Generated(DataSet::digits(200, 3));

@@ -2,7 +2,6 @@
 //!
 //! Owns names and fields, and the sums, means and quantiles behind them.
 
-use core::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -42,55 +41,38 @@ pub enum RowName {
     Fuelrail,
 }
 
+fuelrail_base::named!(
+    RowName,
+    "a row":
+    LocalDisk = "local_disk",
+    Bucket = "bucket",
+    DemandFifo25 = "demand_fifo_25",
+    DemandFifo50 = "demand_fifo_50",
+    DemandFifo75 = "demand_fifo_75",
+    DemandUnlimited = "demand_unlimited",
+    DeliFullFetch = "deli_full_fetch",
+    Deli5050 = "deli_50_50",
+    DeliFullFetchWide = "deli_full_fetch_wide",
+    Deli5050Wide = "deli_50_50_wide",
+    Fuelrail = "fuelrail",
+);
+
 impl RowName {
-    /// All of them.
-    pub const ALL: [RowName; 11] = [
-        RowName::LocalDisk,
-        RowName::Bucket,
-        RowName::DemandFifo25,
-        RowName::DemandFifo50,
-        RowName::DemandFifo75,
-        RowName::DemandUnlimited,
-        RowName::DeliFullFetch,
-        RowName::Deli5050,
-        RowName::DeliFullFetchWide,
-        RowName::Deli5050Wide,
-        RowName::Fuelrail,
-    ];
-
-    /// The name in reports, and the one for display.
-    const fn names(self) -> (&'static str, &'static str) {
-        match self {
-            RowName::LocalDisk => ("local_disk", "Local disk"),
-            RowName::Bucket => ("bucket", "Bucket, one GET at a time"),
-            RowName::DemandFifo25 => ("demand_fifo_25", "Demand cache, 25 %"),
-            RowName::DemandFifo50 => ("demand_fifo_50", "Demand cache, 50 %"),
-            RowName::DemandFifo75 => ("demand_fifo_75", "Demand cache, 75 %"),
-            RowName::DemandUnlimited => ("demand_unlimited", "Demand cache, unlimited"),
-            RowName::DeliFullFetch => ("deli_full_fetch", "DELI, full fetch"),
-            RowName::Deli5050 => ("deli_50_50", "DELI, 50/50"),
-            RowName::DeliFullFetchWide => ("deli_full_fetch_wide", "DELI, full fetch, more connections"),
-            RowName::Deli5050Wide => ("deli_50_50_wide", "DELI, 50/50, more connections"),
-            RowName::Fuelrail => ("fuelrail", "Fuelrail"),
-        }
-    }
-
-    /// The name in reports.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        self.names().0
-    }
-
     /// The name for display.
-    #[must_use]
     pub fn title(self) -> &'static str {
-        self.names().1
-    }
-}
-
-impl fmt::Display for RowName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        match self {
+            RowName::LocalDisk => "Local disk",
+            RowName::Bucket => "Bucket, one GET at a time",
+            RowName::DemandFifo25 => "Demand cache, 25 %",
+            RowName::DemandFifo50 => "Demand cache, 50 %",
+            RowName::DemandFifo75 => "Demand cache, 75 %",
+            RowName::DemandUnlimited => "Demand cache, unlimited",
+            RowName::DeliFullFetch => "DELI, full fetch",
+            RowName::Deli5050 => "DELI, 50/50",
+            RowName::DeliFullFetchWide => "DELI, full fetch, more connections",
+            RowName::Deli5050Wide => "DELI, 50/50, more connections",
+            RowName::Fuelrail => "Fuelrail",
+        }
     }
 }
 

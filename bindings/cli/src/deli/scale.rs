@@ -55,19 +55,16 @@ pub struct Scale {
 
 impl Scale {
     /// A quarter of the samples at a fifth of the latency: about two minutes.
-    #[must_use]
     pub fn short(seed: u64) -> Scale {
         Scale::shrunk(4, 5, seed)
     }
 
     /// The published scale: 42 000 objects at 55 ms, about half an hour.
-    #[must_use]
     pub fn full(seed: u64) -> Scale {
         Scale::shrunk(1, 1, seed)
     }
 
     /// Seconds, for tests: miss rates keep roughly their proportions, times are meaningless.
-    #[must_use]
     pub fn quick(seed: u64) -> Scale {
         Scale::shrunk(32, 50, seed)
     }
@@ -104,19 +101,16 @@ impl Scale {
     }
 
     /// Objects in the bucket: what all ranks read in an epoch.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples_per_rank * u64::from(self.ranks)
     }
 
     /// Steps of one epoch, the same on every rank.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         self.samples().div_ceil(u64::from(self.batch_size) * u64::from(self.ranks))
     }
 
     /// Simulated step time for `samples` samples: in proportion, as the last batch of an epoch is smaller.
-    #[must_use]
     pub fn step_of(&self, samples: usize) -> Duration {
         Duration::from_micros(self.step_us * samples as u64 / u64::from(self.batch_size))
     }

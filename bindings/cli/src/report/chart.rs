@@ -148,7 +148,6 @@ fn words(right: bool) -> TextStyle<'static> {
 }
 
 /// A chart as a standalone SVG file, for light and dark backgrounds, with a margin for overflow such as half of the first tick.
-#[must_use]
 pub fn file(element: &str) -> String {
     const OPEN: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
     const STYLE: &str = "<style>text{fill:#1c1d20}@media(prefers-color-scheme:dark){text{fill:#ecebe7}}</style>";
@@ -161,7 +160,6 @@ pub fn file(element: &str) -> String {
 }
 
 /// A bar chart with one bar per row, from the start of the axis.
-#[must_use]
 pub fn bars(rows: &[Bar], axis: Axis) -> String {
     let scale = Scale::over(axis, rows.iter().flat_map(|row| row.marks.iter().copied().chain([row.value])));
     draw(rows.len() as u32 * ROW + AXIS, |area| {
@@ -188,7 +186,6 @@ pub fn bars(rows: &[Bar], axis: Axis) -> String {
 }
 
 /// A chart with all curves.
-#[must_use]
 pub fn curves(curves: &[Curve], x: Axis, y: Axis) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let (across, up) = (Scale::over(x, points().map(|p| p.0)), Scale::over(y, points().map(|p| p.1)));

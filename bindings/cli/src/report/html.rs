@@ -17,7 +17,6 @@ const FLOOR_MS: f64 = 0.01;
 const SECONDS_LOG: Axis = Axis { log: true, tick: seconds };
 
 /// Renders the page.
-#[must_use]
 pub fn html(report: &Report) -> String {
     let scale = &report.config.scale;
     let epochs = || report.rows.iter().flat_map(|row| &row.epochs);

@@ -111,7 +111,6 @@ pub struct ReportConfig {
 
 impl Report {
     /// Builds the report of an experiment; `mode` is `short`, `full` or `quick`.
-    #[must_use]
     pub fn new(findings: Findings, machine: Machine, mode: &str, wall_s: f64) -> Report {
         let published = published();
         // A run of a few seconds is too short to judge the claims.
@@ -136,7 +135,6 @@ impl Report {
     ///
     /// # Panics
     /// Panics when the row is missing; every experiment has all rows.
-    #[must_use]
     pub fn row(&self, name: RowName) -> &Row {
         self.rows.iter().find(|row| row.name == name).expect("an experiment has all rows")
     }
@@ -173,7 +171,6 @@ const MEASURED: [Measured; 8] = [
 ];
 
 /// Returns the paper's rows, in the order of [`RowName::ALL`].
-#[must_use]
 pub fn published() -> Vec<Published> {
     let bucket: f64 = MEASURED[1].1.iter().sum();
     let row = |&(name, data_wait_s, epoch_s, miss_rate): &Measured| {
@@ -211,7 +208,6 @@ pub struct Verdict {
 }
 
 /// Judges all claims.
-#[must_use]
 pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     const DEMAND: [RowName; 4] =
         [RowName::DemandFifo25, RowName::DemandFifo50, RowName::DemandFifo75, RowName::DemandUnlimited];
@@ -279,7 +275,6 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
 ///
 /// # Panics
 /// When the template is invalid: templates are constants of this program.
-#[must_use]
 pub fn page(template: &str, shown: impl Serialize) -> String {
     let mut pages = Environment::new();
     pages.add_filter("seconds", seconds);
@@ -295,7 +290,6 @@ pub fn page(template: &str, shown: impl Serialize) -> String {
 }
 
 /// Formats seconds in a readable unit.
-#[must_use]
 pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 100.0 => format!("{s:.0} s"),

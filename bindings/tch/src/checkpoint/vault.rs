@@ -6,16 +6,17 @@
 use super::Checkpoint;
 use fuelrail::Access;
 use fuelrail_base::{Error, Kind, Result};
-use std::fs::{self, File};
-use std::io::{Cursor, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
 
 const ENDING: &str = ".safetensors";
 
 /// Keeps checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Vault {
-    folder: Option<PathBuf>,
+    /// Its path, with a slash at its end. The engine takes a folder for a bucket.
+    folder: Option<String>,
     /// `s3://BUCKET/PREFIX/`, `http://HOST:PORT/BUCKET/PREFIX/` ….
     bucket: Option<String>,
     /// Access to the bucket.
@@ -54,9 +55,10 @@ impl Vault {
             if place.contains("://") {
                 vault.bucket = Some(format!("{}/", place.trim_end_matches('/')));
             } else {
-                let folder = PathBuf::from(place);
-                fs::create_dir_all(&folder).map_err(|e| failed(&folder, "make", &e))?;
-                vault.folder = Some(folder);
+                let made = fs::create_dir_all(place);
+                made.map_err(|e| with_room(Error::from_io(Kind::File, format_args!("cannot make {place}"), e)))?;
+                let here = if Path::new(place).is_absolute() { "" } else { "./" };
+                vault.folder = Some(format!("{here}{}/", place.trim_end_matches('/')));
             }
         }
         Ok(vault)
@@ -78,36 +80,31 @@ impl Vault {
     /// Writes a checkpoint to all places. Returns them.
     ///
     /// # Errors
-    /// `File` when the disk is full or refuses, `Network`, `Denied` … for the bucket. Earlier checkpoints stay.
+    /// `File` when the disk is full, `Network`, `Denied` … for the bucket and a folder that refuses. Earlier checkpoints stay.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<Vec<String>> {
         let (bytes, name) = (checkpoint.to_bytes()?, name_of(checkpoint.about.step));
         let mut places = Vec::new();
-        if let Some(folder) = &self.folder {
-            let path = folder.join(&name);
-            write_whole(folder, &path, &bytes)?;
-            places.push(path.display().to_string());
-            self.forget_old(folder, checkpoint.about.step);
-        }
-        if let Some(bucket) = &self.bucket {
-            let uri = format!("{bucket}{name}");
-            fuelrail::put_with(&self.access, &uri, &mut Cursor::new(&bytes), |_| {})?;
+        for place in self.folder.iter().chain(&self.bucket) {
+            let uri = format!("{place}{name}");
+            fuelrail::put_with(&self.access, &uri, &mut Cursor::new(&bytes), |_| {}).map_err(with_room)?;
             places.push(uri);
         }
+        self.forget_old(checkpoint.about.step);
         Ok(places)
     }
 
-    /// Removes older checkpoints. One that cannot be removed stays: that does not fail the run.
-    fn forget_old(&self, folder: &Path, newest: u64) {
-        let mut steps: Vec<u64> = self.steps_in(folder).into_iter().filter(|&step| step <= newest).collect();
+    /// Removes older checkpoints of the folder. One that cannot be removed stays: that does not fail the run.
+    fn forget_old(&self, newest: u64) {
+        let mut steps: Vec<u64> = self.steps_in_folder().filter(|&step| step <= newest).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
         for step in steps.into_iter().skip(self.keep) {
-            let _ = fs::remove_file(folder.join(name_of(step)));
+            let _ = fs::remove_file(format!("{}{}", self.folder.as_deref().unwrap_or_default(), name_of(step)));
         }
     }
 
-    fn steps_in(&self, folder: &Path) -> Vec<u64> {
-        let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-        entries.flatten().filter_map(|entry| step_of(entry.file_name().to_str()?)).collect()
+    fn steps_in_folder(&self) -> impl Iterator<Item = u64> {
+        let entries = self.folder.iter().filter_map(|folder| fs::read_dir(folder).ok());
+        entries.flatten().flatten().filter_map(|entry| step_of(entry.file_name().to_str()?))
     }
 
     /// The newest checkpoint that is whole. Broken ones are skipped, with a notice.
@@ -115,10 +112,7 @@ impl Vault {
     /// # Errors
     /// `Network`, `Denied` … when the bucket cannot be listed or read.
     pub fn newest(&self) -> Result<Found> {
-        let mut steps: Vec<(u64, bool)> = Vec::new();
-        if let Some(folder) = &self.folder {
-            steps.extend(self.steps_in(folder).into_iter().map(|step| (step, true)));
-        }
+        let mut steps: Vec<(u64, bool)> = self.steps_in_folder().map(|step| (step, true)).collect();
         if let Some(bucket) = &self.bucket {
             let listed = fuelrail::list_with(&self.access, bucket, |_| {})?;
             steps.extend(listed.iter().filter_map(|o| Some((step_of(o.key.rsplit('/').next()?)?, false))));
@@ -127,53 +121,24 @@ impl Vault {
         steps.sort_unstable_by(|a, b| b.cmp(a));
         let mut found = Found::default();
         for (step, on_disk) in steps {
-            let (place, bytes) = self.fetch(step, on_disk);
-            match bytes.and_then(|bytes| Checkpoint::check(&bytes).map(|()| bytes)) {
-                Ok(bytes) => return Ok(Found { bytes: Some(bytes), ..found }),
-                Err(error) => found.notices.push(format!("{place} is passed over: {error}")),
+            let place = if on_disk { &self.folder } else { &self.bucket };
+            let (uri, mut bytes) = (format!("{}{}", place.as_deref().unwrap_or_default(), name_of(step)), Vec::new());
+            let got = fuelrail::get_with(&self.access, &uri, &mut bytes);
+            match got.and_then(|_| Checkpoint::check(&bytes)) {
+                Ok(()) => return Ok(Found { bytes: Some(bytes), ..found }),
+                Err(error) => found.notices.push(format!("{uri} is passed over: {error}")),
             }
         }
         Ok(found)
     }
+}
 
-    fn fetch(&self, step: u64, on_disk: bool) -> (String, Result<Vec<u8>>) {
-        let name = name_of(step);
-        match (&self.folder, &self.bucket) {
-            (Some(folder), _) if on_disk => {
-                let path = folder.join(name);
-                let bytes = fs::read(&path).map_err(|e| failed(&path, "read", &e));
-                (path.display().to_string(), bytes)
-            }
-            (_, Some(bucket)) => {
-                let uri = format!("{bucket}{name}");
-                let mut bytes = Vec::new();
-                let got = fuelrail::get_with(&self.access, &uri, &mut bytes).map(|_| bytes);
-                (uri, got)
-            }
-            _ => (name, Err(Error::new(Kind::File, "no place"))),
-        }
+/// With what helps when a folder cannot be written to.
+fn with_room(error: Error) -> Error {
+    match error.kind() {
+        Kind::File => error.with_hint("make room, or name a folder that can be written (--checkpoint)"),
+        _ => error,
     }
-}
-
-fn failed(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    Error::from_io(Kind::File, format_args!("cannot {doing} {}", path.display()), error)
-        .with_hint("make room, or name a folder that can be written (--checkpoint)")
-}
-
-/// Writes a file atomically: after a power cut it has all bytes or does not exist.
-fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
-    let beside = path.with_extension("safetensors.part");
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&beside);
-        failed(path, "write", &error)
-    })
 }
 
 #[cfg(test)]

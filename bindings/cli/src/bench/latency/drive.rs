@@ -26,7 +26,6 @@ pub enum Load {
 
 impl Load {
     /// Requests meant a second; none in a closed loop.
-    #[must_use]
     pub fn intended_per_s(self) -> Option<f64> {
         match self {
             Load::Closed => None,

@@ -46,13 +46,11 @@ impl Latencies {
     }
 
     /// How many were recorded.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.inner.len()
     }
 
     /// The figures and the curve.
-    #[must_use]
     pub fn summary(&self) -> LatencySummary {
         let at = |quantile: f64| self.us(self.inner.value_at_quantile(quantile));
         LatencySummary {
@@ -68,7 +66,6 @@ impl Latencies {
     }
 
     /// The percentile distribution in HdrHistogram's text format, values in microseconds.
-    #[must_use]
     pub fn hgrm(&self) -> String {
         let mut text =
             format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");

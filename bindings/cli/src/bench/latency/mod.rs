@@ -23,11 +23,10 @@ use serde_json::json;
 pub use self::drive::Load;
 use self::drive::{Clock, Measured, Queue};
 pub use self::histogram::{Latencies, LatencyResult, LatencySummary};
-use crate::failure::{Outcome, file, usage};
+use crate::failure::{Outcome, Stop, file, stop_on_signals, usage};
 use crate::machine::Machine;
 use crate::screen::{Bar, JsonTo, Table, note};
 use crate::settings::{self, Trust};
-use crate::stop::{Stop, stop_on_signals};
 
 const EXAMPLES: &str = "Examples:
   fuelrail bench latency http://127.0.0.1:9000/bucket/
@@ -197,7 +196,6 @@ fn config(args: &Latency) -> BTreeMap<String, String> {
 }
 
 /// Latencies as a table for people.
-#[must_use]
 pub fn latencies(all: &[LatencyResult]) -> String {
     let mut table = Table::new(&[2, 3, 4, 5, 6, 7]);
     table.row(["", "", "answers/s", "p50 µs", "p90", "p99", "p99.9", "max"]);
