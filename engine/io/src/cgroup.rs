@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_up_the_hierarchy_wins() {
-        let tree = Tree::new("v2", &[("proc/self/cgroup", "0::/pod/box\n")]);
+        let tree = Tree::new(&[("proc/self/cgroup", "0::/pod/box\n")]);
         tree.add("sys/fs/cgroup/memory.max", "max\n");
         tree.add("sys/fs/cgroup/pod/memory.max", "1073741824\n");
         tree.add("sys/fs/cgroup/pod/box/memory.max", "4294967296\n");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn version_one_and_paths_that_cannot_be_seen() {
-        let tree = Tree::new("v1", &[("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n")]);
+        let tree = Tree::new(&[("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n")]);
         assert_eq!(cgroup_limit(tree.root()), None);
         tree.add("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n");
         for membership in ["9:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/elsewhere\n", "4:memory:/x\n"] {

@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_of_one_name_is_opened() {
-        let tree = Tree::new("own", &[("outside", "x")]);
+        let tree = Tree::new(&[("outside", "x")]);
         let own = OwnDirectory::open(tree.root()).unwrap();
         assert_eq!(fs::metadata(own.path()).unwrap().permissions().mode() & 0o7777, 0o700);
         let path = |name| own.path().join(name);
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn one_that_others_may_use_is_refused_with_owner_and_mode() {
-        let tree = Tree::new("own-mode", &[]);
+        let tree = Tree::new(&[]);
         assert!(OwnDirectory::find(tree.root()).unwrap().is_none());
         let own = OwnDirectory::open(tree.root()).unwrap();
         let room = own.room().unwrap();

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn two_see_the_same_words_from_slots_of_their_own() {
-        let tree = Tree::new("ledger", &[]);
+        let tree = Tree::new(&[]);
         let own = OwnDirectory::open(tree.root()).unwrap();
         let [one, two] = [(); 2].map(|()| SharedWords::open(&own, "pace", DIVISION).unwrap());
         assert_eq!((one.slot(), two.slot()), (0, 1));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_process_frees_its_slot() {
-        let tree = Tree::new("ledger-end", &[]);
+        let tree = Tree::new(&[]);
         let own = OwnDirectory::open(tree.root()).unwrap();
         let code = crate::conformance::in_fork(core::time::Duration::from_secs(60), || {
             let held = SharedWords::open(&own, "pace", DIVISION);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_is_not_such_a_file_is_refused_and_left_alone() {
         let torn = "x".repeat(4096);
-        let tree = Tree::new("ledger-foreign", &[]);
+        let tree = Tree::new(&[]);
         let own = OwnDirectory::open(tree.root()).unwrap();
         let path = |name| own.path().join(name);
         std::fs::write(path("short"), "not ours").unwrap();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn there_is_an_end_to_the_slots() {
-        let tree = Tree::new("ledger-full", &[]);
+        let tree = Tree::new(&[]);
         let own = OwnDirectory::open(tree.root()).unwrap();
         let held: Vec<_> = (0..61).map(|_| SharedWords::open(&own, "pace", DIVISION).unwrap()).collect();
         let error = SharedWords::open(&own, "pace", DIVISION).unwrap_err();

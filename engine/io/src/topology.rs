@@ -214,8 +214,8 @@ mod tests {
     }
 
     /// Two nodes of two physical cores with two threads each, numbered as kernels do: siblings are four apart.
-    fn dual_node(name: &str, more: &[(&str, &str)]) -> Tree {
-        let tree = Tree::new(name, &[("sys/devices/system/node/node0/cpulist", "0-1,4-5\n")]);
+    fn dual_node(more: &[(&str, &str)]) -> Tree {
+        let tree = Tree::new(&[("sys/devices/system/node/node0/cpulist", "0-1,4-5\n")]);
         tree.add("sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
         tree.add("sys/devices/system/node/possible", "0-1\n");
         for core in 0..8 {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn physical_cores_come_first_and_nodes_take_turns() {
-        let tree = dual_node("seats", &[]);
+        let tree = dual_node(&[]);
         let all = Topology::under(tree.root(), &[0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(seats(&all), [0, 2, 1, 3, 4, 6, 5, 7]);
         assert_eq!((all.nodes.as_slice(), all.physical_cores(), all.shards()), ([0, 1].as_slice(), 4, 8));
@@ -247,15 +247,12 @@ mod tests {
 
     #[test]
     fn the_quota_bounds_the_shards_and_the_cpuset_the_memory() {
-        let tree = dual_node(
-            "quota",
-            &[
-                ("proc/self/cgroup", "0::/pod/box\n"),
-                ("sys/fs/cgroup/pod/cpu.max", "350000 100000\n"),
-                ("sys/fs/cgroup/pod/box/cpu.max", "max 100000\n"),
-                ("proc/self/status", "Name:\tx\nMems_allowed_list:\t1\n"),
-            ],
-        );
+        let tree = dual_node(&[
+            ("proc/self/cgroup", "0::/pod/box\n"),
+            ("sys/fs/cgroup/pod/cpu.max", "350000 100000\n"),
+            ("sys/fs/cgroup/pod/box/cpu.max", "max 100000\n"),
+            ("proc/self/status", "Name:\tx\nMems_allowed_list:\t1\n"),
+        ]);
         let here = Topology::under(tree.root(), &[0, 1, 2, 3, 4, 5, 6, 7]);
         let quota = here.quota.clone().unwrap();
         assert_eq!((quota.cores, here.shards()), (3.5, 3));
@@ -271,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_says_nothing_is_one_node_of_independent_cores() {
-        let tree = Tree::new("silent", &[]);
+        let tree = Tree::new(&[]);
         let silent = Topology::under(tree.root(), &[0, 3]);
         assert_eq!((seats(&silent), silent.nodes.as_slice()), (vec![0, 3], [0].as_slice()));
         assert_eq!((silent.physical_cores(), silent.shards(), silent.memory_nodes), (2, 2, vec![0]));

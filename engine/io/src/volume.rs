@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn one_open_file_has_the_lock_and_its_end_gives_it_up() {
-        let tree = Tree::new("lock", &[("file", "x")]);
+        let tree = Tree::new(&[("file", "x")]);
         let path = tree.root().join("file");
         let (one, two) = (open(&path), open(&path));
         let reader = File::open(&path).unwrap();
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn room_is_taken() {
-        let tree = Tree::new("room", &[("file", "x")]);
+        let tree = Tree::new(&[("file", "x")]);
         let path = tree.root().join("file");
         let file = open(&path);
         preallocate(&file, &path, 1 << 20).unwrap();
@@ -181,7 +181,7 @@ mod tests {
         ] {
             assert_eq!(said_unit(said), unit, "{said:?}");
         }
-        let tree = Tree::new("unit", &[("file", "x")]);
+        let tree = Tree::new(&[("file", "x")]);
         let unit = direct_unit(&open(&tree.root().join("file")));
         assert!(matches!(unit, None | Some(512 | 4096)), "{unit:?}");
     }

@@ -147,7 +147,7 @@ impl Host for ScriptedHost {
 /// A directory of its own, removed with all that is in it when this is dropped.
 #[derive(Debug)]
 pub struct ScratchFiles {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     given: u32,
 }
 

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn cards_driver_and_library_are_told_apart() {
-        let tree = Tree::new("gpu", &[("dev/nvidiactl", ""), ("dev/null", "")]);
+        let tree = Tree::new(&[("dev/nvidiactl", ""), ("dev/null", "")]);
         assert_eq!(gpu(tree.root()).grade, Grade::Good);
         tree.add("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
         tree.add("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn clocks_quotas_and_clouds_are_read() {
-        let tree = Tree::new("host", &[("proc/self/status", "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")]);
+        let tree = Tree::new(&[("proc/self/status", "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")]);
         tree.add("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
         tree.add("sys/class/dmi/id/sys_vendor", "Amazon EC2\n");
         tree.add("proc/self/cgroup", "0::/box\n");
@@ -250,14 +250,14 @@ mod tests {
         assert!(named("clock source").value == "hpet" && named("clock source").cure.is_some());
         assert!(named("cgroup processor quota").value.contains("throttled in 7 of 40"), "{lines:?}");
         assert!(named("instance metadata").value.contains("--imds"));
-        let silent = Tree::new("silent-host", &[]);
+        let silent = Tree::new(&[]);
         let lines = confinement(silent.root(), &Topology::under(silent.root(), &[0]));
         assert!(lines.len() == 3 && lines.iter().all(|line| line.grade == Grade::Good), "{lines:?}");
     }
 
     #[test]
     fn a_partition_is_described_by_its_disk_and_what_is_not_good_has_a_cure() {
-        let tree = Tree::new("disk", &[("sys/devices/nvme0n1/queue/rotational", "0\n")]);
+        let tree = Tree::new(&[("sys/devices/nvme0n1/queue/rotational", "0\n")]);
         tree.add("sys/devices/nvme0n1/queue/io_poll", "1\n");
         tree.add("sys/devices/nvme0n1/queue/nr_requests", "1023\n");
         tree.add("sys/devices/nvme0n1/nvme0n1p1/partition", "1\n");
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn looking_leaves_nothing_behind() {
-        let tree = Tree::new("direct", &[("kept", "x")]);
+        let tree = Tree::new(&[("kept", "x")]);
         assert!(try_direct(tree.root()).is_some(), "a folder of our own can be written to");
         assert_eq!(fs::read_dir(tree.root()).unwrap().count(), 1);
         let absent = disk(Path::new("/"), &tree.root().join("absent"));

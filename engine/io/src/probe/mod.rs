@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn another_machine_is_described_from_its_files() {
-        let tree = Tree::new("machine", &[("proc/sys/kernel/osrelease", "5.10.0-cloud\n"), ("spill/here", "")]);
+        let tree = Tree::new(&[("proc/sys/kernel/osrelease", "5.10.0-cloud\n"), ("spill/here", "")]);
         tree.add("proc/meminfo", "MemTotal: 8 kB\nHugePages_Free:       512\n");
         tree.add("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
         tree.add("proc/self/cgroup", "0::/pod\n");

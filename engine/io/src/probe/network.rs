@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn cards_are_read_and_what_is_no_card_is_not() {
-        let tree = Tree::new("net", &[("sys/class/net/lo/mtu", "65536\n"), ("sys/class/net/eth1/operstate", "down\n")]);
+        let tree = Tree::new(&[("sys/class/net/lo/mtu", "65536\n"), ("sys/class/net/eth1/operstate", "down\n")]);
         for (file, text) in [("mtu", "9001\n"), ("speed", "100000\n"), ("operstate", "up\n")] {
             tree.add(&format!("sys/class/net/eth0/{file}"), text);
         }
