@@ -107,7 +107,7 @@ pub use tls::Tls;
 pub use upload::{
     PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload, put, put_as, put_with,
 };
-pub use warnings::print_warnings;
+pub use warnings::{on_warning, print_warnings};
 
 /// What the commands, the benchmarks and the bindings need besides. It may change in any version.
 #[doc(hidden)]
