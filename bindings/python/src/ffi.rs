@@ -37,7 +37,7 @@ impl Memory {
 }
 
 /// The object behind a memoryview.
-#[pyclass(frozen, module = "fuelrail")]
+#[pyclass(frozen, module = "fuelrail._fuelrail")]
 pub(crate) struct View {
     memory: Memory,
     shape: [ffi::Py_ssize_t; 1],

@@ -21,6 +21,5 @@ fn _fuelrail(module: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::collect();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<loader::Loader>()?;
-    module.add_class::<batch::Batch>()?;
-    module.add_class::<ffi::View>()
+    module.add_class::<batch::Batch>()
 }

@@ -1,4 +1,4 @@
-"""What the tests share: a bucket of the command `fuelrail serve`, whose program `FUELRAIL_COMMAND` names."""
+"""What the tests share: a bucket of the command `fuelrail serve`, whose program `BUCKET_COMMAND` names (a `FUELRAIL_` variable would be a setting)."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-COMMAND = os.environ.get("FUELRAIL_COMMAND", "fuelrail")
+COMMAND = os.environ.get("BUCKET_COMMAND", "fuelrail")
 # 1000 digits: 28x28x1, labelled by folder.
 DIGITS = 1000
 # Small, so that the tests run beside others.

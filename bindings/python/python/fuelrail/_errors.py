@@ -18,6 +18,11 @@ class Error(Exception):
 
     __module__ = "fuelrail"
 
+    kind: str
+    object: str | None
+    hint: str | None
+    attempts: int
+
     def __init__(self, message="", kind="usage", object=None, hint=None, attempts=0):
         super().__init__(message, kind, object, hint, attempts)
         self.kind, self.object, self.hint, self.attempts = kind, object, hint, attempts

@@ -100,8 +100,8 @@ class IterableDataset(torch.utils.data.IterableDataset):
 
     def _open(self, state):
         self.close()
-        # One loader for all passes: as many epochs as it counts.
-        self._loader = Loader(**self._settings, epochs=2**32 - 1, state=state)
+        # One loader for all passes: as many epochs as it counts for the largest data set.
+        self._loader = Loader(**self._settings, epochs=2**24 - 1, state=state)
         self._state = None
 
     def state_dict(self):
