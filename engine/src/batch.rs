@@ -5,7 +5,7 @@
 use crate::decode::Shape;
 use crate::records::Records;
 use fuelrail_base::{Error, Result, SampleId};
-use fuelrail_flow::{Assembled, SampleSpan};
+use fuelrail_flow::{Assembled, Objects, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::borrow::Cow;
@@ -24,6 +24,7 @@ pub struct Batch {
     offsets: Vec<usize>,
     weights: Vec<f32>,
     shape: Option<Shape>,
+    objects: Arc<Objects>,
     records: Option<Arc<Records>>,
     /// Counted by the loader: it lives as long as the batch.
     _lease: Arc<()>,
@@ -45,7 +46,7 @@ pub struct Sample<'a> {
 impl Batch {
     pub(crate) fn new(
         inner: Assembled,
-        (labels, records): (&Labels, Option<Arc<Records>>),
+        (labels, objects, records): (&Labels, Arc<Objects>, Option<Arc<Records>>),
         shape: Option<Shape>,
         draw: Option<&Arc<Draw>>,
         lease: Arc<()>,
@@ -64,7 +65,7 @@ impl Batch {
         };
         let offsets = inner.samples.iter().map(|s| s.offset).collect();
         let weights = ids.iter().map(|id| draw.map_or(1.0, |draw| draw.weight(*id))).collect();
-        Batch { weights, ids, labels: classes, offsets, shape, records, inner, _lease: lease }
+        Batch { weights, ids, labels: classes, offsets, shape, objects, records, inner, _lease: lease }
     }
 
     /// The epoch it belongs to, from 0.
@@ -101,6 +102,16 @@ impl Batch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
+    }
+
+    /// The key of sample `i`'s record, or its number where the format has no keys; of a sample that is an object, the object's.
+    ///
+    /// # Panics
+    /// When `i` is not below [`Batch::len`].
+    #[must_use]
+    pub fn key(&self, i: usize) -> Cow<'_, str> {
+        let id = self.ids[i];
+        self.records.as_ref().map_or_else(|| self.objects.key(id).into(), |records| records.key(id))
     }
 
     /// Bytes of sample `i` of this batch.

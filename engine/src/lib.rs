@@ -96,7 +96,7 @@ pub use memory::{Memory, MemoryStats, Remains};
 pub use records::Format;
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
-pub use system::print_warnings;
+pub use system::{on_warning, print_warnings};
 pub use tls::Tls;
 #[cfg(feature = "clouds")]
 pub use upload::{

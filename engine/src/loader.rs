@@ -38,6 +38,8 @@ pub struct Loader {
     stays_armed: bool,
     /// Since when there has been nothing, of a program with a loop of its own.
     pending_since: Option<Instant>,
+    /// Since when the caller's leases leave no room for the next batch; over calls that end without one, too.
+    held_since: Option<Instant>,
     /// How much of what it knows of draws the run has learnt.
     learnt: Option<u64>,
     tally: Tally,
@@ -108,6 +110,7 @@ impl Loader {
             waker,
             stays_armed: false,
             pending_since: None,
+            held_since: None,
             learnt: None,
             tally: Tally::default(),
             started: Instant::now(),
@@ -210,7 +213,7 @@ impl Loader {
         self.parts.saved.look_at(&assembled.left_out);
         let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
         let draw = self.parts.run.draw(assembled.spec.epoch);
-        let named = (&self.parts.labels, self.parts.records.clone());
+        let named = (&self.parts.labels, Arc::clone(&self.parts.objects), self.parts.records.clone());
         let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
@@ -241,7 +244,6 @@ impl Loader {
     fn wait(&mut self, begun: Instant, patience: Option<Duration>) -> Result<Option<Finished>> {
         let waker = self.waker.clone();
         self.set_waiting(true);
-        let mut held_since: Option<Instant> = None;
         let outcome = loop {
             let sleep = waker.arm();
             // Looked at first: what was delivered before the run failed is there then.
@@ -268,9 +270,10 @@ impl Loader {
                 waker.sleep(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)));
             }
             waker.disarm();
-            if self.leases() == 0 || begun.elapsed() < LEASE_PATIENCE || !self.is_held_up_by_leases() {
-                held_since = None;
-            } else if held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
+            let waited = self.tally.waiting + begun.elapsed();
+            if self.leases() == 0 || waited < LEASE_PATIENCE || !self.is_held_up_by_leases() {
+                self.held_since = None;
+            } else if self.held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
                 break Err(self.lease_error());
             }
         };

@@ -37,12 +37,19 @@ pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error
 /// Prints the warnings and errors that this library gives to `tracing` to standard error, a line `fuelrail: warning: …` each. Without it,
 /// and without a subscriber of the program's own, they are lost; where the program has set one already, nothing changes.
 pub fn print_warnings() {
-    drop(tracing::subscriber::set_global_default(Printer));
+    // If standard error is closed, there is nowhere to report.
+    on_warning(|text| drop(writeln!(std::io::stderr().lock(), "fuelrail: warning: {text}")));
 }
 
-struct Printer;
+/// Calls `act` with each warning and error that this library gives to `tracing`, on the thread that gives it. Where the program has set a
+/// subscriber already, nothing changes.
+pub fn on_warning(act: impl Fn(&str) + Send + Sync + 'static) {
+    drop(tracing::subscriber::set_global_default(Handler(act)));
+}
 
-impl Subscriber for Printer {
+struct Handler<F>(F);
+
+impl<F: Fn(&str) + Send + Sync + 'static> Subscriber for Handler<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with("fuelrail")
     }
@@ -52,7 +59,7 @@ impl Subscriber for Printer {
     }
 
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Line);
+        event.record(&mut Message(&self.0));
     }
 
     // There are no spans.
@@ -69,13 +76,12 @@ impl Subscriber for Printer {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line;
+struct Message<'a, F>(&'a F);
 
-impl Visit for Line {
+impl<F: Fn(&str)> Visit for Message<'_, F> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            // If standard error is closed, there is nowhere to report.
-            let _ = writeln!(std::io::stderr().lock(), "fuelrail: warning: {value:?}");
+            (self.0)(&format!("{value:?}"));
         }
     }
 }

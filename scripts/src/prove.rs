@@ -14,6 +14,7 @@ mod api;
 mod features;
 mod fuzz;
 mod mutants;
+mod python;
 mod session;
 
 /// One kind of proof.
@@ -23,6 +24,8 @@ enum Part {
     Api,
     /// The engine without its features and with each of them alone.
     Features,
+    /// The wheel of the Python package, and its tests (pytest).
+    Python,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -71,6 +74,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
         let found = match part {
             Part::Api => api::prove,
             Part::Features => features::prove,
+            Part::Python => python::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
             Part::Fuzz => {

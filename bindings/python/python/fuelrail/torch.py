@@ -1,0 +1,142 @@
+"""Batches for PyTorch: `DataLoader(fuelrail.torch.IterableDataset(…), batch_size=None, num_workers=0)`."""
+
+import os
+
+import torch
+import torch.distributed
+import torch.utils.data
+
+from fuelrail._errors import Error, UsageError
+from fuelrail._fuelrail import Loader
+
+__all__ = ["IterableDataset", "tensors"]
+
+
+def tensors(batch):
+    """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C, the batch's own memory: do not write to it), `label` (int64, -1
+    where there is none) and `id` (int64). A batch that is not decoded as it is."""
+    if batch.shape is None:
+        return batch
+    return {
+        "image": torch.from_dlpack(batch),
+        "label": _whole_numbers(batch.labels, torch.int32).long(),
+        "id": _whole_numbers(batch.ids, torch.int64),
+    }
+
+
+def _whole_numbers(view, dtype):
+    # torch takes no empty buffer, and warns about one that is read-only.
+    return torch.frombuffer(bytearray(view), dtype=dtype) if len(view) else torch.empty(0, dtype=dtype)
+
+
+class IterableDataset(torch.utils.data.IterableDataset):
+    """A data set for `DataLoader(…, batch_size=None, num_workers=0)`, and for torchdata's `StatefulDataLoader`.
+
+    A pass over it, such as one `for` loop, delivers `epochs` epochs (1 by default), and the next pass those after. A pass that is left
+    early is over: the next one begins at the epoch where it would have begun. One loader serves all passes: its cache stays, and the
+    first batches of the next pass are fetched while the last ones of this pass are used. `close()` ends that.
+
+    Parameters
+    ----------
+    uri, batch_size, seed, shuffle, memory_limit, cache_limit, spill_dirs, format, decode, state, **settings
+        As of `fuelrail.Loader`.
+    epochs : int, default 1
+        Epochs of one pass.
+    rank, world : int, optional
+        By default those of `torch.distributed`, else `RANK` and `WORLD_SIZE` of the environment, else 0 and 1.
+    transform : callable, default `tensors`
+        What becomes of a batch.
+    """
+
+    def __init__(self, uri, *, batch_size, epochs=1, rank=None, world=None, state=None, transform=tensors, **settings):
+        super().__init__()
+        if epochs < 1:
+            raise UsageError("epochs is 0; ask for at least one epoch", hint="ask for at least one epoch")
+        ranks = _ranks() if rank is None and world is None else (rank or 0, world or 1)
+        self._settings = dict(settings, uri=uri, batch_size=batch_size, rank=ranks[0], world=ranks[1])
+        self._epochs, self._transform = epochs, transform
+        self._loader, self._state = None, state
+        # The number of the pass, and whether the next iterator goes on inside it.
+        self._pass, self._goes_on = None, True
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            hint = "use DataLoader(dataset, batch_size=None, num_workers=0): the loader has threads of its own"
+            raise UsageError(f"a fuelrail data set in a DataLoader of {worker.num_workers} workers; {hint}", hint=hint)
+        return self._iterate()
+
+    def _iterate(self):
+        loader = self._opened()
+        if not self._goes_on:
+            # The pass before was left early: that is its end.
+            self._open(dict(loader.state_dict(), epoch=(self._pass + 1) * self._epochs, position=0))
+            loader = self._loader
+        self._pass, self._goes_on = loader.epoch // self._epochs, False
+        end = (self._pass + 1) * self._epochs
+        while loader.epoch < end:
+            yield self._transformed(loader, end)
+
+    def _transformed(self, loader, end):
+        # The batch is not held beyond this, so that waiting for the next one does not keep its memory.
+        try:
+            batch = next(loader)
+        except Error:
+            # The next iterator tries again from here on.
+            self._goes_on = True
+            self.close()
+            raise
+        self._goes_on = loader.epoch >= end
+        return self._transform(batch)
+
+    def __len__(self):
+        """Batches of this rank in a pass."""
+        return self._opened().batches_per_epoch * self._epochs
+
+    def _opened(self):
+        if self._loader is None:
+            self._open(self._state)
+        return self._loader
+
+    def _open(self, state):
+        self.close()
+        # One loader for all passes: as many epochs as it counts for the largest data set.
+        self._loader = Loader(**self._settings, epochs=2**24 - 1, state=state)
+        self._state = None
+
+    def state_dict(self):
+        """Where the data set stands behind the last batch: small, exact, the same on every rank."""
+        return self._opened().state_dict()
+
+    def load_state_dict(self, state_dict):
+        """Goes on from a state: the next iterator begins there, also inside an epoch and for another number of ranks."""
+        self.close()
+        self._state, self._goes_on = state_dict, True
+
+    def set_epoch(self, epoch):
+        """Does nothing: every pass takes the next epochs by itself."""
+
+    def stats(self):
+        """As of `fuelrail.Loader`."""
+        return self._opened().stats()
+
+    def close(self):
+        """Stops the loader and gives its memory back. The next pass goes on where this one stands."""
+        if self._loader is not None:
+            self._state = self._loader.state_dict()
+            self._loader.close()
+            self._loader = None
+
+    def __getstate__(self):
+        """What goes to another process: where it stands, and not its threads."""
+        state = dict(self.__dict__, _loader=None)
+        if self._loader is not None:
+            state["_state"] = self._loader.state_dict()
+        return state
+
+
+def _ranks():
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

@@ -1,0 +1,220 @@
+//! `fuelrail.Batch`: samples delivered together, read where the engine put them.
+
+use crate::error::usage;
+use crate::ffi::{self, Memory, View};
+use fuelrail::Shape;
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyKeyError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A batch. It and every view of it hold its memory; when the last of them is gone, the loader has the memory back.
+#[pyclass(frozen, module = "fuelrail", weakref)]
+pub(crate) struct Batch(Mutex<Option<Arc<fuelrail::Batch>>>);
+
+/// `kDLCPU` of DLPack, and the only device of it.
+const CPU: (i32, i32) = (1, 0);
+
+impl Batch {
+    pub(crate) fn new(batch: fuelrail::Batch) -> Batch {
+        Batch(Mutex::new(Some(Arc::new(batch))))
+    }
+
+    fn held(&self, py: Python<'_>) -> PyResult<Arc<fuelrail::Batch>> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        held.ok_or_else(|| usage(py, "the batch was released", "read it before release()"))
+    }
+
+    /// The batch, which has a sample `i`.
+    fn with(&self, py: Python<'_>, i: isize) -> PyResult<(Arc<fuelrail::Batch>, usize)> {
+        let batch = self.held(py)?;
+        match usize::try_from(i) {
+            Ok(at) if at < batch.len() => Ok((batch, at)),
+            _ => Err(PyIndexError::new_err(format!("sample {i} of a batch of {}", batch.len()))),
+        }
+    }
+
+    fn dense(&self, py: Python<'_>) -> PyResult<(Arc<fuelrail::Batch>, [usize; 4])> {
+        let batch = self.held(py)?;
+        let Some(Shape { samples, height, width, channels }) = batch.shape() else {
+            let cause = "the samples are not decoded, and of different lengths; set decode, such as \"224x224x3\"";
+            return Err(PyBufferError::new_err(cause));
+        };
+        Ok((batch, [samples, height, width, channels]))
+    }
+}
+
+/// Bytes of a batch as a view: without a copy where they lie in it.
+fn viewed<'py>(
+    py: Python<'py>,
+    batch: &Arc<fuelrail::Batch>,
+    bytes: Cow<'_, [u8]>,
+) -> PyResult<Bound<'py, PyMemoryView>> {
+    let whole = batch.bytes().as_ptr_range();
+    let memory = match bytes {
+        Cow::Borrowed([]) => Memory::Bytes(Vec::new()),
+        Cow::Borrowed(part) if whole.contains(&part.as_ptr()) => {
+            let from = part.as_ptr() as usize - whole.start as usize;
+            Memory::Batch(Arc::clone(batch), from..from + part.len())
+        }
+        // What the index has itself, and numbers that are made of what the record has.
+        bytes => Memory::Bytes(bytes.into_owned()),
+    };
+    View::over(py, memory)
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.held(py)?.len())
+    }
+
+    /// Numbers of the samples in the data set's listing: uint64.
+    #[getter]
+    fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        View::over(py, Memory::Ids(self.held(py)?.ids().iter().map(|id| id.0).collect()))
+    }
+
+    /// Classes of the samples: int32, -1 where a sample has none.
+    #[getter]
+    fn labels<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        // No label is all ones.
+        View::over(py, Memory::Labels(self.held(py)?.labels().iter().map(|label| label.cast_signed()).collect()))
+    }
+
+    /// What to multiply each sample's loss by: float32, all 1 unless epochs are drawn by importance.
+    #[getter]
+    fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        View::over(py, Memory::Weights(self.held(py)?.weights().to_vec()))
+    }
+
+    /// Keys of the samples' records or objects.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let batch = self.held(py)?;
+        PyList::new(py, (0..batch.len()).map(|i| batch.key(i)))
+    }
+
+    /// The epoch, from 0.
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.held(py)?.epoch())
+    }
+
+    /// The step in the epoch, or in what is left of it after a resume, from 0.
+    #[getter]
+    fn step(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.held(py)?.step())
+    }
+
+    /// (samples, height, width, channels) of a decoded batch, else None.
+    #[getter]
+    fn shape(&self, py: Python<'_>) -> PyResult<Option<(usize, usize, usize, usize)>> {
+        let shape = self.held(py)?.shape();
+        Ok(shape.map(|shape| (shape.samples, shape.height, shape.width, shape.channels)))
+    }
+
+    /// Bytes of sample `i`, or of one of its fields: a read-only memoryview of uint8, without a copy.
+    ///
+    /// Raises IndexError where there is no such sample, KeyError where it has no such field.
+    #[pyo3(signature = (i, field=None))]
+    fn sample<'py>(&self, py: Python<'py>, i: isize, field: Option<&str>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let (batch, i) = self.with(py, i)?;
+        let Some(name) = field else { return viewed(py, &batch, batch.sample(i).into()) };
+        let found = batch.field(i, name).ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
+        viewed(py, &batch, found)
+    }
+
+    /// All fields of sample `i` by name: a view each, or a list of views where several fields have one name.
+    fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
+        let (batch, i) = self.with(py, i)?;
+        let fields = PyDict::new(py);
+        for (name, bytes) in batch.fields(i) {
+            let view = viewed(py, &batch, bytes)?;
+            match fields.get_item(name)? {
+                None => fields.set_item(name, view)?,
+                Some(more) if more.is_instance_of::<PyList>() => more.cast::<PyList>()?.append(view)?,
+                Some(first) => fields.set_item(name, PyList::new(py, [first, view.into_any()])?)?,
+            }
+        }
+        Ok(fields)
+    }
+
+    /// One field of every sample: a list of views, with None for samples that lack it.
+    ///
+    /// Raises KeyError where no sample has it.
+    fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
+        let batch = self.held(py)?;
+        let views = PyList::empty(py);
+        let mut found = batch.is_empty();
+        for i in 0..batch.len() {
+            let view = batch.field(i, field).map(|bytes| viewed(py, &batch, bytes)).transpose()?;
+            found |= view.is_some();
+            views.append(view)?;
+        }
+        if found { Ok(views) } else { Err(PyKeyError::new_err(field.to_owned())) }
+    }
+
+    /// The pixels of a decoded batch as a read-only NumPy array of uint8, (samples, height, width, channels), without a copy.
+    ///
+    /// Raises BufferError where samples are not decoded.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (batch, shape) = self.dense(py)?;
+        let all = viewed(py, &batch, batch.bytes().into())?;
+        py.import("numpy")?.call_method1("asarray", (all,))?.call_method1("reshape", (shape,))
+    }
+
+    /// A DLPack capsule of the pixels of a decoded batch, on the CPU: versioned and marked read-only from `max_version` (1, 0) on.
+    ///
+    /// Raises BufferError where samples are not decoded, and for other devices.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err("a batch is in the CPU's memory, which has no streams"));
+        }
+        if dl_device.is_some_and(|device| device != CPU) {
+            return Err(PyBufferError::new_err("a batch is in the CPU's memory; copy the tensor to the device"));
+        }
+        let (batch, shape) = self.dense(py)?;
+        let copied = copy == Some(true);
+        let memory = if copied {
+            Memory::Bytes(batch.bytes().to_vec())
+        } else {
+            let all = 0..batch.bytes().len();
+            Memory::Batch(batch, all)
+        };
+        ffi::capsule(py, memory, shape, max_version.is_some_and(|(major, _)| major >= 1))
+    }
+
+    /// (kDLCPU, 0).
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        CPU
+    }
+
+    /// Lets go of the memory: the loader has it back when the last view is gone, too.
+    fn release(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(&self, _kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _traceback: &Bound<'_, PyAny>) {
+        self.release();
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let Ok(batch) = self.held(py) else { return "<fuelrail.Batch, released>".into() };
+        let bytes = fuelrail::ByteSize(batch.payload_bytes());
+        format!("<fuelrail.Batch: epoch {}, step {}, {} samples, {bytes}>", batch.epoch(), batch.step(), batch.len())
+    }
+}

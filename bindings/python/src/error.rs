@@ -1,0 +1,18 @@
+//! The engine's errors as Python exceptions, whose classes are in `fuelrail/_errors.py`.
+
+use fuelrail::{Error, Kind};
+use pyo3::prelude::*;
+
+/// The exception for an error of the engine.
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let made = py.import("fuelrail._errors").and_then(|module| {
+        let facts = (error.kind().word(), error.to_string(), error.object(), error.hint(), error.attempts());
+        module.getattr("of_kind")?.call1(facts)
+    });
+    made.map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// Wrong use of this library.
+pub(crate) fn usage(py: Python<'_>, cause: impl Into<String>, hint: &str) -> PyErr {
+    raised(py, &Error::new(Kind::Usage, cause).with_hint(hint))
+}

@@ -1,0 +1,235 @@
+//! What hands out addresses: the buffer protocol and DLPack.
+//!
+//! Both keep the memory they point into alive by owning a [`Memory`]: the object behind a buffer by its reference count, a DLPack tensor
+//! until its consumer calls the deleter. The memory is never written to while it is shared.
+
+use fuelrail::Batch;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyMemoryView};
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// Memory that others are given addresses into. It does not move while its owner does.
+pub(crate) enum Memory {
+    /// Bytes of a batch, which lie where they lie until the last holder of the batch is gone.
+    Batch(Arc<Batch>, Range<usize>),
+    Bytes(Vec<u8>),
+    Ids(Vec<u64>),
+    Labels(Vec<i32>),
+    Weights(Vec<f32>),
+}
+
+impl Memory {
+    /// Its address, its number of items, the length of one, and what `struct` calls its type.
+    fn items(&self) -> (*const c_void, usize, usize, &'static CStr) {
+        match self {
+            Memory::Batch(batch, range) => (batch.bytes()[range.clone()].as_ptr().cast(), range.len(), 1, c"B"),
+            Memory::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
+            Memory::Ids(ids) => (ids.as_ptr().cast(), ids.len(), 8, c"Q"),
+            Memory::Labels(labels) => (labels.as_ptr().cast(), labels.len(), 4, c"i"),
+            Memory::Weights(weights) => (weights.as_ptr().cast(), weights.len(), 4, c"f"),
+        }
+    }
+}
+
+/// The object behind a memoryview.
+#[pyclass(frozen, module = "fuelrail._fuelrail")]
+pub(crate) struct View {
+    memory: Memory,
+    shape: [ffi::Py_ssize_t; 1],
+    strides: [ffi::Py_ssize_t; 1],
+}
+
+impl View {
+    /// A read-only memoryview over this memory.
+    pub(crate) fn over(py: Python<'_>, memory: Memory) -> PyResult<Bound<'_, PyMemoryView>> {
+        let (_, items, item, _) = memory.items();
+        let view = View { memory, shape: [items.cast_signed()], strides: [item.cast_signed()] };
+        PyMemoryView::from(Bound::new(py, view)?.as_any())
+    }
+}
+
+#[pymethods]
+impl View {
+    /// # Safety
+    /// `view` is null or points to a `Py_buffer` that may be written to: the interpreter's part of the protocol.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        // SAFETY: the interpreter hands in a buffer to fill, which lives for the call.
+        let Some(view) = (unsafe { view.as_mut() }) else {
+            return Err(PyBufferError::new_err("no buffer to fill"));
+        };
+        view.obj = null_mut();
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("samples are read-only; copy them to change them"));
+        }
+        let this = slf.get();
+        let (address, items, item, format) = this.memory.items();
+        // What is asked for by flags is given; pointers are into `this`, which `obj` keeps alive until the buffer is released, and which is
+        // not changed: the protocol's types lack the word const.
+        let asked = |flag: c_int| flags & flag == flag;
+        view.buf = address.cast_mut();
+        view.len = (items * item).cast_signed();
+        view.itemsize = item.cast_signed();
+        view.readonly = 1;
+        view.ndim = 1;
+        view.format = if asked(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { null_mut() };
+        view.shape = if asked(ffi::PyBUF_ND) { this.shape.as_ptr().cast_mut() } else { null_mut() };
+        view.strides = if asked(ffi::PyBUF_STRIDES) { this.strides.as_ptr().cast_mut() } else { null_mut() };
+        view.suboffsets = null_mut();
+        view.internal = null_mut();
+        view.obj = slf.into_ptr();
+        Ok(())
+    }
+}
+
+/// `DLTensor` of DLPack 1.0.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: (i32, i32),
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// Frees a tensor of this kind.
+type Deleter<T> = unsafe extern "C" fn(*mut T);
+
+/// `DLManagedTensor`: what consumers from before version 1.0 take. It cannot say that it is read-only.
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<Deleter<Managed>>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    context: *mut c_void,
+    deleter: Option<Deleter<Versioned>>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// A kind of managed tensor.
+trait Kind: Sized {
+    /// The capsule's name as long as nobody has taken the tensor out.
+    const NAME: &'static CStr;
+
+    fn of(tensor: Tensor, flags: u64) -> Self;
+
+    fn tensor(&mut self) -> &mut Tensor;
+}
+
+impl Kind for Managed {
+    const NAME: &'static CStr = c"dltensor";
+
+    fn of(tensor: Tensor, _: u64) -> Managed {
+        Managed { tensor, context: null_mut(), deleter: Some(delete::<Managed>) }
+    }
+
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+}
+
+impl Kind for Versioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+
+    fn of(tensor: Tensor, flags: u64) -> Versioned {
+        Versioned { version: [1, 0], context: null_mut(), deleter: Some(delete::<Versioned>), flags, tensor }
+    }
+
+    fn tensor(&mut self) -> &mut Tensor {
+        &mut self.tensor
+    }
+}
+
+/// What a capsule points to: the tensor, and behind it what it points into.
+#[repr(C)]
+struct Exported<T> {
+    kind: T,
+    shape: [i64; 4],
+    strides: [i64; 4],
+    memory: Memory,
+}
+
+/// Samples × rows × pixels × channels of one byte each, dense.
+pub(crate) fn capsule(
+    py: Python<'_>,
+    memory: Memory,
+    shape: [usize; 4],
+    versioned: bool,
+) -> PyResult<Bound<'_, PyCapsule>> {
+    if versioned { export::<Versioned>(py, memory, shape) } else { export::<Managed>(py, memory, shape) }
+}
+
+const CPU: (i32, i32) = (1, 0);
+const UNSIGNED: u8 = 1;
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+
+fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: [usize; 4]) -> PyResult<Bound<'_, PyCapsule>> {
+    let (data, items, item, _) = memory.items();
+    assert_eq!(items * item, shape.iter().product::<usize>(), "the memory is as long as the shape says");
+    let flags = if matches!(memory, Memory::Batch(..)) { READ_ONLY } else { IS_COPIED };
+    let [_, height, width, channels] = shape;
+    let tensor = Tensor {
+        data: data.cast_mut(),
+        device: CPU,
+        ndim: 4,
+        code: UNSIGNED,
+        bits: 8,
+        lanes: 1,
+        shape: null_mut(),
+        strides: null_mut(),
+        byte_offset: 0,
+    };
+    let mut exported = Box::new(Exported {
+        kind: T::of(tensor, flags),
+        shape: shape.map(|side| side as i64),
+        strides: [height * width * channels, width * channels, channels, 1].map(|step| step as i64),
+        memory,
+    });
+    let (shape, strides) = (exported.shape.as_mut_ptr(), exported.strides.as_mut_ptr());
+    let tensor = exported.kind.tensor();
+    (tensor.shape, tensor.strides) = (shape, strides);
+    let pointer = NonNull::from(Box::leak(exported)).cast::<c_void>();
+    // SAFETY: the pointer is to an `Exported<T>` on the heap, which begins with its `T`. It lives until `delete::<T>` is called: by the
+    // consumer that takes the tensor and renames the capsule, or else by the capsule's destructor.
+    unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, T::NAME, Some(destroy::<T>)) }
+}
+
+/// Frees a tensor whose capsule goes before anybody has taken it.
+///
+/// # Safety
+/// The capsule is one of [`export`], and the interpreter is attached.
+unsafe extern "C" fn destroy<T: Kind>(capsule: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls this once, with the capsule that it ends. It still has its name if nobody has taken the tensor, which
+    // is nobody else's then.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>());
+        }
+    }
+}
+
+/// Frees a tensor and lets go of its memory, on any thread, with or without the GIL.
+///
+/// # Safety
+/// `kind` is one that [`export`] made, and this is called once.
+unsafe extern "C" fn delete<T: Kind>(kind: *mut T) {
+    // SAFETY: `kind` is the first field of an `Exported<T>` that was leaked from a box, and whoever calls this owns it.
+    let Exported { memory, .. } = *unsafe { Box::from_raw(kind.cast::<Exported<T>>()) };
+    drop(memory);
+}

@@ -1,0 +1,25 @@
+//! Fuelrail for Python: the extension module `fuelrail._fuelrail`, which the package in `python/fuelrail` re-exports.
+//!
+//! Owns the conversion between the engine's types and Python's. No byte of a sample is copied and none becomes a `bytes` object: batches
+//! are read through the buffer protocol and DLPack. The GIL is released wherever the engine waits, and the engine's threads never take
+//! it. `unsafe` is in `ffi` only.
+
+#![deny(unsafe_code)]
+
+mod batch;
+mod error;
+#[allow(unsafe_code, reason = "the buffer protocol and DLPack hand out addresses")]
+mod ffi;
+mod loader;
+mod values;
+mod warnings;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _fuelrail(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    warnings::collect();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<batch::Batch>()
+}

@@ -1,0 +1,278 @@
+"""The loader against what HTTP gives: bytes, order, exactly once, state, errors, processes."""
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import DIGITS, SMALL
+
+import fuelrail
+
+
+def digits_loader(bucket, **settings):
+    return fuelrail.Loader(bucket.url + "training/", **{"batch_size": 32, **SMALL, **settings})
+
+
+def ids(batches):
+    return [list(batch.ids) for batch in batches]
+
+
+def test_every_sample_is_what_http_gives(digits):
+    keys = digits.keys()
+    assert len(keys) == DIGITS
+    with digits_loader(digits, batch_size=64) as loader:
+        assert loader.samples == DIGITS
+        classes, seen = loader.classes, 0
+        for batch in loader:
+            for i, (id, key, label) in enumerate(zip(batch.ids, batch.keys, batch.labels, strict=True)):
+                assert keys[id].endswith(key) and key == loader.record_key(id)
+                assert bytes(batch.sample(i)) == digits.get(key)
+                assert classes[label] == key.split("/")[1]
+                seen += 1
+    assert seen == DIGITS
+
+
+def test_every_sample_once_an_epoch_in_an_order_of_the_seed(digits):
+    def run(**settings):
+        with digits_loader(digits, epochs=2, **settings) as loader:
+            batches = [(batch.epoch, list(batch.ids)) for batch in loader]
+            assert len(batches) == len(loader) == 2 * loader.batches_per_epoch
+            assert next(loader, None) is None, "an exhausted loader stays so"
+        return batches
+
+    first = run(seed=7)
+    for epoch in range(2):
+        taken = [id for of, ids in first if of == epoch for id in ids]
+        assert sorted(taken) == list(range(DIGITS)) != taken
+    assert run(seed=7) == first
+    assert run(seed=8) != first
+    plain = [id for epoch, ids in run(shuffle=False) if epoch == 0 for id in ids]
+    assert plain == list(range(DIGITS))
+
+
+def test_ranks_share_an_epoch(digits):
+    taken = []
+    for rank in range(3):
+        with digits_loader(digits, rank=rank, world=3) as loader:
+            batches = ids(loader)
+            assert len(batches) == len(loader) == loader.batches_per_epoch
+            taken += sum(batches, [])
+    assert sorted(taken) == list(range(DIGITS))
+
+
+def test_a_state_of_every_position_of_two_epochs_resumes_there(digits):
+    settings = {"batch_size": 125, "epochs": 2, "seed": 3}
+    with digits_loader(digits, **settings) as loader:
+        states, batches = [loader.state_dict()], []
+        for batch in loader:
+            batches.append((batch.epoch, list(batch.ids)))
+            states.append(loader.state_dict())
+    assert len(batches) == 16 and loader.state_dict() == states[-1], "a closed loader keeps its state"
+    for position, state in enumerate(states):
+        given = json.dumps(state) if position % 2 else state
+        with digits_loader(digits, **settings, state=given) as resumed:
+            assert resumed.state_dict() == state and len(resumed) == 16 - position
+            assert [(batch.epoch, list(batch.ids)) for batch in resumed] == batches[position:]
+
+
+def test_a_state_is_for_any_number_of_ranks(digits):
+    with digits_loader(digits, seed=3) as loader:
+        before = list(next(loader).ids) + list(next(loader).ids)
+        state = loader.state_dict()
+    after = []
+    for rank in range(2):
+        with digits_loader(digits, seed=3, rank=rank, world=2, state=state) as loader:
+            after += sum(ids(loader), [])
+    assert sorted(before + after) == list(range(DIGITS))
+
+
+def test_load_state_dict_is_for_before_the_first_batch(digits):
+    with digits_loader(digits) as loader:
+        first = list(next(loader).ids)
+        state = loader.state_dict()
+        rest = ids(loader)
+        with pytest.raises(fuelrail.UsageError, match="after the first batch"):
+            loader.load_state_dict(state)
+    with digits_loader(digits) as loader:
+        loader.load_state_dict(state)
+        assert ids(loader) == rest
+        assert sorted(first + sum(rest, [])) == list(range(DIGITS))
+    with digits_loader(digits) as loader, pytest.raises(fuelrail.UsageError, match="seed"):
+        loader.load_state_dict(dict(state, seed=9))
+    with pytest.raises(fuelrail.UsageError, match="not a loader state"):
+        digits_loader(digits, state={"epoch": 1})
+    with pytest.raises(TypeError, match="dict or its JSON"):
+        digits_loader(digits, state=7)
+
+
+def test_two_loaders_at_once(digits):
+    with digits_loader(digits, seed=1) as one, digits_loader(digits, seed=2) as two:
+        pairs = [(list(a.ids), list(b.ids)) for a, b in zip(one, two, strict=True)]
+    for taken in zip(*pairs, strict=True):
+        assert sorted(sum(taken, [])) == list(range(DIGITS))
+
+
+def test_threads_share_a_loader(digits):
+    with digits_loader(digits, batch_size=8) as loader:
+        taken, lock = [], threading.Lock()
+
+        def consume():
+            for batch in loader:
+                loader.state_dict(), loader.stats()
+                with lock:
+                    taken.extend(batch.ids)
+
+        threads = [threading.Thread(target=consume) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert sorted(taken) == list(range(DIGITS))
+
+
+def test_settings_by_name_and_variable(digits, monkeypatch):
+    with digits_loader(digits, batch_size=100, drop_last=True, cache_limit="1MiB", **{"network.attempts_max": 3}) as loader:
+        assert len(loader) == 10
+    monkeypatch.setenv("FUELRAIL_EPOCHS", "3")
+    with digits_loader(digits, batch_size=100) as loader:
+        assert len(loader) == 30, "the environment counts"
+    with digits_loader(digits, batch_size=100, epochs=1, decode=None) as loader:
+        assert len(loader) == 10, "an argument wins, and None is none"
+
+
+def test_stats_notices_and_repr(digits):
+    with digits_loader(digits) as loader:
+        assert isinstance(loader.notices, list)
+        batch = next(loader)
+        stats = loader.stats()
+        assert stats["batches"] == 1 and stats["samples"] == 32 and stats["batch_wait_us"]["max"] >= 0
+        assert "1000 samples" in repr(loader) and "batches of 32" in repr(loader) and "closed" not in repr(loader)
+        assert repr(batch).startswith("<fuelrail.Batch: epoch 0, step 0, 32 samples")
+    assert "closed" in repr(loader)
+
+
+def test_closing(digits):
+    loader = digits_loader(digits)
+    loader.close()
+    loader.close()
+    for use in [lambda: next(loader), loader.stats, lambda: loader.record_key(0)]:
+        with pytest.raises(fuelrail.UsageError, match="closed") as raised:
+            use()
+        assert "state_dict" in raised.value.hint
+
+
+def test_errors_say_what_to_do(digits, serve):
+    with pytest.raises(fuelrail.UsageError, match="there is no setting 'bach_size'") as raised:
+        digits_loader(digits, bach_size=3)
+    assert (raised.value.kind, raised.value.hint) == ("usage", "did you mean batch_size?")
+    assert isinstance(raised.value, (fuelrail.Error, ValueError))
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert str(copied) == str(raised.value) and copied.hint == raised.value.hint
+    with pytest.raises(TypeError, match="batch_size"):
+        fuelrail.Loader(digits.url)
+    with pytest.raises(fuelrail.BudgetError, match="memory_limit") as raised:
+        digits_loader(digits, memory_limit="64KiB")
+    assert isinstance(raised.value, MemoryError) and raised.value.hint
+    with pytest.raises(fuelrail.NetworkError) as raised:
+        fuelrail.Loader("http://127.0.0.1:1/bucket/", batch_size=1, attempts_max=1)
+    assert isinstance(raised.value, OSError) and raised.value.hint
+    with digits_loader(serve("digits", "--count", 8, "--script", "missing_keys=*")) as loader:
+        with pytest.raises(fuelrail.NotFoundError) as raised:
+            next(loader)
+        assert raised.value.object.startswith("training/") and raised.value.attempts >= 0
+        assert next(loader, None) is None, "after an error it ends"
+
+
+@pytest.mark.parametrize(
+    ("script", "last"), [("latency=fixed:60s", "listing"), ("stall=1@1/60s,only=training/*", "waiting")]
+)
+def test_an_interrupt_ends_a_wait(serve, script, last):
+    url = serve("digits", "--count", 8, "--script", script).url
+    program = f"""
+import fuelrail
+try:
+    print("listing", flush=True)
+    loader = fuelrail.Loader({url + "training/"!r}, batch_size=8, memory_limit="64MiB", shards=1, pin=False)
+    print("waiting", flush=True)
+    next(loader)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    while child.stdout.readline().strip() != last:
+        assert child.poll() is None
+    time.sleep(0.5)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline().strip() == "interrupted"
+    assert time.monotonic() - begun < 0.2
+    assert child.wait(timeout=30) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_is_refused_in_the_child(digits):
+    with digits_loader(digits) as loader:
+        first = next(loader)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                bytes(first.sample(0))
+                next(loader)
+                said = "nothing"
+            except fuelrail.Error as error:
+                said = str(error)
+            os.write(write, said.encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            assert "fork" in pipe.read()
+        os.waitpid(child, 0)
+        assert len(ids(loader)) == len(loader) - 1, "the parent goes on"
+
+
+def test_an_open_loader_does_not_keep_the_interpreter(digits):
+    program = f"""
+import fuelrail
+loader = fuelrail.Loader({digits.url + "training/"!r}, batch_size=8, memory_limit="64MiB", shards=1, pin=False)
+view = next(loader).sample(0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_warnings_are_logged(serve, caplog):
+    slow = serve("digits", "--count", 8, "--script", "latency=fixed:1s,only=training/*")
+    with caplog.at_level(logging.WARNING, logger="fuelrail"):
+        with digits_loader(slow, watchdog_after_ms=200) as loader:
+            next(loader)
+    assert [record for record in caplog.records if record.name == "fuelrail"]
+
+
+def test_importing_is_quick_and_brings_neither_torch_nor_numpy():
+    program = """
+import sys, time
+begun = time.perf_counter()
+import fuelrail
+print(time.perf_counter() - begun)
+assert not {"torch", "numpy"} & set(sys.modules)
+"""
+    times = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(5)]
+    print("import_ms", [round(1e3 * seconds, 1) for seconds in times])
+    assert min(times) < 0.05
+
+
+def test_a_state_takes_little(digits):
+    with digits_loader(digits) as loader:
+        next(loader)
+        best = 1.0
+        for _ in range(200):
+            begun = time.perf_counter()
+            loader.state_dict()
+            best = min(best, time.perf_counter() - begun)
+    print("state_dict_us", round(1e6 * best, 1))
+    assert best < 50e-6
