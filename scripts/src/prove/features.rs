@@ -7,7 +7,7 @@ use serde_json::json;
 use std::time::Instant;
 
 /// Those that are on by default.
-const FEATURES: [&str; 4] = ["clouds", "decode", "tls", "toml"];
+const FEATURES: [&str; 5] = ["clouds", "decode", "formats", "tls", "toml"];
 
 pub(super) fn prove(session: &Session<'_>) -> Finding {
     need(session.root, "nextest")?;
