@@ -188,7 +188,8 @@ fn what_the_packages_wrote_is_read_byte_for_byte() {
         }
         let expected = fs::read_to_string(golden(&format!("{name}.expected"))).unwrap();
         let mut expected: Vec<&str> = expected.lines().collect();
-        (lines.sort_unstable(), expected.sort_unstable());
+        lines.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(lines, expected, "{name}");
     }
 }
