@@ -193,8 +193,10 @@ def test_errors_say_what_to_do(digits, serve):
 )
 def test_an_interrupt_ends_a_wait(serve, script, last):
     url = serve("digits", "--count", 8, "--script", script).url
+    # What runs in the background of a shell ignores the signal otherwise.
     program = f"""
-import fuelrail
+import fuelrail, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print("listing", flush=True)
     loader = fuelrail.Loader({url + "training/"!r}, batch_size=8, memory_limit="64MiB", shards=1, pin=False)
