@@ -3,12 +3,13 @@
 
 use crate::common::services::{Answer, Service};
 use crate::common::{bucket, folder, listing, loader, loader_at};
-use fuelrail::{Batch, ByteSize, Error, Kind, Listed, OrderName, State};
+use fuelrail::{Batch, ByteSize, Error, Kind, Listed, Loader, OrderName, State, Taken};
 use fuelrail_bucket::DataSet;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 
 fn refused(builder: fuelrail::LoaderBuilder, kind: Kind, says: &str) -> Error {
     let error = builder.build().expect_err(says);
@@ -152,12 +153,23 @@ fn a_manifest_with_a_flaw_names_the_line() {
 fn holding_every_batch_is_an_error_not_a_hang() {
     let set = DataSet::photos(120, 3);
     let bucket = bucket(&set, "");
-    for shards in [1, 2] {
+    // However short a caller waits each time.
+    for (shards, patience) in [(1, None), (2, None), (1, Some(Duration::from_millis(20)))] {
         let builder = loader(&bucket).memory_limit("12MB".parse().unwrap()).batch_size(8).shards(shards);
         let mut loader = builder.connections_max(4).build().unwrap();
+        let next = |loader: &mut Loader| match patience {
+            None => loader.next_batch().expect("the data set is larger than the budget"),
+            Some(patience) => loop {
+                match loader.next_batch_within(patience) {
+                    Ok(Taken::Batch(batch)) => break Ok(batch),
+                    Ok(taken) => assert!(matches!(taken, Taken::NotYet), "the data set is larger than the budget"),
+                    Err(error) => break Err(error),
+                }
+            },
+        };
         let mut held: Vec<Batch> = Vec::new();
         let error = loop {
-            match loader.next_batch().expect("the data set is larger than the budget") {
+            match next(&mut loader) {
                 Ok(batch) => held.push(batch),
                 Err(error) => break error,
             }
