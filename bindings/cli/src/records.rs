@@ -27,7 +27,7 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct Records {
     /// The shards: a URI, or /FOLDER/
     uri: String,
-    /// How they hold records: webdataset, mds, tfrecord, parquet, tokens or objects [default: as their names say]
+    /// How they hold records: webdataset, mds, tfrecord or objects [default: as their names say]
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// All buffers together [default: half of the cgroup's limit]

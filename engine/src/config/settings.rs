@@ -191,7 +191,8 @@ settings! {
         /// A manifest that names the objects, for servers that cannot list.
         manifest: Option<PathBuf> = None,
         /// How objects hold samples: `webdataset` (tar archives, whose members of one name but for the extension are the fields of a
-        /// sample); without one every object is a sample.
+        /// sample), `mds`, `tfrecord`, or `objects` (each a record of one field, named by its extension); without one every object is a
+        /// sample as it is.
         format: Option<Format> = None,
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
