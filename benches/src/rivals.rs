@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_missing_says_why_and_what_to_do() {
+    fn a_missing_rival_says_why_and_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let programs = programs(folder.path());
         let find =

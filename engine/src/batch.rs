@@ -110,8 +110,7 @@ impl Batch {
     /// When `i` is not below [`Batch::len`].
     #[must_use]
     pub fn key(&self, i: usize) -> Cow<'_, str> {
-        let id = self.ids[i];
-        self.records.as_ref().map_or_else(|| self.objects.key(id).into(), |records| records.key(id))
+        key_of(&self.objects, self.records.as_deref(), self.ids[i])
     }
 
     /// Bytes of sample `i` of this batch.
@@ -224,6 +223,11 @@ impl fmt::Debug for Batch {
             .field("bytes", &self.payload_bytes())
             .finish_non_exhaustive()
     }
+}
+
+/// The key of a sample's record, or its number where the format has no keys; of a sample that is an object, the object's.
+pub(crate) fn key_of<'a>(objects: &'a Objects, records: Option<&'a Records>, sample: SampleId) -> Cow<'a, str> {
+    records.map_or_else(|| objects.key(sample).into(), |records| records.key(sample))
 }
 
 /// The label of a sample whose key has no directory below the prefix.

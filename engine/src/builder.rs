@@ -12,7 +12,7 @@ use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max};
 use crate::memory::{MemoryStats, map_memory};
 use crate::names::addresses_of;
-use crate::records::{Asked, Format, Kept, Records};
+use crate::records::{Asked, Format, Kept, Records, content_of};
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, spill_config};
 use crate::state::{State, fingerprint, state_at};
@@ -30,6 +30,7 @@ use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_wire::Addressing;
+use fuelrail_wire::kept::SourceId;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,7 +39,7 @@ use std::time::Instant;
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
     config: Config,
-    listing: Option<Vec<Listed>>,
+    listing: Option<Listing>,
     ranges: Option<Vec<ByteRange>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
@@ -99,7 +100,7 @@ impl LoaderBuilder {
     #[must_use]
     pub fn listing(mut self, mut objects: Vec<Listed>) -> LoaderBuilder {
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        self.listing = Some(objects);
+        self.listing = Some(objects.iter().collect());
         self
     }
 
@@ -177,6 +178,7 @@ impl LoaderBuilder {
         config.validate()?;
         let ring = config.ring.settle()?;
         let (access, source) = config.source()?;
+        let prefixes = source.prefixes.clone();
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
         let (kept, route) = given_or_listed(given, dir, (&access, &config.uri), source)?;
         let KeptListing { listing, mut notices, saved, .. } = kept;
@@ -184,7 +186,8 @@ impl LoaderBuilder {
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
         let directories = open_directories(&config.disk.dirs, &mut notices);
-        let records = records(&config, &listing, &mut notices)?.map(Arc::new);
+        let id = route.source_id(&prefixes);
+        let records = records(&config, (&listing, id), &mut notices)?.map(Arc::new);
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -233,18 +236,22 @@ impl LoaderBuilder {
 
 /// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
 /// in order, finds.
-fn records(config: &Config, listing: &Listing, notices: &mut Vec<String>) -> Result<Option<Records>> {
+fn records(config: &Config, (listing, id): (&Listing, SourceId), notices: &mut Vec<String>) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
+    let content = content_of(id, listing);
     let asked = Asked {
         format,
+        content: content.unwrap_or_default(),
         label: config.label_field.clone(),
         picture: config.decode.field.clone(),
         is_decoded: config.decode.shape.is_some(),
     };
-    let kept = match &config.network.listing_dir {
-        Some(dir) => Kept::open(dir, &config.uri, listing, format)?,
-        None => None,
-    };
+    let opened =
+        config.network.listing_dir.as_ref().filter(|_| content.is_some()).map(|dir| Kept::open(dir, id, format));
+    let kept = opened.transpose().unwrap_or_else(|error| {
+        notices.push(format!("listing_dir: {error}; the index of records is not kept"));
+        None
+    });
     if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
         return found.map(Some);
     }
@@ -254,13 +261,13 @@ fn records(config: &Config, listing: &Listing, notices: &mut Vec<String>) -> Res
     plain.decode.shape = None;
     plain.disk.dirs.clear();
     plain.order = Order { shuffle: false, ..Order::default() };
-    let objects: Vec<Listed> = listing.iter().collect();
     let mut bytes = 0;
     let records = Records::find(listing, &asked, &mut |ranges, take| {
         if ranges.is_empty() {
             return Ok(());
         }
-        let builder = LoaderBuilder::new(plain.clone()).listing(objects.clone()).ranges(ranges.clone());
+        let mut builder = LoaderBuilder::new(plain.clone()).ranges(ranges.clone());
+        builder.listing = Some(listing.clone());
         for batch in builder.build()? {
             let batch = batch?;
             batch.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;

@@ -88,13 +88,13 @@ fn list_wherever(
 
 /// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
 pub(crate) fn given_or_listed(
-    (given, manifest): (Option<Vec<Listed>>, Option<&Path>),
+    (given, manifest): (Option<Listing>, Option<&Path>),
     dir: Option<ListingDir>,
     named: (&Access, &str),
     source: Source,
 ) -> Result<(KeptListing, Route)> {
     let given: Listing = match (given, manifest, dir) {
-        (Some(given), ..) => given.iter().collect(),
+        (Some(given), ..) => given,
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
         (None, None, dir) => return list_wherever(named, source, dir.as_ref(), &mut |_| {}),
     };

@@ -1,7 +1,7 @@
 //! The loader: the consumer's end of the engine.
 
 use crate::audit::Audit;
-use crate::batch::{Batch, Labels};
+use crate::batch::{Batch, Labels, key_of};
 use crate::config::Config;
 use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
@@ -415,7 +415,7 @@ impl Loader {
     /// When the id is not of this data set.
     #[must_use]
     pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
-        self.parts.records.as_ref().map_or_else(|| self.key(sample).into(), |records| records.key(sample))
+        key_of(&self.parts.objects, self.parts.records.as_deref(), sample)
     }
 
     /// The listed length of a sample, bytes.

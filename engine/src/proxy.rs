@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Authority;
+use fuelrail_wire::kept::SourceId;
 use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::tls::Client as TlsClient;
-use fuelrail_wire::{Endpoint, Proxy, Scheme};
+use fuelrail_wire::{Endpoint, Proxy, Scheme, Source};
 
 use crate::environment::Environment;
 
@@ -84,6 +85,12 @@ impl Route {
     /// A route without TLS, proxy and signatures.
     pub(crate) fn new(endpoint: Endpoint) -> Route {
         Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
+    }
+
+    /// Names the data set below these prefixes, at this server, verified or not.
+    pub(crate) fn source_id(&self, prefixes: &[String]) -> SourceId {
+        let source = Source { endpoint: self.endpoint.clone(), prefixes: prefixes.to_vec() };
+        SourceId::of(&source, self.tls.as_ref().is_none_or(TlsClient::verifies))
     }
 
     /// Where the bucket is according to the last redirect.

@@ -5,6 +5,7 @@
 mod find;
 mod kept;
 
+pub(crate) use find::content_of;
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
 
@@ -41,6 +42,8 @@ enum Split {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) format: Format,
+    /// What [`content_of`] says of the objects.
+    pub(crate) content: [u8; 16],
     /// The field that is the label.
     pub(crate) label: Option<String>,
     /// The field that is decoded, where it is named.
@@ -58,10 +61,9 @@ impl Records {
     /// Those of `read`; `Undecodable` for a shard that breaks its format, naming it; `Usage` where there is no record, a field that is asked
     /// for is not there, or the format is not read.
     pub(crate) fn find(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<Records> {
-        let format = asked.format;
-        let index = find::index(listing, format, read)?;
+        let index = find::index(listing, asked.format, asked.content, read)?;
         if index.is_empty() {
-            let cause = format!("no record of {format} is in the {} objects of the data set", listing.len());
+            let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
         }
         Records::of(Index::open(index.to_bytes())?, asked)
@@ -69,7 +71,7 @@ impl Records {
 
     /// Those whose index an earlier run kept. `None` where it kept none of these very objects.
     pub(crate) fn kept(kept: &Kept, asked: &Asked) -> Option<Result<Records>> {
-        kept.load(asked.format).map(|index| Records::of(index, asked))
+        kept.load(asked.format, asked.content).map(|index| Records::of(index, asked))
     }
 
     /// Keeps the index for later runs.
@@ -269,24 +271,18 @@ fn within<'a>(field: Field<'a>, first: u64, bytes: &'a [u8]) -> Option<&'a [u8]>
     }
 }
 
-/// The features of a frame with a `tf.Example`; of any other frame its data.
+/// The features of a frame with a `tf.Example`; of any other frame its data. Frames are checked once, before they are delivered.
 fn features(frame: &[u8]) -> Vec<(&str, Cow<'_, [u8]>)> {
-    let Ok(data) = tfrecord::check(frame) else { return Vec::new() };
-    // The reader lends names and values only as long as it lives: they are found again in the frame.
-    let again = |part: &[u8]| {
-        let from = part.as_ptr() as usize - data.as_ptr() as usize;
-        &data[from..from + part.len()]
-    };
+    let data = tfrecord::data(frame);
     let mut example = tfrecord::Example::default();
     let Ok(features) = example.read(data) else { return vec![("data", data.into())] };
     let mut fields = Vec::new();
     for (name, feature) in features.iter() {
-        let Ok(name) = std::str::from_utf8(again(name.as_bytes())) else { continue };
         let mut numbers = Vec::new();
         let before = fields.len();
         for value in feature.values() {
             match value {
-                tfrecord::Value::Bytes(bytes) => fields.push((name, again(bytes).into())),
+                tfrecord::Value::Bytes(bytes) => fields.push((name, bytes.into())),
                 tfrecord::Value::Int(number) => numbers.extend(number.to_le_bytes()),
                 tfrecord::Value::Float(number) => numbers.extend(number.to_le_bytes()),
             }

@@ -4,6 +4,7 @@ use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
 use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, State};
+use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -256,4 +257,22 @@ fn an_index_is_kept_while_the_objects_are_the_same_and_damage_costs_another_pass
         "{:?}",
         more.notices()
     );
+}
+
+#[test]
+fn an_index_of_an_unverified_server_is_not_used_by_a_run_that_verifies() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    shards(dir.path(), 1, 6);
+    let source = Source::Directory(dir.path().to_owned());
+    let bucket = Bucket::start(BucketConfig { source, tls: Some(Tls::SelfSigned), ..BucketConfig::default() }).unwrap();
+    let ca = kept.path().join("ca.pem");
+    fs::write(&ca, bucket.authority().unwrap()).unwrap();
+    let finds = |builder: LoaderBuilder| {
+        let loader = builder.format(Format::WebDataset).listing_dir(kept.path()).build().unwrap();
+        loader.notices().iter().any(|line| line.contains("6 records found by reading"))
+    };
+    let (checked, unchecked) = (|| loader(&bucket).ca_file(&ca), || loader(&bucket).tls_insecure(true));
+    assert!(finds(unchecked()) && !finds(unchecked()));
+    assert!(finds(checked()) && !finds(checked()), "what an unverified server said is not believed");
+    assert!(!finds(unchecked()), "each has an index of its own");
 }

@@ -212,7 +212,7 @@ impl Phases {
             }
             "burst" => ",slowdown=0.1,error=0.5,per_key_max=2".to_owned(),
             "stalls" => format!(",stall=0.02/{}ms,stall=0.001,per_key_max=2", 50 + draw.below(1000)),
-            // Bytes keep coming, if slowly: the deadline of a batch may pass, no read times out.
+            // Bytes keep coming, slowly: the deadline of a batch may pass, no read times out.
             "trickle" => format!(",bandwidth={}MiB", 1 << draw.below(3)),
             "cuts" => {
                 let way = if draw.chance(0.5) { "close_after" } else { "drop_after" };

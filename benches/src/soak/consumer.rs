@@ -41,7 +41,7 @@ const EXAMPLES: &str = "Examples:
 
 An embedded bucket in a process of its own serves objects of a KiB to some MiB over real sockets and misbehaves in phases of a few
 seconds drawn from the seed: answers of 500 and 503, connections reset, cut and closed, wrong lengths, stray entity tags,
-garbage, stalls, trickles, and moments in which nobody listens. A loader with a cache and a disk reads them without end; its consumer
+garbage, stalls, trickles, and moments in which no one accepts connections. A loader with a cache and a disk reads them without end; its consumer
 hurries, holds batches, works slowly, pauses, and now and then closes the loader and goes on from its state. Every batch is checked: order, bytes,
 exactly once.
 

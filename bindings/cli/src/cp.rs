@@ -305,13 +305,7 @@ fn in_order(job: &Job<'_>, objects: Vec<Listed>, longest: u64) -> Outcome<Loader
 
 /// Copies objects that are too long for a batch: many pieces of each are under way at once, and are written in order.
 fn pieces(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Outcome<()> {
-    let of_object = |(object, listed): (u32, &Listed)| {
-        let size = listed.size;
-        (0..size.div_ceil(PIECE_BYTES)).map(move |n| {
-            let first = n * PIECE_BYTES;
-            ByteRange { object, first, len: PIECE_BYTES.min(size - first) }
-        })
-    };
+    let of_object = |(object, listed): (u32, &Listed)| ByteRange::pieces(object, listed.size, PIECE_BYTES);
     let ranges: Vec<ByteRange> = (0..).zip(&objects).flat_map(of_object).collect();
     let mut loader = in_order(job, objects.clone(), PIECE_BYTES)?.ranges(ranges.clone()).build()?;
     loader.notices().iter().for_each(|notice| note(notice));

@@ -123,7 +123,7 @@ struct Versioned {
 
 /// A kind of managed tensor.
 trait Kind: Sized {
-    /// The capsule's name as long as nobody has taken the tensor out.
+    /// The capsule's name until a consumer takes the tensor and renames it.
     const NAME: &'static CStr;
 
     fn of(tensor: Tensor, flags: u64) -> Self;
@@ -215,8 +215,8 @@ fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: [usize; 4]) -> PyResul
 /// # Safety
 /// The capsule is one of [`export`], and the interpreter is attached.
 unsafe extern "C" fn destroy<T: Kind>(capsule: *mut ffi::PyObject) {
-    // SAFETY: the interpreter calls this once, with the capsule that it ends. It still has its name if nobody has taken the tensor, which
-    // is nobody else's then.
+    // SAFETY: the interpreter calls this once, with the capsule that it ends. It still has its name if no consumer has taken the tensor: it is
+    // this capsule's alone then.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>());
@@ -229,7 +229,7 @@ unsafe extern "C" fn destroy<T: Kind>(capsule: *mut ffi::PyObject) {
 /// # Safety
 /// `kind` is one that [`export`] made, and this is called once.
 unsafe extern "C" fn delete<T: Kind>(kind: *mut T) {
-    // SAFETY: `kind` is the first field of an `Exported<T>` that was leaked from a box, and whoever calls this owns it.
+    // SAFETY: `kind` is the first field of an `Exported<T>` that was leaked from a box, and the caller owns it.
     let Exported { memory, .. } = *unsafe { Box::from_raw(kind.cast::<Exported<T>>()) };
     drop(memory);
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Beyond so many, warnings that nobody fetches are dropped.
+/// Most warnings that wait for the next call from Python; further ones are dropped.
 const KEPT_MAX: usize = 1000;
 
 static COLLECTED: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -107,7 +107,7 @@ def test_dlpack_capsules(digits):
         for refused in [{"dl_device": (2, 0)}, {"stream": 1}]:
             with pytest.raises(BufferError, match="CPU"):
                 batch.__dlpack__(**refused)
-        # Capsules that nobody takes free what they hold.
+        # A capsule that no consumer takes frees what it holds.
         gone = weakref.ref(batch)
         for _ in range(1000):
             batch.__dlpack__(), batch.__dlpack__(max_version=(1, 0))

@@ -42,6 +42,16 @@ pub struct ByteRange {
     pub len: u64,
 }
 
+impl ByteRange {
+    /// All of an object of `len` bytes, in pieces of `piece_len`; the last may be shorter.
+    pub fn pieces(object: u32, len: u64, piece_len: u64) -> impl Iterator<Item = ByteRange> {
+        (0..len.div_ceil(piece_len)).map(move |n| {
+            let first = n * piece_len;
+            ByteRange { object, first, len: piece_len.min(len - first) }
+        })
+    }
+}
+
 /// Where the samples lie; their lengths are the catalog's.
 #[derive(Debug)]
 struct Ranges {

@@ -66,7 +66,7 @@ fn any_reads<S: Scan>(format: Format, object: &[u8], scan: impl Fn() -> S) -> Op
     }
 }
 
-/// An index that opens can be read as a whole. Its checksums are made right first: whoever writes one can do so.
+/// An index that opens can be read as a whole. Its checksums are corrected first, as an attacker would.
 fn record_index(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     if let Some((header, body)) = bytes.split_at_mut_checked(HEADER_BYTES) {

@@ -81,6 +81,13 @@ pub fn check(frame: &[u8]) -> Result<&[u8]> {
     }
 }
 
+/// The data of a frame that [`check`] has verified; of anything shorter than a frame, nothing.
+#[must_use]
+pub fn data(frame: &[u8]) -> &[u8] {
+    let end = frame.len().saturating_sub(FOOT_BYTES as usize);
+    frame.get(HEAD_BYTES as usize..end).unwrap_or_default()
+}
+
 /// The verified length that a frame begins with.
 fn length(frame: &[u8]) -> Result<u64> {
     let (Some(length), Some(sum)) = (u64_at(frame, 0), u32_at(frame, 8)) else {

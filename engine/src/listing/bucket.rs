@@ -10,8 +10,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Listing;
 use fuelrail_io::wall_now;
 use fuelrail_wire::Source;
-use fuelrail_wire::kept::{NameKind, SourceId};
-use fuelrail_wire::tls::Client as TlsClient;
+use fuelrail_wire::kept::NameKind;
 use hyper::Method;
 
 /// Asks a cloud of many regions for the one that the bucket is in. Anything else that is wrong is for those to say who need what they
@@ -31,14 +30,13 @@ pub(super) fn list(
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
     let Some(dir) = dir else { return list_all(route, source, progress) };
-    let cache =
-        match ListingCache::open(&dir.path, SourceId::of(source, route.tls.as_ref().is_none_or(TlsClient::verifies))) {
-            Ok(cache) => cache,
-            Err(error) => {
-                let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
-                return Ok(KeptListing { notices, ..list_all(route, source, progress)? });
-            }
-        };
+    let cache = match ListingCache::open(&dir.path, route.source_id(&source.prefixes)) {
+        Ok(cache) => cache,
+        Err(error) => {
+            let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
+            return Ok(KeptListing { notices, ..list_all(route, source, progress)? });
+        }
+    };
     let max_age_s = dir.max_age.as_secs();
     route.run(async |client| {
         Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices: Vec::new() }

@@ -3,6 +3,7 @@
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::{Format, IndexBuilder, Need, Scan, mds, objects, tar, tfrecord};
+use fuelrail_wire::kept::SourceId;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Shards are read in pieces of this length, bytes.
@@ -13,12 +14,11 @@ pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 /// The index of all records, in the order of the listing.
-pub(super) fn index(listing: &Listing, format: Format, read: Read<'_>) -> Result<IndexBuilder> {
-    let source = identity(listing, format).unwrap_or_default();
-    let index = IndexBuilder::new(format, source, listing.len() as u32);
+pub(super) fn index(listing: &Listing, format: Format, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+    let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
-        shards.flat_map(|at| pieces(at, listing.size(at as usize)))
+        shards.flat_map(|at| ByteRange::pieces(at, listing.size(at as usize), PIECE_BYTES))
     };
     match format {
         Format::Objects => of_objects(listing, index),
@@ -30,7 +30,7 @@ pub(super) fn index(listing: &Listing, format: Format, read: Read<'_>) -> Result
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
             scan(listing, whole(|_| true), begin, index.without_keys(), read)
         }
-        Format::Mds => of_mds(listing, source, read),
+        Format::Mds => of_mds(listing, content, read),
         other => {
             let cause = format!("a loader does not read {other}");
             Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds or tfrecord"))
@@ -49,7 +49,7 @@ fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder
 }
 
 /// The samples of all shards that every `index.json` of the listing names.
-fn of_mds(listing: &Listing, source: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
     let names: Vec<u32> =
         (0..listing.len() as u32).filter(|at| in_folder(listing.key(*at as usize)).1 == "index.json").collect();
     let whole = |object: u32| ByteRange { object, first: 0, len: listing.size(object as usize) };
@@ -63,7 +63,7 @@ fn of_mds(listing: &Listing, source: [u8; 16], read: Read<'_>) -> Result<IndexBu
         let error = Error::new(Kind::Usage, "no object of the data set is named index.json");
         return Err(error.with_hint("name the folder that MDSWriter wrote, or another format"));
     };
-    let (index, columns) = (first.index(source, listing.len() as u32), first.columns.clone());
+    let (index, columns) = (first.index(content, listing.len() as u32), first.columns.clone());
     let mut shards = Vec::new();
     for (folder, set) in &sets {
         if set.columns != columns {
@@ -144,13 +144,6 @@ fn scan(
     Ok(index)
 }
 
-fn pieces(object: u32, len: u64) -> impl Iterator<Item = ByteRange> {
-    (0..len.div_ceil(PIECE_BYTES)).map(move |n| {
-        let first = n * PIECE_BYTES;
-        ByteRange { object, first, len: PIECE_BYTES.min(len - first) }
-    })
-}
-
 /// The scan of one shard that comes in pieces.
 struct Scanning {
     object: u32,
@@ -180,10 +173,11 @@ impl Scanning {
     }
 }
 
-/// What tells one content of a data set from another: a hash of keys, sizes and entity tags. `None` where an object has no tag.
-pub(super) fn identity(listing: &Listing, format: Format) -> Option<[u8; 16]> {
+/// What tells one content of a data set from another: a hash of where it is, whether its server was verified, and keys, sizes and entity
+/// tags. `None` where an object has no tag: nothing tells then whether it changed.
+pub(crate) fn content_of(id: SourceId, listing: &Listing) -> Option<[u8; 16]> {
     let mut hash = Xxh3::new();
-    hash.update(format.word().as_bytes());
+    hash.update(&id.0);
     for at in 0..listing.len() {
         let (key, tag) = (listing.key(at), listing.etag(at)?);
         for text in [key, &*tag] {

@@ -1,40 +1,35 @@
 //! The index of records on disk, for later runs over the same data set.
 
-use super::find::identity;
 use crate::listing::own_directory;
 use fuelrail_base::Result;
-use fuelrail_flow::Listing;
 use fuelrail_format::{Format, Index};
 use fuelrail_io::OwnDirectory;
+use fuelrail_wire::kept::SourceId;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Where an index is kept, for later runs over the same data set.
 pub(crate) struct Kept {
     own: OwnDirectory,
     name: String,
-    source: [u8; 16],
 }
 
 impl Kept {
-    /// In this user's directory in `dir`, under a name that follows from the URI. `None` where an object has no entity tag: nothing tells
-    /// then whether it changed.
+    /// In this user's directory in `dir`.
     ///
     /// # Errors
     /// `File` when the directory cannot be made or is not this user's.
-    pub(crate) fn open(dir: &Path, uri: &str, listing: &Listing, format: Format) -> Result<Option<Kept>> {
-        let Some(source) = identity(listing, format) else { return Ok(None) };
-        let name = format!("fuelrail-{:016x}.{format}-records", xxh3_64(uri.as_bytes()));
-        Ok(Some(Kept { own: own_directory(dir)?, name, source }))
+    pub(crate) fn open(dir: &Path, id: SourceId, format: Format) -> Result<Kept> {
+        let name = format!("fuelrail-{:032x}.{format}-records", u128::from_be_bytes(id.0));
+        Ok(Kept { own: own_directory(dir)?, name })
     }
 
     /// The index that is there. `None` where there is none of these very objects.
-    pub(super) fn load(&self, format: Format) -> Option<Index<Vec<u8>>> {
+    pub(super) fn load(&self, format: Format, content: [u8; 16]) -> Option<Index<Vec<u8>>> {
         let mut bytes = Vec::new();
         self.own.open_file(&self.name, false).ok()??.read_to_end(&mut bytes).ok()?;
         let index = Index::open(bytes).ok()?;
-        (index.source() == self.source && index.format() == format).then_some(index)
+        (index.source() == content && index.format() == format).then_some(index)
     }
 
     /// Keeps an index, in the place of what is there.

@@ -208,7 +208,7 @@ impl Screen {
             ] {
                 line[name] = json!(took.as_secs_f64() * 1e3);
             }
-            // Flushed line by line: whoever reads it after a crash wants the last one.
+            // Flushed line by line, so that the last line is there after a crash.
             let written = writeln!(log, "{line}").and_then(|()| log.flush());
             if let Err(error) = written {
                 eprintln!("notice: the log ends here: {error}");

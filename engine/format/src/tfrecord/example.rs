@@ -21,7 +21,7 @@ impl Example {
     ///
     /// # Errors
     /// [`Kind::Undecodable`] when it is not a sound `tf.Example`.
-    pub fn read<'a>(&'a mut self, example: &'a [u8]) -> Result<Features<'a>> {
+    pub fn read<'r, 'a>(&'r mut self, example: &'a [u8]) -> Result<Features<'r, 'a>> {
         self.entries.clear();
         let sound = u32::try_from(example.len()).is_ok() && self.find(example).is_some();
         let slice = |range| slice(example, range);
@@ -73,16 +73,16 @@ fn slice(example: &[u8], range: (u32, u32)) -> &[u8] {
     &example[range.0 as usize..range.1 as usize]
 }
 
-/// The features of an example, by name.
+/// The features of an example, by name; `'r` is the reader's life, `'a` the example's.
 #[derive(Clone, Copy, Debug)]
-pub struct Features<'a> {
+pub struct Features<'r, 'a> {
     example: &'a [u8],
-    entries: &'a [Entry],
+    entries: &'r [Entry],
 }
 
-impl<'a> Features<'a> {
+impl<'r, 'a> Features<'r, 'a> {
     /// All of them, in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a str, Feature<'a>)> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, Feature<'a>)> + use<'r, 'a> {
         let Features { example, entries } = *self;
         entries.iter().filter_map(move |entry| {
             Some((core::str::from_utf8(slice(example, entry.name)).ok()?, Feature::parse(slice(example, entry.value))?))
