@@ -132,7 +132,8 @@ const _: () = {
     send_and_sync::<State>();
 };
 
-/// The README's example compiles.
+/// The examples of the README and of USAGE compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
-struct Readme;
+#[doc = include_str!("../docs/USAGE.md")]
+struct Documents;
