@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::batch::Labels;
+use crate::chunks::{chunk_shape, chunks_held, short_of_chunks};
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{Decode, DecodeStage, Fit, Supply};
@@ -195,6 +196,11 @@ impl LoaderBuilder {
         if let Some(ranges) = ranges {
             objects = objects.cut(&ranges)?;
         }
+        let chunks = chunk_shape(&config, &objects)?;
+        if let Some(shape) = chunks {
+            let order = run_from(&config, &objects, Cursor::default())?.chunked(shape);
+            objects = objects.chunked(order.order());
+        }
         if let Some(unit) = disk_unit(&directories) {
             objects = objects.direct(unit)?;
         }
@@ -205,21 +211,7 @@ impl LoaderBuilder {
             Some(_) => Labels::default(),
         };
         let objects = Arc::new(objects);
-        let samples = objects.catalog().samples();
-        let run = |start| {
-            Run::new(RunConfig {
-                samples,
-                seed: config.order.seed,
-                order: config.order.name,
-                shuffle: config.order.shuffle,
-                world: config.world,
-                rank: config.rank,
-                batch_size: config.batch_size,
-                drop_last: config.order.drop_last,
-                epochs: config.epochs,
-                start,
-            })
-        };
+        let run = |start| Ok(run_from(&config, &objects, start)?.chunked(chunks.unwrap_or_default()));
         let run = match &state {
             None => run(Cursor::default())?,
             Some(state) => {
@@ -232,6 +224,22 @@ impl LoaderBuilder {
         let known = (labels, records, fingerprint, saved);
         start_shards(config, ring, (objects, directories), drawn, known, (notices, report))
     }
+}
+
+/// This rank's run from a place on.
+fn run_from(config: &Config, objects: &Objects, start: Cursor) -> Result<Run> {
+    Run::new(RunConfig {
+        samples: objects.catalog().samples(),
+        seed: config.order.seed,
+        order: config.order.name,
+        shuffle: config.order.shuffle,
+        world: config.world,
+        rank: config.rank,
+        batch_size: config.batch_size,
+        drop_last: config.order.drop_last,
+        epochs: config.epochs,
+        start,
+    })
 }
 
 /// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
@@ -303,10 +311,12 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = Some(layout.shards);
+    notices.extend(short_of_chunks(&config, &layout));
     let seating = seat(&config, &topology, &mut notices);
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
-    let keepers = keep_for_others(config.memory.cache_limit.0, !directories.is_empty(), config.bad_samples);
+    let keepers =
+        keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples);
     let channels = channels(layout.shards, keepers);
     let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
     memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
@@ -408,6 +418,10 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool
         hedged: config.network.hedge_percent > 0,
         block_bytes: (longest, mean),
         blocks,
+        chunks: match config.order.name {
+            OrderName::Chunks => (chunks_held(config), objects.catalog().chunk_room()),
+            _ => (0, 0),
+        },
     }
     .share_out()
 }

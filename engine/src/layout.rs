@@ -43,6 +43,8 @@ pub(crate) struct Wanted {
     pub block_bytes: (u64, u64),
     /// Number of blocks.
     pub blocks: u64,
+    /// Chunks that are held at a time, and the room of one, bytes.
+    pub chunks: (u64, u64),
 }
 
 /// One shard's share.
@@ -62,6 +64,8 @@ pub(crate) struct Layout {
     pub scratch_bytes: u64,
     /// Spare memory for hedged requests, taken from that for batches.
     pub spares: Spares,
+    /// Chunks that each shard holds at a time: fewer than are wanted where they would take more than half of the memory for batches.
+    pub chunks: usize,
 }
 
 /// Regions are cut at page boundaries.
@@ -134,6 +138,15 @@ impl Wanted {
         if self.hedged && left / 2 >= self.batch_bytes_max { spares } else { Spares::default() }
     }
 
+    /// Chunks that one of the shards holds. Owners are chosen by hash, so some have more than the mean: by four times its root, hardly ever.
+    fn chunks(&self, shards: u16, batch_bytes: u64) -> u64 {
+        let (wanted, room) = self.chunks;
+        let mean = wanted.div_ceil(u64::from(shards));
+        let most = if shards == 1 { mean } else { (mean + 4 * mean.isqrt()).min(wanted) };
+        let left = (batch_bytes / 2).min(batch_bytes.saturating_sub(self.batch_bytes_max));
+        left.checked_div(room).map_or(0, |fit| fit.min(most))
+    }
+
     fn feeds(&self, shards: u16, batches: u64) -> bool {
         self.in_all(shards, batches) <= self.memory_bytes
     }
@@ -181,6 +194,8 @@ impl Wanted {
         let free = region_bytes - aligned - self.disk_bytes;
         let scratch_bytes = self.scratch_bytes(free - self.batch_bytes_max);
         let batch_bytes = free - scratch_bytes * self.connections_max as u64;
+        let chunks = self.chunks(shards, batch_bytes);
+        let batch_bytes = batch_bytes - chunks * self.chunks.1;
         let spares = self.spares(batch_bytes);
         let batch_bytes = batch_bytes - spares.bytes();
         Ok(Layout {
@@ -194,6 +209,7 @@ impl Wanted {
             decoded_batches,
             scratch_bytes,
             spares,
+            chunks: chunks as usize,
         })
     }
 }
@@ -326,6 +342,7 @@ mod tests {
             hedged: false,
             block_bytes: (64 << 10, 8 << 10),
             blocks: 10_000,
+            chunks: (0, 0),
         }
     }
 

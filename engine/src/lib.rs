@@ -34,6 +34,7 @@ mod audit;
 mod batch;
 mod builder;
 #[cfg(feature = "clouds")]
+mod chunks;
 mod client;
 pub mod config;
 #[cfg(feature = "clouds")]

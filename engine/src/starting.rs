@@ -268,6 +268,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         connections_max: config.network.connections_max,
         scratch_bytes: plan.layout.scratch_bytes,
         spares: plan.layout.spares,
+        chunks: plan.layout.chunks,
     })
 }
 

@@ -3,7 +3,7 @@
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_plan::importance::Mode;
-use fuelrail_plan::order::OrderName;
+use fuelrail_plan::order::{ChunkShape, OrderName};
 use fuelrail_plan::run::{Cursor, Run};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -104,7 +104,10 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, c
         version: VERSION,
         seed: config.seed,
         shuffle: config.shuffle,
-        order: config.order.word().into(),
+        order: match run.order().chunks() {
+            None => config.order.word().into(),
+            Some(ChunkShape { samples, window }) => format!("{} of {samples}, {window} at a time", config.order.word()),
+        },
         samples: config.samples,
         listing: fingerprint.into(),
         epoch: cursor.epoch,

@@ -8,6 +8,7 @@ mod addresses;
 mod assemble;
 mod cache;
 mod channels;
+mod chunks;
 mod conn;
 mod credential;
 mod deliver;

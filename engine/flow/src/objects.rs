@@ -8,7 +8,8 @@ use crate::conn::{Secure, Tunnel};
 use crate::credential::{Authority, Signatory};
 use crate::listing::{Listed, Listing};
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::catalog::{Catalog, Chunk};
+use fuelrail_plan::order::Order;
 use fuelrail_wire::block::Fingerprint;
 use fuelrail_wire::tls::{Client, Session};
 use fuelrail_wire::{Endpoint, Etag, Proxy, Scheme};
@@ -51,6 +52,11 @@ impl ByteRange {
         })
     }
 }
+
+/// Longest chunk.
+const CHUNK_BYTES_MAX: u64 = 64 << 20;
+/// Bytes between the samples of a chunk are at most one in so many of theirs: they are fetched for nothing.
+const GAP_SHARE: u64 = 4;
 
 /// Where the samples lie; their lengths are the catalog's.
 #[derive(Debug)]
@@ -110,6 +116,47 @@ impl Objects {
         Ok(self)
     }
 
+    /// The same, with samples that the order has near each other read together, as far as they are near each other in an object, too.
+    #[must_use]
+    pub fn chunked(mut self, order: &Order) -> Objects {
+        let (catalog, samples) = (Arc::clone(&self.catalog), self.catalog.samples());
+        let mut chunks: Vec<Chunk> = Vec::new();
+        let (mut at, mut last) = (0, 0);
+        while at < samples {
+            // What was read with the one before is looked at sample by sample; what is not is a chunk of one.
+            let end = order.chunk_of(SampleId(at)).map_or(at + 1, |chunk| chunk.end);
+            let mut open: Option<(Chunk, u64)> = None;
+            for sample in (at..end).map(SampleId) {
+                let (object, first, len) = (self.object_of(sample), self.first(sample), catalog.size(sample));
+                let fits = |(chunk, held): &(Chunk, u64)| {
+                    let begin = self.first(chunk.first);
+                    let (bytes, held) = ((first + len).saturating_sub(begin), held + len);
+                    (object == last && first >= begin + u64::from(chunk.bytes))
+                        .then_some(bytes)
+                        .filter(|bytes| *bytes <= CHUNK_BYTES_MAX && bytes - held <= held / GAP_SHARE)
+                };
+                match open.as_mut().and_then(|open| Some((fits(open)?, open))) {
+                    Some((bytes, (chunk, held))) if catalog.blocks(sample) == 1 => {
+                        (chunk.samples, chunk.bytes) = (chunk.samples + 1, bytes as u32);
+                        *held += len;
+                    }
+                    _ => {
+                        chunks.extend(open.take().map(|(chunk, _)| chunk));
+                        let alone = catalog.blocks(sample) == 1 && len <= CHUNK_BYTES_MAX;
+                        open = alone.then_some((Chunk { first: sample, samples: 1, bytes: len as u32 }, len));
+                    }
+                }
+                last = object;
+            }
+            chunks.extend(open.map(|(chunk, _)| chunk));
+            at = end;
+        }
+        chunks.retain(|chunk| chunk.samples > 1);
+        chunks.shrink_to_fit();
+        self.catalog = Arc::new(Catalog::clone(&catalog).chunked(chunks));
+        self
+    }
+
     /// The place in the listing of the object that a sample lies in.
     pub(crate) fn object_of(&self, sample: SampleId) -> usize {
         self.ranges.as_ref().map_or(sample.0 as usize, |ranges| ranges.objects[sample.0 as usize] as usize)
@@ -129,6 +176,12 @@ impl Objects {
     /// Whether a sample is all of its object, so that what a server says of the object holds for it.
     pub(crate) fn is_whole(&self, sample: SampleId) -> bool {
         self.ranges.is_none() || self.catalog.size(sample) == self.object_len(sample)
+    }
+
+    /// Whether samples are objects, and not parts of some.
+    #[must_use]
+    pub fn are_whole(&self) -> bool {
+        self.ranges.is_none()
     }
 
     /// The same, over TLS with this configuration, which all connections share.
@@ -213,8 +266,8 @@ impl Objects {
     /// Bytes of memory that keys, ETags and sizes take.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let each = size_of::<u64>() + if self.ranges.is_some() { size_of::<(u32, u64)>() - 4 } else { 0 };
-        self.names.memory_bytes() + self.catalog.samples() * each as u64
+        let each = if self.ranges.is_some() { size_of::<(u32, u64)>() - 4 } else { 0 };
+        self.names.memory_bytes() + self.catalog.memory_bytes() + self.catalog.samples() * each as u64
     }
 
     /// Sizes and blocks.

@@ -29,6 +29,8 @@ pub struct ShardConfig {
     pub scratch_bytes: u64,
     /// Memory that second requests land in, set aside at start.
     pub spares: Spares,
+    /// Chunks that are held at a time, where samples are read in chunks: memory for so many of the longest ones is set aside at start.
+    pub chunks: usize,
 }
 
 /// The ends that connect a shard to the rest of the run.
@@ -45,10 +47,10 @@ pub struct ShardEnds {
     pub spill: Option<SpillSetup>,
 }
 
-/// Whether shards keep blocks for each other, in RAM, on disk or in quarantine: then every block has one owner.
+/// Whether shards keep blocks for each other, in RAM, in chunks, on disk or in quarantine: then every block has one owner.
 #[must_use]
-pub fn keep_for_others(cache_bytes: u64, has_disk: bool, bad_samples: BadSamples) -> bool {
-    cache_bytes > 0 || has_disk || bad_samples == BadSamples::Quarantine
+pub fn keep_for_others(cache_bytes: u64, has_chunks: bool, has_disk: bool, bad_samples: BadSamples) -> bool {
+    cache_bytes > 0 || has_chunks || has_disk || bad_samples == BadSamples::Quarantine
 }
 
 /// Bytes of scratch memory each connection to a server of this scheme has: the least that does, and what it uses well.
@@ -62,13 +64,14 @@ pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
 }
 
 /// What a shard sets aside of its region, once: memory for a cache, if it has one, for the scratch memory of so many connections with so
-/// many bytes each, and for second requests.
+/// many bytes each, for second requests, and for so many chunks of so many bytes.
 pub(crate) fn memory(
     region: &mut Region,
     cache_bytes: u64,
     (connections, scratch_bytes): (usize, u64),
     spares: Spares,
-) -> Result<[Vec<Slot>; 3]> {
+    (chunks, chunk_bytes): (usize, u64),
+) -> Result<[Vec<Slot>; 4]> {
     let mut take = |slots: usize, bytes: u64, what: &str, hint: &str| {
         let taken: Option<Vec<Slot>> = (0..slots).map(|_| region.alloc(bytes as usize)).collect();
         taken.ok_or_else(|| {
@@ -82,5 +85,6 @@ pub(crate) fn memory(
         take(usize::from(cache_bytes > 0), cache_bytes, "the cache", "lower cache_limit or raise memory_limit")?,
         take(connections, scratch_bytes, "scratch memory", "lower connections_max or raise memory_limit")?,
         take(spares.slots, spares.slot_bytes as u64, "spare slots", hedging)?,
+        take(chunks, chunk_bytes, "chunks", "raise memory_limit, or lower chunk_size")?,
     ])
 }

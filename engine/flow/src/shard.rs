@@ -6,6 +6,7 @@
 use crate::assemble::{AssembleStage, BadSamples};
 use crate::cache::CacheStage;
 use crate::channels::{BlockReply, BlockRequest, ChannelEnds, SpanId};
+use crate::chunks::{ChunkStage, Found};
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
@@ -22,6 +23,7 @@ use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
 use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
 use fuelrail_plan::run::Run;
+use fuelrail_plan::schedule::Schedule;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -53,6 +55,7 @@ pub struct Shard<R: Ring> {
     fetch: FetchStage,
     hedges: Hedges,
     cache: Option<CacheStage>,
+    chunks: Option<ChunkStage>,
     spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
@@ -91,7 +94,10 @@ impl<R: Ring> Shard<R> {
     ) -> Result<Shard<R>> {
         let PlannerConfig { shard, shards, cache_bytes, .. } = config.planner;
         let scratch = (config.connections_max, config.scratch_bytes);
-        let [mut cache, scratch, spares] = memory(&mut region, cache_bytes, scratch, config.spares)?;
+        let chunks = (config.chunks, objects.catalog().chunk_room());
+        let [mut cache, scratch, spares, chunks] = memory(&mut region, cache_bytes, scratch, config.spares, chunks)?;
+        let hold = |slots| ChunkStage::new(Arc::clone(&objects), Schedule::new(run, 1), slots);
+        let chunks = (!chunks.is_empty()).then(|| hold(chunks));
         let waker = ring.waker();
         ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
@@ -112,6 +118,7 @@ impl<R: Ring> Shard<R> {
             fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
             hedges: Hedges::new(spares),
             cache: cache.pop().map(CacheStage::new),
+            chunks,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             channels: ends.channels,
@@ -420,7 +427,8 @@ impl<R: Ring> Shard<R> {
     fn send_requests(&mut self) {
         let mut outgoing = core::mem::take(&mut self.outgoing);
         for request in outgoing.drain(..) {
-            match self.channels.owner(request.block) {
+            // Whatever is read with a block has the same owner.
+            match self.channels.owner(self.objects.catalog().fetched_with(request.block)) {
                 Some(owner) => self.channels.request(owner, request),
                 None => self.channels.own.push_back(request),
             }
@@ -434,15 +442,52 @@ impl<R: Ring> Shard<R> {
             let result = Err(error.clone());
             return self.send_reply(assembler, BlockReply { span, window, result });
         }
+        let request = BlockRequest { assembler, span, block, at, window, fresh };
+        let found = match &mut self.chunks {
+            Some(chunks) => chunks.ask(request),
+            None => Found::Alone(request),
+        };
+        match found {
+            Found::Alone(request) => self.ask(request),
+            Found::Waits => {}
+            Found::Fetch { span, block, at, window } => {
+                self.ask(BlockRequest { assembler: self.id, span, block, at, window, fresh: false })
+            }
+            Found::Served(BlockRequest { assembler, span, window, .. }, proof) => {
+                self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Cache)) })
+            }
+        }
+    }
+
+    fn ask(&mut self, request: BlockRequest) {
+        let BlockRequest { assembler, span, block, at, window, fresh } = request;
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
         self.planner.ask(self.now, waiter, (block, at, fresh));
+    }
+
+    /// A chunk has landed, or was given up: then its samples are asked for one by one, so that only those that cannot be had are missing.
+    fn end_chunk(&mut self, place: usize, window: Window, result: Result<Proof>) {
+        let chunks = self.chunks.as_mut().expect("only its stage asks for chunks");
+        let (waiting, proof) = chunks.landed(place, window, result);
+        for request in waiting {
+            match proof {
+                None => self.channels.own.push_back(request),
+                Some(proof) => {
+                    let BlockRequest { assembler, span, window, .. } = request;
+                    self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Shared)) });
+                }
+            }
+        }
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
         let Waiter { assembler, span, window, .. } = waiter;
         let window = window.expect("a waiter that gets its reply has its window");
         debug_assert!(result.is_err() || window.room() == 0, "a block served is whole");
+        if let Some(place) = span.chunk() {
+            return self.end_chunk(place, window, result.map(|(proof, _)| proof));
+        }
         self.send_reply(assembler, BlockReply { span, window, result });
     }
 

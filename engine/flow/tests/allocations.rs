@@ -74,6 +74,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         connections_max: CONNECTIONS,
         scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
+        chunks: 0,
     };
     let arena = ArenaConfig { bytes: 4 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
     let region = Arena::new(&arena).unwrap().1.pop().unwrap();

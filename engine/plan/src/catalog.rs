@@ -1,15 +1,37 @@
 //! The catalog: how long every sample is and how it is cut into blocks. Arithmetic on sizes from the listing.
 //!
-//! Owns one `u64` per sample. Never knows a key: those stay with the listing, in `flow`.
+//! Owns one `u64` per sample, and 16 bytes per chunk. Never knows a key: those stay with the listing, in `flow`.
 
 use crate::usage;
 use fuelrail_base::limits::{BLOCK_BYTES_MAX, DIRECT_BYTES_MIN, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
 use fuelrail_base::{BlockId, Result, SampleId};
 
+/// Neighbouring samples of one object that one request reads: each of them is a block of its own, too, and the first one's second block is
+/// the chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// The first of them.
+    pub first: SampleId,
+    /// How many; at least two.
+    pub samples: u32,
+    /// From the first byte of the first one to the last byte of the last.
+    pub bytes: u32,
+}
+
+impl Chunk {
+    /// The block that is the chunk.
+    #[must_use]
+    pub fn block(&self) -> BlockId {
+        BlockId { sample: self.first, index: 1 }
+    }
+}
+
 /// Sizes of all samples and the block length.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     sizes: Vec<u64>,
+    /// In the order of their samples. None overlap.
+    chunks: Vec<Chunk>,
     block_bytes: u64,
     total_bytes: u64,
     /// What direct transfers to a disk are multiples of; zero where there is none.
@@ -42,7 +64,50 @@ impl Catalog {
             return usage(cause, format!("objects have at most {OBJECT_BYTES_MAX} bytes"));
         }
         let total_bytes = sizes.iter().sum();
-        Ok(Catalog { sizes, block_bytes, total_bytes, direct_unit: 0, mixed: false })
+        Ok(Catalog { sizes, chunks: Vec::new(), block_bytes, total_bytes, direct_unit: 0, mixed: false })
+    }
+
+    /// The same, with neighbours that are read together: in the order of their samples, each of one block.
+    #[must_use]
+    pub fn chunked(self, chunks: Vec<Chunk>) -> Catalog {
+        debug_assert!(chunks.is_sorted_by_key(|chunk| chunk.first));
+        Catalog { chunks, ..self }
+    }
+
+    /// The chunk that a sample is read with; `None` where it is read alone.
+    #[must_use]
+    pub fn chunk_of(&self, sample: SampleId) -> Option<&Chunk> {
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= sample);
+        let chunk = self.chunks[..behind].last()?;
+        (sample.0 - chunk.first.0 < u64::from(chunk.samples)).then_some(chunk)
+    }
+
+    /// The block that a block is fetched with: its chunk, or itself.
+    #[must_use]
+    pub fn fetched_with(&self, block: BlockId) -> BlockId {
+        self.chunk_of(block.sample).map_or(block, Chunk::block)
+    }
+
+    /// Bytes of the longest chunk; 0 where there is none.
+    #[must_use]
+    pub fn chunk_bytes_max(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).max().unwrap_or(0)
+    }
+
+    /// Room that the longest chunk takes in memory, bytes: with what may have to be left out before and behind it for direct transfers.
+    #[must_use]
+    pub fn chunk_room(&self) -> u64 {
+        (self.chunk_bytes_max() + 2 * self.direct_unit).next_multiple_of(SAMPLE_ALIGN as u64)
+    }
+
+    /// Bytes of memory that sizes and chunks take.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (size_of_val(&*self.sizes) + size_of_val(&*self.chunks)) as u64
+    }
+
+    fn chunk(&self, block: BlockId) -> Option<&Chunk> {
+        self.chunk_of(block.sample).filter(|chunk| chunk.block() == block)
     }
 
     /// The same, for batches whose long samples can be written to a disk and read from it without a copy: they begin at
@@ -58,7 +123,7 @@ impl Catalog {
         }
         let long = self.sizes.iter().filter(|&&size| size >= DIRECT_BYTES_MIN).count();
         self.mixed = long > 0 && long < self.sizes.len();
-        self.direct_unit = if long > 0 { unit } else { 0 };
+        self.direct_unit = if long > 0 || !self.chunks.is_empty() { unit } else { 0 };
         Ok(self)
     }
 
@@ -110,19 +175,25 @@ impl Catalog {
     /// First byte of a block in its object.
     #[must_use]
     pub fn block_first(&self, block: BlockId) -> u64 {
+        if self.chunk(block).is_some() {
+            return 0;
+        }
         u64::from(block.index) * self.block_bytes
     }
 
     /// Length of a block, bytes.
     #[must_use]
     pub fn block_len(&self, block: BlockId) -> u64 {
+        if let Some(chunk) = self.chunk(block) {
+            return u64::from(chunk.bytes);
+        }
         (self.size(block.sample) - self.block_first(block)).min(self.block_bytes)
     }
 
     /// The longest block there is and the mean of all, bytes, and how many there are.
     #[must_use]
     pub fn block_lengths(&self) -> (u64, u64, u64) {
-        let longest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes);
+        let longest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes).max(self.chunk_bytes_max());
         let blocks: u64 = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum();
         (longest, self.total_bytes / blocks.max(1), blocks)
     }

@@ -4,7 +4,7 @@
 //! [`Cursor`] is all that needs saving.
 
 use crate::importance::{Draw, Known, ONE};
-use crate::order::{Order, OrderName, StepOrder};
+use crate::order::{ChunkShape, Order, OrderName, StepOrder};
 use crate::split::Split;
 use crate::usage;
 use core::ops::Range;
@@ -152,6 +152,12 @@ impl Run {
     #[must_use]
     pub fn drawn(self, known: Known) -> Run {
         Run { known: Some(known), ..self }
+    }
+
+    /// The same run with chunks of this shape, where its order is in chunks.
+    #[must_use]
+    pub fn chunked(self, shape: ChunkShape) -> Run {
+        Run { order: self.order.cut(shape), ..self }
     }
 
     /// Takes in which epochs are drawn. No effect on a run of plain epochs.

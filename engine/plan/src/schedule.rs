@@ -78,6 +78,19 @@ impl Schedule {
         self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
     }
 
+    /// From when on no sample of this one's chunk comes in the epoch of `at`, to any rank.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn chunk_over(&self, sample: SampleId, at: UseTime) -> UseTime {
+        let (epoch, config) = (self.cursor(at).epoch, self.run.config());
+        // Ranks are dealt a step in another order than it has.
+        let step = u64::from(config.world) * u64::from(config.batch_size);
+        let end = self.run.order().chunk_end(epoch, sample).saturating_add(step).min(self.samples());
+        UseTime(epoch * self.samples() + end)
+    }
+
     /// The value of a block with this next use: uses per epoch expected from `now` on, one over the epochs until then; 0 without one.
     #[must_use]
     pub fn worth(&self, next: Option<UseTime>, now: UseTime) -> f64 {

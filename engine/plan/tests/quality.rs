@@ -28,7 +28,7 @@ fn mates_in_theory(pool: u32, batch_size: u32) -> f64 {
 
 #[test]
 fn both_orders_shuffle_as_chance_does() {
-    for name in OrderName::ALL {
+    for name in [OrderName::Global, OrderName::Sticky] {
         for (seed, world, batch_size) in [(1, 3, 64), (2, 3, 64), (3, 1, 64), (4, 8, 32), (5, 4, 25), (6, 2, 512)] {
             let is = judged(&delivered(name, seed, world, batch_size), world, batch_size);
             let at = format!("{name} seed {seed}: {is:?}");
@@ -39,7 +39,7 @@ fn both_orders_shuffle_as_chance_does() {
             assert!((is.step_mates - 1.0).abs() < 0.005, "{at}");
             let (pool, kept) = match name {
                 OrderName::Global => (SAMPLES, (1.0 / f64::from(world) - 0.01, 1.0 / f64::from(world) + 0.01)),
-                OrderName::Sticky => (SAMPLES / world, (0.97, 1.0)),
+                _ => (SAMPLES / world, (0.97, 1.0)),
             };
             assert!((is.batch_mates - mates_in_theory(pool, batch_size)).abs() < 0.005, "{at}");
             assert!((kept.0..=kept.1).contains(&is.kept) || world == 1 && is.kept == 1.0, "{at}");

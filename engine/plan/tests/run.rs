@@ -28,12 +28,12 @@ proptest! {
     /// Stop after any step, go on with another world and batch size, several times over: every epoch is whole.
     #[test]
     fn elastic_runs_are_exactly_once(
-        samples in 1u64..400, epochs in 1u64..4, sticky: bool, legs in prop::collection::vec((1u32..6, 1u32..20, 0u64..12), 0..8),
+        samples in 1u64..400, epochs in 1u64..4, order in 0usize..3, legs in prop::collection::vec((1u32..6, 1u32..20, 0u64..12), 0..8),
     ) {
         let mut seen = vec![vec![0u32; samples as usize]; epochs as usize];
         let mut cursor = Cursor::default();
         let finish = (3, 7, u64::MAX);
-        let order = OrderName::ALL[usize::from(sticky)];
+        let order = OrderName::ALL[order];
         for (world, batch_size, steps) in legs.into_iter().chain([finish]) {
             let mut after = vec![cursor; world as usize];
             for rank in 0..world {
@@ -58,11 +58,11 @@ proptest! {
     #[test]
     fn batches_positions_and_cursors_agree(
         samples in 1u64..300, world in 1u32..5, rank in 0u32..5, batch in 1u32..40, epochs in 1u64..5,
-        drop_last: bool, start_epoch in 0u64..5, start_position in 0u64..300, stop in 0u64..1_000, sticky: bool,
+        drop_last: bool, start_epoch in 0u64..5, start_position in 0u64..300, stop in 0u64..1_000, order in 0usize..3,
     ) {
         let drop_last = drop_last && samples >= u64::from(world * batch);
         let start = Cursor { epoch: start_epoch % epochs, position: start_position % (samples + 1) };
-        let order = OrderName::ALL[usize::from(sticky)];
+        let order = OrderName::ALL[order];
         let whole = RunConfig { rank: rank % world, order, drop_last, start, ..config(samples, world, batch, epochs) };
         let run = Run::new(whole).unwrap();
         let mut owner = std::collections::BTreeMap::new();

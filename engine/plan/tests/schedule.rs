@@ -22,9 +22,9 @@ proptest! {
     #[test]
     fn agrees_with_the_list_of_uses(
         samples in 1u64..70, world in 1u32..4, rank in 0u32..4, batch_size in 1u32..9, epochs in 1u64..6, seed: u64,
-        drop_last: bool, start_epoch in 0u64..6, start_position in 0u64..70, horizon in 0u64..4, sticky: bool,
+        drop_last: bool, start_epoch in 0u64..6, start_position in 0u64..70, horizon in 0u64..4, order in 0usize..3,
     ) {
-        let order = OrderName::ALL[usize::from(sticky)];
+        let order = OrderName::ALL[order];
         let config = RunConfig {
             samples, seed, order, shuffle: true, world, rank: rank % world, batch_size, epochs,
             drop_last: drop_last && samples >= u64::from(world * batch_size),

@@ -101,7 +101,7 @@ impl Rank {
         let (consumer, ledger) = (Arc::new(Consumer::default()), Ledger::default());
         let statuses: Vec<Arc<ShardStatus>> = (0..l.shards).map(|_| Arc::new(ShardStatus::default())).collect();
         let (mut shards, mut lanes, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
-        let owners = keep_for_others(l.cache_bytes, manager.is_some(), bad_samples(l.bad_samples));
+        let owners = keep_for_others(l.cache_bytes, false, manager.is_some(), bad_samples(l.bad_samples));
         for ((id, region), channels) in (0..l.shards).zip(regions).zip(channels(l.shards, owners)) {
             let (deliver, lane) = channel(l.deliver_entries);
             lanes.push(lane);
@@ -342,6 +342,7 @@ fn new_shard(
         scratch_bytes: SCRATCH_BYTES as u64,
         stall_after: Duration::from_millis(l.stall_after_ms),
         spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
+        chunks: 0,
     };
     let shard = Shard::new(ProbedRing::new(inner, planted), region, Arc::clone(objects), &make.run, &config, ends)?;
     Ok((shard, waker))

@@ -229,8 +229,13 @@ settings! {
     order: Order {
         /// Shuffled epochs, or key order.
         shuffle: bool = true,
-        /// Which shuffle: `global`, or `sticky`: samples stay on the same rank across epochs, whose cache may hold them.
+        /// Which shuffle: `global`; `sticky`: samples stay on the same rank across epochs, whose cache may hold them; or `chunks`: records
+        /// that are neighbours in a shard are read by one request, and mixed with those of `chunk_window` chunks.
         name as order: OrderName = OrderName::default(),
+        /// Under `chunks`, what one request reads, on average.
+        chunk_size ("chunk_bytes"): ByteSize = ByteSize(4 << 20),
+        /// Under `chunks`, how many are mixed at a time, over all ranks; each rank holds its share of them in memory.
+        chunk_window: u32 = 128,
         /// Seed of the order.
         seed: u64 = 0,
         /// Drop the last step of an epoch when it is not full.
@@ -290,7 +295,7 @@ settings! {
         /// A listing older than this is not used again.
         listing_max_age ("listing_max_age_s"): Duration = Duration::from_secs(86_400),
         /// Most connections per shard.
-        connections_max: usize = 128,
+        connections_max: usize = 256,
         /// Most attempts per block without progress.
         attempts_max: u32 = 10,
         /// Silence on a busy connection after which it is given up; and an answer of which less than 1 KiB a second comes for as long.

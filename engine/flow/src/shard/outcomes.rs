@@ -3,6 +3,7 @@
 
 use super::Shard;
 use crate::cache::CacheStage;
+use crate::chunks::ChunkStage;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
 use crate::fetch::Second;
 use crate::gate::Gate;
@@ -205,6 +206,7 @@ impl<R: Ring> Shard<R> {
             self.fetch.describe(self.ring.now()),
             self.hedges.describe(),
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
+            self.chunks.as_ref().map_or_else(|| "chunks: none".to_string(), ChunkStage::describe),
             self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
             self.assemble.describe(),
             self.deliver.describe(),
@@ -220,6 +222,7 @@ impl<R: Ring> Shard<R> {
             fetch,
             copied_bytes: fetch.copied_bytes
                 + cache.map_or(0, |c| c.copied_bytes)
+                + self.chunks.as_ref().map_or(0, |chunks| chunks.copied_bytes)
                 + self.spill.as_ref().map_or(0, |s| s.stats.copied_bytes)
                 + self.hedges.copied_bytes
                 + self.shared_copied_bytes,

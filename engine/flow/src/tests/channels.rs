@@ -56,10 +56,12 @@ fn asks_beyond_the_lane_wait_and_every_one_is_answered_once() {
 
 #[test]
 fn blocks_have_an_owner_where_any_shard_keeps_them() {
-    assert!(!keep_for_others(0, false, BadSamples::Raise) && !keep_for_others(0, false, BadSamples::Skip));
-    assert!(keep_for_others(1, false, BadSamples::Raise));
-    assert!(keep_for_others(0, true, BadSamples::Raise));
-    assert!(keep_for_others(0, false, BadSamples::Quarantine));
+    assert!(
+        !keep_for_others(0, false, false, BadSamples::Raise) && !keep_for_others(0, false, false, BadSamples::Skip)
+    );
+    assert!(keep_for_others(1, false, false, BadSamples::Raise));
+    assert!(keep_for_others(0, false, true, BadSamples::Raise) && keep_for_others(0, true, false, BadSamples::Raise));
+    assert!(keep_for_others(0, false, false, BadSamples::Quarantine));
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub(super) fn config(batch_room_bytes: u64, window: WindowConfig) -> ShardConfig
         connections_max: window.connections_max,
         scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
+        chunks: 0,
     }
 }
 

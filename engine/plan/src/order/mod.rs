@@ -1,20 +1,24 @@
 //! The order of samples as a function: a keyed permutation of `0..samples` for every epoch.
 //!
-//! Two kinds. **Global**: one permutation of everything (`permutation.rs`). **Sticky**: every sample belongs to a group for
+//! Three kinds. **Global**: one permutation of everything (`permutation.rs`). **Sticky**: every sample belongs to a group for
 //! ever, every stretch of the epoch holds samples of all groups evenly (`sticky.rs`), and a step is dealt to its ranks by
-//! group (`deal.rs`), so that a sample comes back to the rank whose cache has it. In both, *which* samples a stretch of
+//! group (`deal.rs`), so that a sample comes back to the rank whose cache has it. **Chunks**: the same, of groups that are neighbours in the
+//! listing and come chunk by chunk (`chunks.rs`), so that one request reads many samples. In all, *which* samples a stretch of
 //! positions holds depends on nothing but seed and epoch: cursors mean the same whatever the world. How well they shuffle is
 //! measured (`quality.rs`). Owns a seed and nothing else: O(1) memory, seekable in both directions, the same on every
 //! machine. Never looks at ranks or batches. The golden vectors in `tests/order.rs` and `tests/sticky.rs` pin it for ever: a
 //! run saved today must resume on the same samples in ten years.
 
+mod chunks;
 mod deal;
 mod permutation;
 pub mod quality;
 mod sticky;
 
+pub use chunks::ChunkShape;
 pub use deal::{StepOrder, StretchOrder};
 
+use core::ops::Range;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::prng::mix64;
 use fuelrail_base::{SampleId, limits};
@@ -29,9 +33,12 @@ pub enum OrderName {
     Global,
     /// A permutation per epoch in which a sample comes back to the same rank, as long as there are as many.
     Sticky,
+    /// A permutation per epoch in which neighbouring samples, that one request reads, come near each other: chunks in random order, mixed
+    /// with many others.
+    Chunks,
 }
 
-fuelrail_base::named!(OrderName, "an order": Global = "global", Sticky = "sticky");
+fuelrail_base::named!(OrderName, "an order": Global = "global", Sticky = "sticky", Chunks = "chunks");
 
 /// The order of a data set over all epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +47,7 @@ pub struct Order {
     samples: u64,
     seed: u64,
     shuffle: bool,
+    chunks: ChunkShape,
 }
 
 impl Order {
@@ -59,7 +67,42 @@ impl Order {
     #[must_use]
     pub fn named(name: OrderName, samples: u64, seed: u64, shuffle: bool) -> Order {
         assert!(samples <= limits::SAMPLES_MAX, "{samples} samples are too many");
-        Order { name, samples, seed, shuffle }
+        Order { name, samples, seed, shuffle, chunks: ChunkShape::default() }
+    }
+
+    /// The same, with chunks of another shape, which only [`OrderName::Chunks`] has.
+    #[must_use]
+    pub fn cut(self, chunks: ChunkShape) -> Order {
+        Order { chunks, ..self }
+    }
+
+    /// The shape of its chunks, where it has any.
+    #[must_use]
+    pub fn chunks(&self) -> Option<ChunkShape> {
+        (self.name == OrderName::Chunks).then_some(self.chunks)
+    }
+
+    /// The samples that this one is read with, in every epoch; `None` where it is read alone.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn chunk_of(&self, sample: SampleId) -> Option<Range<u64>> {
+        assert!(sample.0 < self.samples, "sample {} of {}", sample.0, self.samples);
+        let shape = self.chunks()?;
+        match self.epoch(0).sticky() {
+            Some(sticky) => sticky.chunk_of(sample.0),
+            None => Some(chunks::around(sample.0, shape.samples.max(1), self.samples)),
+        }
+    }
+
+    /// The first position of the epoch from which on no sample of this one's chunk comes, before any step is dealt to ranks.
+    #[must_use]
+    pub fn chunk_end(&self, epoch: u64, sample: SampleId) -> u64 {
+        match self.epoch(epoch).sticky() {
+            Some(sticky) => sticky.chunk_end(sample.0),
+            None => self.chunk_of(sample).map_or(self.samples, |chunk| chunk.end),
+        }
     }
 
     /// Number of samples.
@@ -75,6 +118,7 @@ impl Order {
         let kind = match (self.shuffle, self.name) {
             (false, _) => Kind::Global(Permutation::identity(self.samples)),
             (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
+            (true, OrderName::Chunks) => Kind::Sticky(Sticky::chunked(self.samples, self.chunks, seed, epoch)),
             (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
         };
         EpochOrder { samples: self.samples, kind }

@@ -8,20 +8,35 @@
 //! places holds one group out of each of 2^k equal ranges of groups, and beyond that anything may come. So a rank that is given a range of groups finds
 //! its part of every step in it, whatever the number of ranks and the size of the batch, to within about one sample.
 //!
+//! The chunked order is the same table over other groups: a group's samples are neighbours in the listing, and it takes them chunk by chunk
+//! (`chunks.rs`).
+//!
 //! What does not fill a row makes a short one, anywhere in the epoch: its groups are the first of the sequence, so they
 //! are even as well, and they are the groups with a member more.
 //!
 //! Owns keys only. Never knows ranks, steps or batches.
 
+use super::chunks::{ChunkShape, Walk, around};
 use super::permutation::Permutation;
+use core::ops::Range;
 use fuelrail_base::prng::mix64;
 
 /// Sets the order apart from the global one of the same seed.
 const STICKY: u64 = 0x5354_4943_4B59;
+const CHUNKED: u64 = 0x4348_554E_4B53;
 /// Rows at least, where the data set has as many samples: so many samples share a group, and can come in its place.
 const ROWS_LEAST: u64 = 8;
 /// Groups at most, as bits. More than a thousand ranks want: a rank's border goes through one group.
 const GROUP_BITS_MAX: u32 = 16;
+
+/// Which samples are in which group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slots {
+    /// Any, by a permutation that all epochs share.
+    Drawn(Permutation),
+    /// Neighbours, in chunks of so many on average.
+    Chunks(u64),
+}
 
 /// The order of one epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +49,7 @@ pub(super) struct Sticky {
     rest: u64,
     /// Which row that is: another one in every epoch, else some samples would never come at its end.
     pub(super) short: u64,
-    slots: Permutation,
+    slots: Slots,
     /// Keys of what is chosen anew in this epoch: a group's members, a row's places, a rank's stretch of a step.
     members: u64,
     places: u64,
@@ -47,6 +62,18 @@ impl Sticky {
     pub(super) fn new(samples: u64, seed: u64, epoch: u64) -> Sticky {
         let bits = (samples / ROWS_LEAST).checked_ilog2().unwrap_or(0).min(GROUP_BITS_MAX);
         let seed = mix64(seed ^ STICKY);
+        Sticky::over(samples, bits, seed, epoch, Slots::Drawn(Permutation::new(samples, !seed)))
+    }
+
+    /// The chunked order of `epoch`, under a seed that is mixed already.
+    pub(super) fn chunked(samples: u64, shape: ChunkShape, seed: u64, epoch: u64) -> Sticky {
+        let chunk = shape.samples.max(1);
+        let groups = shape.window.min(samples / chunk).checked_ilog2();
+        let bits = groups.unwrap_or(0).min(GROUP_BITS_MAX);
+        Sticky::over(samples, bits, mix64(seed ^ CHUNKED), epoch, Slots::Chunks(chunk))
+    }
+
+    fn over(samples: u64, bits: u32, seed: u64, epoch: u64, slots: Slots) -> Sticky {
         let base = mix64(seed.wrapping_add(epoch));
         let (rows, rest) = (samples >> bits, samples & mask(bits));
         Sticky {
@@ -55,7 +82,7 @@ impl Sticky {
             rest,
             // Of few rows; the bias of a remainder is nothing.
             short: mix64(base.wrapping_add(5)) % (rows + 1),
-            slots: Permutation::new(samples, !seed),
+            slots,
             members: mix64(base.wrapping_add(1)),
             places: mix64(base.wrapping_add(2)),
             groups: mix64(base.wrapping_add(3)),
@@ -71,18 +98,78 @@ impl Sticky {
     /// The sample of a group in a row, which has one.
     pub(super) fn sample_in(&self, row: u64, group: u64) -> u64 {
         let row = if !self.is_long(group) && row > self.short { row - 1 } else { row };
-        let member = self.members_of(group).at(row);
-        let low = if member < self.rows { group } else { reversed(group, self.bits) };
-        self.slots.at((member << self.bits) | low)
+        match self.slots {
+            Slots::Drawn(slots) => {
+                let member = self.members_of(group).at(row);
+                slots.at((member << self.bits) | self.low(group, member))
+            }
+            Slots::Chunks(_) => match self.walk(group).at(row) {
+                member if member < self.rows => group * self.rows + member,
+                lone => (lone << self.bits) | self.low(group, lone),
+            },
+        }
     }
 
     pub(super) fn position_of(&self, sample: u64) -> u64 {
-        let slot = self.slots.of(sample);
-        let (member, low) = (slot >> self.bits, slot & mask(self.bits));
-        let group = if member < self.rows { low } else { reversed(low, self.bits) };
-        let row = self.members_of(group).of(member);
-        let row = if !self.is_long(group) && row >= self.short { row + 1 } else { row };
+        let (group, member) = self.group_and_member(sample);
+        let row = match self.slots {
+            Slots::Drawn(_) => self.members_of(group).of(member),
+            Slots::Chunks(_) => self.walk(group).of(member),
+        };
+        let row = self.row_of(group, row);
         self.start_of(row) + self.place_of(row, group)
+    }
+
+    /// The chunk that a sample is read with, as samples; `None` where it is read alone.
+    pub(super) fn chunk_of(&self, sample: u64) -> Option<Range<u64>> {
+        let (group, member) = self.group_and_member(sample);
+        let each = self.each(group).filter(|_| member < self.rows)?;
+        let (chunk, first) = (around(member, each, self.rows), group * self.rows);
+        Some(first + chunk.start..first + chunk.end)
+    }
+
+    /// The first position from which on no sample of this one's chunk comes.
+    pub(super) fn chunk_end(&self, sample: u64) -> u64 {
+        let (group, member) = self.group_and_member(sample);
+        let row = if member < self.rows { self.walk(group).last_row(member) } else { self.walk(group).of(member) };
+        let row = self.row_of(group, row);
+        self.start_of(row) + self.length(row)
+    }
+
+    fn group_and_member(&self, sample: u64) -> (u64, u64) {
+        let slot = match self.slots {
+            Slots::Drawn(slots) => slots.of(sample),
+            Slots::Chunks(_) if sample < self.rows << self.bits => return (sample / self.rows, sample % self.rows),
+            Slots::Chunks(_) => sample,
+        };
+        let (member, low) = (slot >> self.bits, slot & mask(self.bits));
+        (if member < self.rows { low } else { reversed(low, self.bits) }, member)
+    }
+
+    /// The lower bits of a member's slot: those of the groups with a member more are the first of the sequence.
+    fn low(&self, group: u64, member: u64) -> u64 {
+        if member < self.rows { group } else { reversed(group, self.bits) }
+    }
+
+    /// The row of the table that a group's own row is: the short one may have none of it.
+    fn row_of(&self, group: u64, row: u64) -> u64 {
+        row + u64::from(!self.is_long(group) && row >= self.short)
+    }
+
+    /// Samples of a chunk of this group: from three quarters to five quarters of the mean.
+    fn each(&self, group: u64) -> Option<u64> {
+        match self.slots {
+            Slots::Drawn(_) => None,
+            Slots::Chunks(mean) => {
+                let more = (u128::from(mean) * u128::from(reversed(group, self.bits))) >> (self.bits + 1);
+                Some((mean - mean / 4 + more as u64).max(1))
+            }
+        }
+    }
+
+    fn walk(&self, group: u64) -> Walk {
+        let each = self.each(group).expect("only the chunked order has chunks");
+        Walk::new(self.rows, each, self.is_long(group), mix64(self.members ^ group))
     }
 
     /// The row of a position, and the place in it. What is behind the end is a row with no places.

@@ -1,0 +1,101 @@
+//! The chunked order: golden vectors, bijection, few chunks in use at a time, and when each is over.
+
+use fuelrail_base::{SampleId, limits, prng::mix64};
+use fuelrail_plan::order::{ChunkShape, Order, OrderName};
+use fuelrail_plan::run::{Cursor, Run, RunConfig};
+use fuelrail_plan::schedule::{Schedule, UseTime};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn chunked(samples: u64, seed: u64, (chunk, window): (u64, u64)) -> Order {
+    Order::named(OrderName::Chunks, samples, seed, true).cut(ChunkShape { samples: chunk, window })
+}
+
+/// These pin the order for ever. When one fails, the code is wrong, not the vector: saved states depend on it.
+#[test]
+fn golden_vectors() {
+    let head =
+        |order: &Order, epoch, count| -> Vec<u64> { (0..count).map(|at| order.sample_at(epoch, at).0).collect() };
+    assert_eq!(head(&chunked(20, 0, (2, 4)), 0, 20), GOLDEN_20);
+    let photos = chunked(1_281_167, 42, (36, 128));
+    assert_eq!([0, 1, u64::MAX].map(|epoch| head(&photos, epoch, 4)), GOLDEN_PHOTOS);
+    let digest = |epoch: u64| {
+        let epoch = photos.epoch(epoch);
+        (0..photos.samples()).step_by(101).fold(0, |hash, at| mix64(hash ^ epoch.sample_at(at).0))
+    };
+    assert_eq!([0, 1].map(digest), GOLDEN_DIGESTS);
+}
+
+const GOLDEN_20: [u64; 20] = [9, 19, 1, 13, 6, 12, 15, 0, 4, 16, 14, 5, 3, 11, 8, 17, 18, 2, 10, 7];
+const GOLDEN_PHOTOS: [[u64; 4]; 3] =
+    [[92034, 707061, 573911, 1044963], [64452, 650158, 1155673, 493205], [1169313, 186762, 657051, 423910]];
+const GOLDEN_DIGESTS: [u64; 2] = [0x97CDD0C1ABC6AC69, 0xC96C92F9FCA5F32F];
+
+#[test]
+fn every_size_and_shape_is_a_bijection_with_its_inverse() {
+    for (n, samples) in (1..=600).chain([4_095, 4_096, 65_537, 100_003]).enumerate() {
+        for shape in [(1, 1), (1, 64), (3, 4), (64, 128), (7, 1), (1_000, 16), (u64::MAX, u64::MAX)] {
+            if samples > 1_000 && n % 2 == 0 && shape.0 < 3 {
+                continue;
+            }
+            let order = chunked(samples, samples * 7, shape).epoch(samples % 5);
+            let mut seen = vec![false; samples as usize];
+            for position in 0..samples {
+                let sample = order.sample_at(position);
+                assert!(
+                    !core::mem::replace(&mut seen[sample.0 as usize], true),
+                    "{sample:?} twice of {samples} {shape:?}"
+                );
+                assert_eq!(order.position_of(sample), position, "inverse of {samples} {shape:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn position_of_inverts_sample_at(
+        samples in 1..=limits::SAMPLES_MAX, seed: u64, epoch: u64, at: u64, chunk in 1u64..10_000, window in 1u64..100_000,
+    ) {
+        let order = chunked(samples, seed, (chunk, window));
+        let position = at % samples;
+        let sample = order.sample_at(epoch, position);
+        prop_assert!(sample.0 < samples);
+        prop_assert_eq!(order.position_of(epoch, sample), position);
+        let id = SampleId(mix64(at) % samples);
+        prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
+        let chunk_around = order.chunk_of(id);
+        prop_assert!(chunk_around.is_none_or(|around| around.contains(&id.0) && around.end - around.start <= chunk * 5 / 4 + 1));
+    }
+
+    /// From its end on no sample of a chunk comes, as its ranks have it; no more chunks are in use than the window has; and all samples but
+    /// a few lone ones are in one.
+    #[test]
+    fn few_chunks_are_in_use_and_each_is_over_when_it_says(
+        samples in 1u64..6_000, seed: u64, chunk in 1u64..60, window in 1u64..70, world in 1u32..6, batch_size in 1u32..40, shuffle: bool,
+    ) {
+        let (start, rank, drop_last, epochs) = (Cursor::default(), 0, false, 2);
+        let config = RunConfig { samples, seed, order: OrderName::Chunks, shuffle, world, rank, batch_size, drop_last, epochs, start };
+        let run = Run::new(config).unwrap().chunked(ChunkShape { samples: chunk, window });
+        let (order, schedule) = (*run.order(), Schedule::new(&run, 1));
+        for epoch in 0..epochs {
+            let mut uses = BTreeMap::<u64, (u64, u64)>::new();
+            let mut lone = 0;
+            for at in 0..samples {
+                let sample = order.sample_at(epoch, at);
+                match order.chunk_of(sample) {
+                    None => lone += 1,
+                    Some(around) => uses.entry(around.start).or_insert((at, at)).1 = at,
+                }
+                let dealt = run.sample_at(epoch, at);
+                let over = schedule.chunk_over(dealt, UseTime(epoch * samples + at));
+                prop_assert!(over > UseTime(epoch * samples + at), "position {} of {}", at, samples);
+                prop_assert!(order.chunk_end(epoch, sample) > at);
+            }
+            prop_assert!(lone < window.max(2), "{} lone samples", lone);
+            let most = (0..samples).step_by(17).map(|at| uses.values().filter(|(from, to)| (*from..=*to).contains(&at)).count()).max();
+            // One that ends and one that begins may share a row.
+            prop_assert!(most.unwrap_or(0) as u64 <= 2 * window, "{:?} of {} in use", most, window);
+        }
+    }
+}
