@@ -311,7 +311,7 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = Some(layout.shards);
-    notices.extend(short_of_chunks(&config, &layout));
+    notices.extend(short_of_chunks(&config, &objects, &layout));
     let seating = seat(&config, &topology, &mut notices);
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
@@ -418,10 +418,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool
         hedged: config.network.hedge_percent > 0,
         block_bytes: (longest, mean),
         blocks,
-        chunks: match config.order.name {
-            OrderName::Chunks => (chunks_held(config), objects.catalog().chunk_room()),
-            _ => (0, 0),
-        },
+        chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
     }
     .share_out()
 }

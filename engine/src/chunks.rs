@@ -23,15 +23,19 @@ pub(crate) fn chunk_shape(config: &Config, objects: &Objects) -> Result<Option<C
     Ok(Some(ChunkShape { samples, window: u64::from(config.order.chunk_window) }))
 }
 
-/// Chunks that a rank has in use at a time: its share of all, and those that it shares with its neighbours.
-pub(crate) fn chunks_held(config: &Config) -> u64 {
-    u64::from(config.order.chunk_window.div_ceil(config.world.max(1))) + 2
+/// Chunks that a rank has in use at a time: its share of all, those that it shares with its neighbours, and an eighth for shards that are
+/// not at the same batch.
+pub(crate) fn chunks_held(config: &Config, objects: &Objects) -> u64 {
+    let Ok(Some(ChunkShape { samples, window })) = chunk_shape(config, objects) else { return 0 };
+    let mixed = window.min(objects.catalog().samples() / samples).max(1);
+    let share = mixed.div_ceil(u64::from(config.world.max(1)));
+    share + share / 8 + 2
 }
 
 /// What is said where memory holds fewer chunks than are in use.
-pub(crate) fn short_of_chunks(config: &Config, layout: &Layout) -> Option<String> {
-    let (held, wanted) = (layout.chunks as u64 * u64::from(layout.shards), chunks_held(config));
-    (config.order.name == OrderName::Chunks && held < wanted).then(|| {
+pub(crate) fn short_of_chunks(config: &Config, objects: &Objects, layout: &Layout) -> Option<String> {
+    let (held, wanted) = (layout.chunks as u64 * u64::from(layout.shards), chunks_held(config, objects));
+    (held < wanted).then(|| {
         format!(
             "order: memory_limit has room for {held} chunks of {wanted} that are in use at a time; records of the others are read one by \
              one: raise memory_limit, or lower chunk_size or chunk_window"

@@ -1,7 +1,7 @@
 //! Samples that are ranges of objects: over HTTP and from a folder, shuffled, with caches, whole objects and empty ranges among them.
 
 use crate::common::{folder, loader, loader_at};
-use fuelrail::{ByteRange, ByteSize, Kind, LoaderBuilder, list};
+use fuelrail::{BadSamples, ByteRange, ByteSize, Kind, LoaderBuilder, OrderName, list};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -96,4 +96,127 @@ fn a_range_that_an_object_does_not_have_is_refused_by_name_and_one_that_changed_
     let error = std::iter::from_fn(|| loader.next_batch()).find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::Changed, "{error}");
     assert!(error.to_string().contains("shard-0 (3333 bytes from byte "), "{error}");
+}
+
+/// Shards of records of about 2 KiB, with gaps of a few bytes between them, as tar has them.
+fn shards(dir: &Path) -> (Vec<Vec<u8>>, Vec<ByteRange>) {
+    let (mut files, mut ranges) = (Vec::new(), Vec::new());
+    for object in 0..5 {
+        let mut file = Vec::new();
+        for n in 0..400 - 30 * object {
+            let len = 1_500 + (u64::from(n) * 7919 + u64::from(object) * 13) % 1_024;
+            ranges.push(ByteRange { object, first: file.len() as u64, len });
+            file.extend((0..len).map(|i| ((i * (u64::from(n) + 3)) >> 3) as u8));
+            file.extend([0; 17]);
+        }
+        fs::write(dir.join(format!("shard-{object}")), &file).unwrap();
+        files.push(file);
+    }
+    (files, ranges)
+}
+
+fn in_chunks(builder: LoaderBuilder, ranges: &[ByteRange]) -> LoaderBuilder {
+    let builder = builder.ranges(ranges.to_vec()).order(OrderName::Chunks).batch_size(16);
+    builder.chunk_size(ByteSize(32 << 10)).chunk_window(16)
+}
+
+/// What comes of a loader: samples by epoch and rank, with their bytes compared.
+fn read(builder: LoaderBuilder, files: &[Vec<u8>], ranges: &[ByteRange]) -> (Vec<(u64, u64)>, fuelrail::Stats) {
+    let mut loader = builder.build().unwrap();
+    let mut seen = Vec::new();
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        for sample in batch.samples() {
+            let ByteRange { object, first, len } = ranges[sample.id.0 as usize];
+            assert!(sample.bytes == &files[object as usize][first as usize..(first + len) as usize], "{sample:?}");
+            seen.push((batch.epoch(), sample.id.0));
+        }
+    }
+    (seen, loader.stats())
+}
+
+fn exactly_once(mut seen: Vec<(u64, u64)>, epochs: u64, samples: usize) {
+    seen.sort_unstable();
+    let all = (0..epochs).flat_map(|epoch| (0..samples as u64).map(move |id| (epoch, id)));
+    assert!(seen.into_iter().eq(all), "every record once an epoch");
+}
+
+#[test]
+fn neighbours_are_read_by_one_request_in_any_world() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, ranges) = shards(dir.path());
+    let bucket = folder(dir.path(), "");
+    // About 16 records in a chunk, one in eight of which is cut by the end of a shard or of a group.
+    // Shards of so small a set are chunks ahead of each other, and then not all find a slot.
+    for (shuffle, shards, share) in [(true, 1, 10), (true, 3, 2), (false, 2, 2)] {
+        let small = loader(&bucket).connections_max(8).memory_limit("3MiB".parse().unwrap());
+        let builder = in_chunks(small, &ranges).shuffle(shuffle).shards(shards).epochs(2);
+        let (seen, stats) = read(builder, &files, &ranges);
+        exactly_once(seen, 2, ranges.len());
+        assert!(stats.requests < 2 * ranges.len() as u64 / share, "{} requests, {shuffle} {shards}", stats.requests);
+    }
+    let cached = in_chunks(loader(&bucket), &ranges).epochs(3).cache_limit(ByteSize(8 << 20));
+    let (seen, stats) = read(cached, &files, &ranges);
+    exactly_once(seen, 3, ranges.len());
+    assert!(stats.requests < ranges.len() as u64 / 10, "{} requests: later epochs are in RAM", stats.requests);
+    let disk = tempfile::tempdir().unwrap();
+    let spilled =
+        in_chunks(loader(&bucket), &ranges).epochs(3).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20));
+    exactly_once(read(spilled, &files, &ranges).0, 3, ranges.len());
+    // From a folder, and on three ranks, which share what a border goes through.
+    exactly_once(read(in_chunks(loader_at(dir.path().to_str().unwrap()), &ranges), &files, &ranges).0, 1, ranges.len());
+    let ranks =
+        (0..3).flat_map(|rank| read(in_chunks(loader(&bucket), &ranges).rank(rank).world(3), &files, &ranges).0);
+    exactly_once(ranks.collect(), 1, ranges.len());
+}
+
+#[test]
+fn a_run_in_chunks_goes_on_in_another_world_and_without_memory_for_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, ranges) = shards(dir.path());
+    let bucket = folder(dir.path(), "");
+    let mut seen = Vec::new();
+    let mut first = in_chunks(loader(&bucket), &ranges).build().unwrap();
+    for _ in 0..37 {
+        seen.extend(first.next_batch().unwrap().unwrap().ids().iter().map(|id| (0, id.0)));
+    }
+    let state = first.state();
+    drop(first);
+    assert!(state.to_json().contains("chunks of 16, 16 at a time"), "{}", state.to_json());
+    for rank in 0..2 {
+        let rest = in_chunks(loader(&bucket), &ranges).rank(rank).world(2).resume(state.clone());
+        seen.extend(read(rest, &files, &ranges).0);
+    }
+    exactly_once(seen, 1, ranges.len());
+    // Another shape is another order: refused. Room for a batch and hardly more: read one by one, and said.
+    let other = in_chunks(loader(&bucket), &ranges).chunk_window(8).resume(state).build().unwrap_err();
+    assert!(other.to_string().contains("8 at a time"), "{other}");
+    let error = in_chunks(loader(&bucket), &ranges).memory_limit(ByteSize(1)).build().unwrap_err().to_string();
+    let least = error.split("raise memory_limit to ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let small = in_chunks(loader(&bucket), &ranges).memory_limit(ByteSize(least)).shards(1);
+    let (all, stats) = read(small.clone(), &files, &ranges);
+    exactly_once(all, 1, ranges.len());
+    assert!(stats.requests > ranges.len() as u64 / 2, "{} requests", stats.requests);
+    let notices = small.build().unwrap().notices().join("\n");
+    assert!(notices.contains("memory_limit has room for 0 chunks of 20"), "{notices}");
+    let whole = loader(&bucket).order(OrderName::Chunks).build().unwrap_err();
+    assert!(whole.kind() == Kind::Usage && whole.to_string().contains("every sample is an object"), "{whole}");
+}
+
+#[test]
+fn faults_cost_a_chunk_its_records_one_by_one_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, ranges) = shards(dir.path());
+    let bucket = folder(dir.path(), "seed=3,slowdown=0.1,reset=0.1@9000,truncate=0.05@5000,stall=0.02@100/5ms");
+    let (seen, _) = read(in_chunks(loader(&bucket), &ranges).epochs(2), &files, &ranges);
+    exactly_once(seen, 2, ranges.len());
+    // One shard is gone: its records are left out, those of the others are not.
+    let bucket = folder(dir.path(), "missing_keys=shard-3");
+    let skipping = in_chunks(loader(&bucket), &ranges).bad_samples(BadSamples::Skip);
+    let (mut seen, stats) = read(skipping, &files, &ranges);
+    let gone = ranges.iter().filter(|range| range.object == 3).count();
+    seen.sort_unstable();
+    let left = (0..ranges.len() as u64).filter(|id| ranges[*id as usize].object != 3).map(|id| (0, id));
+    assert!(seen.into_iter().eq(left), "all but {gone}");
+    assert_eq!(stats.left_out, gone as u64);
 }

@@ -2,19 +2,18 @@
 //!
 //! Owns slots of the arena, of the longest chunk's length, taken at start. A chunk is fetched into one as any block is, for a waiter of the
 //! stage's own; the samples that wait for it are copied out when it has landed, and those that are asked for later at once. A slot is used
-//! again when the order has no more samples of its chunk. Where no slot is free, and where a chunk could not be fetched, samples are fetched
-//! one by one: nothing waits for a slot.
+//! again when all samples of its chunk that this rank takes in the epoch were asked for. Where no slot is free, and where a chunk could not
+//! be fetched, samples are fetched one by one: nothing waits for a slot.
 
 use crate::channels::{BlockRequest, SpanId};
 use crate::conn::Proof;
 use crate::objects::Objects;
 use core::ops::Range;
-use fuelrail_base::{BlockId, Result, SampleId};
+use fuelrail_base::{Result, SampleId};
 use fuelrail_io::{Filling, Slot, Window};
-use fuelrail_plan::catalog::Chunk;
-use fuelrail_plan::schedule::{Schedule, UseTime};
+use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The batch of a span that is no batch's, but a chunk's.
@@ -33,25 +32,27 @@ pub(crate) enum Found {
     Served(BlockRequest, Proof),
     /// It waits for its chunk.
     Waits,
-    /// It waits for its chunk, which is to be fetched into this window, for the moment of the request.
-    Fetch { span: SpanId, block: BlockId, at: UseTime, window: Window },
     /// It is fetched by itself.
     Alone(BlockRequest),
 }
 
 struct Held {
     first: SampleId,
-    /// From when on no sample of it is asked for.
-    over: UseTime,
     /// Its first byte in its slot.
     begin: usize,
     state: State,
+    /// Samples of it that are still to be asked for, in the epochs up to this one.
+    left: u64,
+    epoch: u64,
 }
 
 enum State {
+    /// Waits for a slot: a free one, or that of a chunk that all samples were asked of, and that has not landed yet.
+    Queued(Vec<BlockRequest>),
     Fetching(Filling, Vec<BlockRequest>),
     Here(Slot, Proof),
-    Failed,
+    /// Its samples are fetched one by one: there was no slot, or it could not be had.
+    Apart,
 }
 
 /// The chunks of one shard.
@@ -61,8 +62,7 @@ pub(crate) struct ChunkStage {
     spare: Vec<Slot>,
     held: Slab<Held>,
     places: HashMap<SampleId, usize>,
-    /// The latest moment asked for.
-    newest: UseTime,
+    queue: VecDeque<usize>,
     /// Payload bytes copied into batches.
     pub copied_bytes: u64,
 }
@@ -70,68 +70,100 @@ pub(crate) struct ChunkStage {
 impl ChunkStage {
     pub(crate) fn new(objects: Arc<Objects>, schedule: Schedule, slots: Vec<Slot>) -> ChunkStage {
         let (held, places) = (Slab::with_capacity(slots.len()), HashMap::with_capacity(2 * slots.len()));
-        ChunkStage { objects, schedule, spare: slots, held, places, newest: UseTime(0), copied_bytes: 0 }
+        ChunkStage { objects, schedule, spare: slots, held, places, queue: VecDeque::new(), copied_bytes: 0 }
     }
 
-    /// Takes a request for a sample.
+    /// Takes a request for a sample. One that is asked for anew is fetched by itself.
     pub(crate) fn ask(&mut self, mut request: BlockRequest) -> Found {
         let objects = Arc::clone(&self.objects);
         let chunk = match objects.catalog().chunk_of(request.block.sample) {
             Some(chunk) if !request.fresh => chunk,
             _ => return Found::Alone(request),
         };
-        self.newest = self.newest.max(request.at);
-        let Some(&place) = self.places.get(&chunk.first) else { return self.begin(chunk, request) };
+        let epoch = self.schedule.cursor(request.at).epoch;
+        let samples = chunk.first.0..chunk.first.0 + u64::from(chunk.samples);
+        // One of an epoch before that only has to land is not counted on for another epoch: its slot may be waited for.
+        let held = |place: &&usize| self.held[**place].epoch >= epoch || self.held[**place].left > 0;
+        let place = match self.places.get(&chunk.first).filter(held) {
+            Some(place) => *place,
+            None => {
+                let left = self.schedule.taken(epoch, samples.clone());
+                let held = Held { first: chunk.first, begin: 0, state: State::Apart, left, epoch };
+                let place = self.held.insert(held);
+                self.places.insert(chunk.first, place);
+                // Of the last one a chunk would bring nothing more.
+                if left > 1 && self.slots_to_come(epoch) > self.queue.len() {
+                    self.held[place].state = State::Queued(Vec::new());
+                    self.queue.push_back(place);
+                }
+                place
+            }
+        };
         let held = &mut self.held[place];
-        match &mut held.state {
-            State::Fetching(_, waiting) => {
+        if epoch > held.epoch {
+            (held.left, held.epoch) = (held.left + self.schedule.taken(epoch, samples), epoch);
+        }
+        held.left = held.left.saturating_sub(1);
+        let found = match &mut held.state {
+            State::Queued(waiting) | State::Fetching(_, waiting) => {
                 waiting.push(request);
-                Found::Waits
+                return Found::Waits;
             }
             State::Here(slot, proof) => {
                 let part = part(&objects, (held.first, held.begin), request.block.sample);
                 self.copied_bytes += request.window.put(&slot[part]) as u64;
                 Found::Served(request, *proof)
             }
-            State::Failed => Found::Alone(request),
-        }
+            State::Apart => Found::Alone(request),
+        };
+        self.let_go(place);
+        found
     }
 
-    /// Begins to fetch a chunk, if there is room for it.
-    fn begin(&mut self, chunk: &Chunk, request: BlockRequest) -> Found {
-        let over = self.schedule.chunk_over(request.block.sample, request.at);
-        // Another shard may be behind with its batches: for its few last samples a chunk is not read again.
-        let slot = if over <= self.newest { None } else { self.spare.pop().or_else(|| self.used_up()) };
-        let Some(slot) = slot else { return Found::Alone(request) };
-        let mut filling = slot.fill();
-        let (unit, bytes) = (self.objects.catalog().batch_slack().max(1) as usize, chunk.bytes as usize);
+    /// The next chunk to be fetched, if one waits and there is a slot: into this window, as this block, for the moment of its first request.
+    pub(crate) fn next(&mut self) -> Option<BlockRequest> {
+        let place = *self.queue.front()?;
+        let free = self.spare.iter().position(|slot| !slot.is_read_pinned())?;
+        self.queue.pop_front();
+        let catalog = self.objects.catalog();
+        let held = &mut self.held[place];
+        let chunk = catalog.chunk_of(held.first).expect("it is a chunk's first sample");
+        let State::Queued(waiting) = core::mem::replace(&mut held.state, State::Apart) else {
+            unreachable!("only what waits is in the queue")
+        };
+        let mut filling = self.spare.swap_remove(free).fill();
+        let (unit, bytes) = (catalog.batch_slack().max(1) as usize, chunk.bytes as usize);
         assert!(filling.align(unit), "a slot has room for the longest chunk");
-        let begin = filling.at();
+        held.begin = filling.at();
         let window = filling.carve_padded(bytes, bytes.next_multiple_of(unit));
         let window = window.expect("a slot has room for the longest chunk");
-        let (block, at, first) = (chunk.block(), request.at, chunk.first);
-        let place = self.held.insert(Held { first, over, begin, state: State::Fetching(filling, vec![request]) });
-        self.places.insert(first, place);
+        let BlockRequest { assembler, at, .. } = waiting[0];
+        held.state = State::Fetching(filling, waiting);
         let span = SpanId { batch: NO_BATCH, sample: place as u32, index: 0 };
-        Found::Fetch { span, block, at, window }
+        Some(BlockRequest { assembler, span, block: chunk.block(), at, window, fresh: false })
     }
 
-    /// The slot of a chunk that nobody asks for any more.
-    fn used_up(&mut self) -> Option<Slot> {
-        let newest = self.newest;
-        let is_over = |held: &Held| match &held.state {
-            State::Fetching(..) => false,
-            State::Here(slot, _) => held.over <= newest && !slot.is_read_pinned(),
-            State::Failed => held.over <= newest,
-        };
-        loop {
-            let over = self.held.iter().filter(|(_, held)| is_over(held)).min_by_key(|(_, held)| held.over);
-            let (place, _) = over?;
-            let held = self.held.remove(place);
-            self.places.remove(&held.first);
-            if let State::Here(slot, _) = held.state {
-                return Some(slot);
-            }
+    /// Slots that are free, and those that come back when what waits and what is under way has landed, whatever else happens: of chunks that
+    /// all samples were asked of. Where none is free, that of a chunk of an epoch before, of which a sample was left out, is.
+    fn slots_to_come(&mut self, epoch: u64) -> usize {
+        let is_left = |held: &Held| matches!(held.state, State::Here(..)) && held.epoch < epoch;
+        let found = self.held.iter().find(|(_, held)| self.spare.is_empty() && is_left(held)).map(|(place, _)| place);
+        if let Some(place) = found {
+            self.held[place].left = 0;
+            self.let_go(place);
+        }
+        let lands = |held: &Held| held.left == 0 && matches!(held.state, State::Queued(_) | State::Fetching(..));
+        self.spare.len() + self.held.iter().filter(|(_, held)| lands(held)).count()
+    }
+
+    /// Forgets a chunk of which nothing is asked for any more.
+    fn let_go(&mut self, place: usize) {
+        let Held { first, left: 0, state: State::Here(..) | State::Apart, .. } = self.held[place] else { return };
+        if self.places.get(&first) == Some(&place) {
+            self.places.remove(&first);
+        }
+        if let State::Here(slot, _) = self.held.remove(place).state {
+            self.spare.push(slot);
         }
     }
 
@@ -145,7 +177,7 @@ impl ChunkStage {
     ) -> (Vec<BlockRequest>, Option<Proof>) {
         drop(window);
         let held = &mut self.held[place];
-        let State::Fetching(filling, mut waiting) = core::mem::replace(&mut held.state, State::Failed) else {
+        let State::Fetching(filling, mut waiting) = core::mem::replace(&mut held.state, State::Apart) else {
             unreachable!("a chunk lands once")
         };
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
@@ -158,10 +190,13 @@ impl ChunkStage {
                     self.copied_bytes += request.window.put(&slot[part]) as u64;
                 }
                 held.state = State::Here(slot, proof);
+                self.let_go(place);
                 (waiting, Some(proof))
             }
             Err(_) => {
                 self.spare.push(slot);
+                // They come once more.
+                held.left += waiting.len() as u64;
                 (waiting, None)
             }
         }
@@ -170,7 +205,10 @@ impl ChunkStage {
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
         let fetching = self.held.iter().filter(|(_, held)| matches!(held.state, State::Fetching(..))).count();
-        format!("chunks: {} held, {fetching} of them being fetched, {} slots free", self.held.len(), self.spare.len())
+        let (held, queued, free) = (self.held.len(), self.queue.len(), self.spare.len());
+        format!(
+            "chunks: {held} in use, {fetching} of them being fetched, {queued} waiting for a slot, {free} slots free"
+        )
     }
 }
 

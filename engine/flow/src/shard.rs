@@ -189,6 +189,8 @@ impl<R: Ring> Shard<R> {
             again |= self.take_replies();
             again |= self.tend_disk();
             again |= self.obey();
+            // The disk may be done with a slot.
+            self.begin_chunks();
             if !again {
                 break;
             }
@@ -449,10 +451,7 @@ impl<R: Ring> Shard<R> {
         };
         match found {
             Found::Alone(request) => self.ask(request),
-            Found::Waits => {}
-            Found::Fetch { span, block, at, window } => {
-                self.ask(BlockRequest { assembler: self.id, span, block, at, window, fresh: false })
-            }
+            Found::Waits => self.begin_chunks(),
             Found::Served(BlockRequest { assembler, span, window, .. }, proof) => {
                 self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Cache)) })
             }
@@ -464,6 +463,13 @@ impl<R: Ring> Shard<R> {
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
         self.planner.ask(self.now, waiter, (block, at, fresh));
+    }
+
+    /// Asks for chunks that have a slot.
+    fn begin_chunks(&mut self) {
+        while let Some(request) = self.chunks.as_mut().and_then(ChunkStage::next) {
+            self.ask(BlockRequest { assembler: self.id, ..request });
+        }
     }
 
     /// A chunk has landed, or was given up: then its samples are asked for one by one, so that only those that cannot be had are missing.

@@ -5,6 +5,7 @@
 
 use crate::importance::Known;
 use crate::run::{Cursor, Run};
+use core::ops::Range;
 use fuelrail_base::SampleId;
 
 /// A moment of the run: `epoch * samples + position`. Grows along the run; the same on every rank.
@@ -78,17 +79,11 @@ impl Schedule {
         self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
     }
 
-    /// From when on no sample of this one's chunk comes in the epoch of `at`, to any rank.
-    ///
-    /// # Panics
-    /// When the sample is not one of the data set.
+    /// How many of these samples this rank takes in the epoch, as far as it is this run's.
     #[must_use]
-    pub fn chunk_over(&self, sample: SampleId, at: UseTime) -> UseTime {
-        let (epoch, config) = (self.cursor(at).epoch, self.run.config());
-        // Ranks are dealt a step in another order than it has.
-        let step = u64::from(config.world) * u64::from(config.batch_size);
-        let end = self.run.order().chunk_end(epoch, sample).saturating_add(step).min(self.samples());
-        UseTime(epoch * self.samples() + end)
+    pub fn taken(&self, epoch: u64, samples: Range<u64>) -> u64 {
+        let takes = |sample| self.run.seq_of_position(epoch, self.run.position_of(epoch, SampleId(sample))).is_some();
+        samples.filter(|sample| takes(*sample)).count() as u64
     }
 
     /// The value of a block with this next use: uses per epoch expected from `now` on, one over the epochs until then; 0 without one.

@@ -3,7 +3,7 @@
 use fuelrail_base::{SampleId, limits, prng::mix64};
 use fuelrail_plan::order::{ChunkShape, Order, OrderName};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
-use fuelrail_plan::schedule::{Schedule, UseTime};
+use fuelrail_plan::schedule::Schedule;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -68,16 +68,15 @@ proptest! {
         prop_assert!(chunk_around.is_none_or(|around| around.contains(&id.0) && around.end - around.start <= chunk * 5 / 4 + 1));
     }
 
-    /// From its end on no sample of a chunk comes, as its ranks have it; no more chunks are in use than the window has; and all samples but
-    /// a few lone ones are in one.
+    /// No more chunks are in use than the window has, and all samples but a few lone ones are in one. Of each, ranks together take all.
     #[test]
-    fn few_chunks_are_in_use_and_each_is_over_when_it_says(
+    fn few_chunks_are_in_use_and_ranks_share_them(
         samples in 1u64..6_000, seed: u64, chunk in 1u64..60, window in 1u64..70, world in 1u32..6, batch_size in 1u32..40, shuffle: bool,
     ) {
         let (start, rank, drop_last, epochs) = (Cursor::default(), 0, false, 2);
         let config = RunConfig { samples, seed, order: OrderName::Chunks, shuffle, world, rank, batch_size, drop_last, epochs, start };
         let run = Run::new(config).unwrap().chunked(ChunkShape { samples: chunk, window });
-        let (order, schedule) = (*run.order(), Schedule::new(&run, 1));
+        let order = *run.order();
         for epoch in 0..epochs {
             let mut uses = BTreeMap::<u64, (u64, u64)>::new();
             let mut lone = 0;
@@ -87,13 +86,16 @@ proptest! {
                     None => lone += 1,
                     Some(around) => uses.entry(around.start).or_insert((at, at)).1 = at,
                 }
-                let dealt = run.sample_at(epoch, at);
-                let over = schedule.chunk_over(dealt, UseTime(epoch * samples + at));
-                prop_assert!(over > UseTime(epoch * samples + at), "position {} of {}", at, samples);
-                prop_assert!(order.chunk_end(epoch, sample) > at);
             }
             prop_assert!(lone < window.max(2), "{} lone samples", lone);
             let most = (0..samples).step_by(17).map(|at| uses.values().filter(|(from, to)| (*from..=*to).contains(&at)).count()).max();
+            let ranks: Vec<Schedule> = (0..world)
+                .map(|rank| Run::new(RunConfig { rank, ..config }).unwrap().chunked(ChunkShape { samples: chunk, window }))
+                .map(|run| Schedule::new(&run, 1))
+                .collect();
+            let some = order.chunk_of(SampleId(seed % samples)).unwrap_or(0..1);
+            let shares: u64 = ranks.iter().map(|rank| rank.taken(epoch, some.clone())).sum();
+            prop_assert_eq!(shares, some.end - some.start);
             // One that ends and one that begins may share a row.
             prop_assert!(most.unwrap_or(0) as u64 <= 2 * window, "{:?} of {} in use", most, window);
         }

@@ -68,17 +68,7 @@ impl Walk {
             return self.lone.expect("only a lone sample is behind the neighbours");
         }
         let chunk = member / self.each;
-        self.row(self.begin_of(self.order.of(chunk)) + self.inner(chunk).of(member % self.each))
-    }
-
-    /// The last row in which a sample of this member's chunk comes.
-    pub(super) fn last_row(&self, member: u64) -> u64 {
-        let chunk = member / self.each;
-        self.row(self.begin_of(self.order.of(chunk)) + self.length(chunk) - 1)
-    }
-
-    /// The row of the neighbours' turn.
-    fn row(&self, turn: u64) -> u64 {
+        let turn = self.begin_of(self.order.of(chunk)) + self.inner(chunk).of(member % self.each);
         turn + u64::from(self.lone.is_some_and(|lone| turn >= lone))
     }
 

@@ -96,15 +96,6 @@ impl Order {
         }
     }
 
-    /// The first position of the epoch from which on no sample of this one's chunk comes, before any step is dealt to ranks.
-    #[must_use]
-    pub fn chunk_end(&self, epoch: u64, sample: SampleId) -> u64 {
-        match self.epoch(epoch).sticky() {
-            Some(sticky) => sticky.chunk_end(sample.0),
-            None => self.chunk_of(sample).map_or(self.samples, |chunk| chunk.end),
-        }
-    }
-
     /// Number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {

@@ -128,14 +128,6 @@ impl Sticky {
         Some(first + chunk.start..first + chunk.end)
     }
 
-    /// The first position from which on no sample of this one's chunk comes.
-    pub(super) fn chunk_end(&self, sample: u64) -> u64 {
-        let (group, member) = self.group_and_member(sample);
-        let row = if member < self.rows { self.walk(group).last_row(member) } else { self.walk(group).of(member) };
-        let row = self.row_of(group, row);
-        self.start_of(row) + self.length(row)
-    }
-
     fn group_and_member(&self, sample: u64) -> (u64, u64) {
         let slot = match self.slots {
             Slots::Drawn(slots) => slots.of(sample),
