@@ -1,6 +1,5 @@
-//! Results: bars, comparisons and their refusals, the page; from passes whose figures are known.
+//! Results: bars and the page; from passes whose figures are known.
 use fuelrail::Kind;
-use fuelrail_benches::harness::compare::{Verdict, compare};
 use fuelrail_benches::harness::result::SCHEMA;
 use fuelrail_benches::harness::{
     Bar, Contested, Findings, Heat, Metric, Pass, Relation, Scored, SetFacts, Transport, VenueFacts, VenueKind,
@@ -140,67 +139,6 @@ fn cold_and_warm_are_never_mixed() {
     assert_eq!(scored.cold[&Metric::CpuSPerGb].max, 10.0);
     assert_eq!(scored.warm[&Metric::CpuUsPerObject].median, 2_000.0);
     assert_eq!(scored.warm[&Metric::GbPerS].median, 2.0);
-}
-
-#[test]
-fn results_read_back_as_they_were_written_and_others_are_refused() {
-    let result = findings(vec![score("a", &[0.1, 0.3], &[0.7])], &[Bar::ratio("a", &["b"], Metric::CpuSPerGb, 1.0)]);
-    let text = serde_json::to_string(&result).unwrap();
-    assert_eq!(Findings::from_json(&text).unwrap(), result);
-    for other in
-        ["{}", "[", &text.replacen("\"schema\":1", "\"schema\":99", 1), &text.replacen("\"venue\"", "\"avenue\"", 1)]
-    {
-        assert_eq!(Findings::from_json(other).unwrap_err().kind(), Kind::Usage);
-    }
-}
-
-#[test]
-fn a_difference_counts_only_where_ranges_do_not_meet() {
-    let before = findings(vec![score("a", &[1.0, 1.1, 1.2], &[]), score("gone", &[1.0], &[])], &[]);
-    let verdict_of = |values: &[f64], metric: Metric| {
-        let after = findings(vec![score("a", values, &[])], &[]);
-        let comparison = compare(&before, &after, false).unwrap();
-        assert_eq!(comparison.unmatched, ["gone in large (first only)"]);
-        let change = comparison.changes.into_iter().find(|change| change.metric == metric).unwrap();
-        (change.verdict, change.ratio.unwrap())
-    };
-    assert_eq!(verdict_of(&[1.15, 1.3], Metric::CpuSPerGb).0, Verdict::Overlap);
-    assert_eq!(verdict_of(&[0.5, 0.6], Metric::CpuSPerGb).0, Verdict::Better);
-    let (verdict, ratio) = verdict_of(&[2.2, 2.2], Metric::CpuSPerGb);
-    assert!(verdict == Verdict::Worse && (ratio - 2.0).abs() < 1e-9, "{ratio}");
-    assert_eq!(verdict_of(&[2.2, 2.2], Metric::GbPerS).0, Verdict::Overlap, "the same wall time");
-}
-
-#[test]
-fn unlike_runs_are_refused_with_the_list_unless_forced() {
-    let first = findings(vec![score("a", &[1.0], &[])], &[]);
-    let mut second = first.clone();
-    (second.machine.git_commit, second.machine.date) = (Some("other".into()), "2030-01-01T00:00:00Z".into());
-    assert!(compare(&first, &second, false).unwrap().differences.is_empty(), "commits and dates are what one compares");
-    second.machine.cpu = "another processor".into();
-    second.venue.link_bits_per_s = Some(1_000_000_000);
-    second.config.insert("scale".into(), "0.5".into());
-    second.config.insert("loader.register".into(), "true".into());
-    second.contests[0].set.objects = 7;
-    second.contests[0].contestants[0].accounting = "ticks".into();
-    let error = compare(&first, &second, false).unwrap_err();
-    let text = error.to_string();
-    assert_eq!(error.kind(), Kind::Mismatch);
-    for word in [
-        "processor",
-        "venue",
-        "option scale",
-        "option loader.register",
-        "objects of large",
-        "accounting of a",
-        "--force",
-    ] {
-        assert!(text.contains(word), "{word}: {text}");
-    }
-    let forced = compare(&first, &second, true).unwrap();
-    assert_eq!((forced.differences.len(), forced.changes.is_empty()), (6, false));
-    second.contests.clear();
-    assert_eq!(compare(&first, &second, true).unwrap_err().kind(), Kind::Usage);
 }
 
 #[test]

@@ -62,8 +62,9 @@ fn ranges_on_disk_are_found_by_a_later_run_and_never_taken_for_another_cut() {
     let (files, bucket) = (files(dir.path()), folder(dir.path(), ""));
     let builder = || loader(&bucket).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20));
     let first = check(builder(), &files);
-    let second = check(builder(), &files);
-    assert!(second.requests < first.requests / 2, "{} after {}", second.requests, first.requests);
+    // What finds a segment with room is written, so it may take more than a second run.
+    let later: Vec<u64> = (0..8).map(|_| check(builder(), &files).requests).collect();
+    assert!(later.iter().any(|requests| *requests < first.requests / 2), "{later:?} after {}", first.requests);
     // The same objects in other pieces, and whole: nothing on disk is theirs.
     let moved: Vec<_> = ranges().into_iter().filter(|range| range.len > 2).collect();
     let moved = moved.into_iter().map(|range| ByteRange { first: range.first + 1, len: range.len - 1, ..range });
@@ -162,7 +163,16 @@ fn neighbours_are_read_by_one_request_in_any_world() {
     let disk = tempfile::tempdir().unwrap();
     let spilled =
         in_chunks(loader(&bucket), &ranges).epochs(3).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20));
-    exactly_once(read(spilled, &files, &ranges).0, 3, ranges.len());
+    exactly_once(read(spilled.clone(), &files, &ranges).0, 3, ranges.len());
+    // Chunks that are written to disk straight from their slots, which are not used again before that is done.
+    // What finds a segment with room is written, so it may take a second run.
+    let direct = spilled.chunk_size(ByteSize(256 << 10)).chunk_window(4);
+    let from_disk = (0..8).any(|_| {
+        let (seen, stats) = read(direct.clone(), &files, &ranges);
+        exactly_once(seen, 3, ranges.len());
+        stats.disk.is_some_and(|disk| disk.hits > 0)
+    });
+    assert!(from_disk, "no chunk came from the disk");
     // From a folder, and on three ranks, which share what a border goes through.
     exactly_once(read(in_chunks(loader_at(dir.path().to_str().unwrap()), &ranges), &files, &ranges).0, 1, ranges.len());
     let ranks =

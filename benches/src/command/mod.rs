@@ -34,7 +34,6 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Benchmark {
     Line(Box<crate::line::LineArgs>),
-    Compare(results::Compare),
     Report(results::Report),
     Cores(Box<crate::cores::Coring>),
     Soak(Box<crate::soak::Soaking>),
@@ -55,7 +54,6 @@ pub fn main() -> ExitCode {
 fn run(benchmark: Benchmark) -> Outcome {
     match benchmark {
         Benchmark::Line(args) => run_line(&args),
-        Benchmark::Compare(args) => results::compare_results(&args),
         Benchmark::Report(args) => results::draw(&args),
         Benchmark::Cores(args) => run_cores(&args),
         Benchmark::Soak(args) => run_soak(*args),

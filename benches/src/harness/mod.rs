@@ -5,7 +5,6 @@
 //! meets them all; ratios are then taken within rounds. The protocol that contestants speak is in [`protocol`].
 
 pub mod account;
-pub mod compare;
 pub mod contestant;
 pub mod protocol;
 pub mod result;

@@ -102,24 +102,6 @@ impl Contested {
     }
 }
 
-impl Findings {
-    pub fn from_json(text: &str) -> Result<Findings> {
-        #[derive(Deserialize)]
-        struct Version {
-            schema: u32,
-        }
-        let bad = |why: String| {
-            Error::new(Kind::Usage, why).with_hint("give a JSON result of bench line, floor, latency, rings or rivals")
-        };
-        let version: Version =
-            serde_json::from_str(text).map_err(|error| bad(format!("not a result file: {error}")))?;
-        if version.schema != SCHEMA {
-            return Err(bad(format!("a result of version {}; this program supports {SCHEMA}", version.schema)));
-        }
-        serde_json::from_str(text).map_err(|error| bad(format!("not a valid result file: {error}")))
-    }
-}
-
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scored {
@@ -239,11 +221,6 @@ impl Spread {
     pub fn of_ratios(values: &[f64], to: &[f64]) -> Option<Spread> {
         let pairs = values.iter().zip(to).filter(|(_, to)| **to > 0.0);
         Spread::of(pairs.map(|(value, to)| value / to))
-    }
-
-    /// Whether the two ranges have a value in common: then the difference may be chance.
-    pub fn overlaps(&self, other: &Spread) -> bool {
-        self.min <= other.max && other.min <= self.max
     }
 }
 

@@ -1,4 +1,4 @@
-//! `line`, `compare` and `report`, run small end to end, so that they never rot.
+//! `line` and `report`, run small end to end, so that they never rot.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{fuelrail, utf8};
 const SMALL: [&str; 9] = ["--venue", "embedded", "--scale", "0.002", "--rounds", "2", "--repeats", "2", "--no-pin"];
 
 #[test]
-fn a_line_is_measured_compared_and_drawn() {
+fn a_line_is_measured_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let (result, page) = (dir.path().join("line.json"), dir.path().join("line.html"));
     let args = ["line", "--shapes", "tiny,first", "--set", "shards=1", "--set", "pin=false", "--json", utf8(&result)];
@@ -40,23 +40,9 @@ fn a_line_is_measured_compared_and_drawn() {
         (&cfg!(not(debug_assertions)).into(), &"embedded".into())
     );
 
-    let same = fuelrail(&["compare", utf8(&result), utf8(&result), "--json"]).json();
-    assert!(same["changes"].as_array().unwrap().iter().all(|change| change["verdict"] == "overlap"), "{same}");
-    let mut other = json.clone();
-    other["machine"]["cpu"] = "another".into();
-    let unlike = dir.path().join("unlike.json");
-    std::fs::write(&unlike, other.to_string()).unwrap();
-    let refused = fuelrail(&["compare", utf8(&result), utf8(&unlike)]);
-    assert!(
-        refused.code == 1 && refused.err.contains("processor") && refused.err.contains("--force"),
-        "{}",
-        refused.err
-    );
-    let forced = fuelrail(&["compare", utf8(&result), utf8(&unlike), "--force"]).done();
-    assert!(forced.contains("UNLIKE processor"), "{forced}");
-
     fuelrail(&["report", utf8(&result), "-o", utf8(&page)]).done();
     assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+    let unlike = dir.path().join("unlike.json");
     std::fs::write(&unlike, "{}").unwrap();
     assert_eq!(fuelrail(&["report", utf8(&unlike), "-o", utf8(&page)]).code, 2);
 }

@@ -63,6 +63,8 @@ pub(crate) struct ChunkStage {
     held: Slab<Held>,
     places: HashMap<SampleId, usize>,
     queue: VecDeque<usize>,
+    /// Requests that wait for a chunk.
+    pub waiting: usize,
     /// Payload bytes copied into batches.
     pub copied_bytes: u64,
 }
@@ -70,7 +72,16 @@ pub(crate) struct ChunkStage {
 impl ChunkStage {
     pub(crate) fn new(objects: Arc<Objects>, schedule: Schedule, slots: Vec<Slot>) -> ChunkStage {
         let (held, places) = (Slab::with_capacity(slots.len()), HashMap::with_capacity(2 * slots.len()));
-        ChunkStage { objects, schedule, spare: slots, held, places, queue: VecDeque::new(), copied_bytes: 0 }
+        ChunkStage {
+            objects,
+            schedule,
+            spare: slots,
+            held,
+            places,
+            queue: VecDeque::new(),
+            waiting: 0,
+            copied_bytes: 0,
+        }
     }
 
     /// Takes a request for a sample. One that is asked for anew is fetched by itself.
@@ -107,6 +118,7 @@ impl ChunkStage {
         let found = match &mut held.state {
             State::Queued(waiting) | State::Fetching(_, waiting) => {
                 waiting.push(request);
+                self.waiting += 1;
                 return Found::Waits;
             }
             State::Here(slot, proof) => {
@@ -180,6 +192,7 @@ impl ChunkStage {
         let State::Fetching(filling, mut waiting) = core::mem::replace(&mut held.state, State::Apart) else {
             unreachable!("a chunk lands once")
         };
+        self.waiting -= waiting.len();
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         match result {
             Ok(proof) => {

@@ -56,6 +56,7 @@ pub struct Shard<R: Ring> {
     hedges: Hedges,
     cache: Option<CacheStage>,
     chunks: Option<ChunkStage>,
+    batch_size: usize,
     spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
@@ -119,6 +120,7 @@ impl<R: Ring> Shard<R> {
             hedges: Hedges::new(spares),
             cache: cache.pop().map(CacheStage::new),
             chunks,
+            batch_size: run.config().batch_size as usize,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             channels: ends.channels,
@@ -324,7 +326,7 @@ impl<R: Ring> Shard<R> {
                 self.carry_out(command);
             } else if let Some(request) = self.channels.next_request() {
                 self.own(request);
-            } else if !self.planner.look_ahead(self.now) {
+            } else if self.waits_for_chunks() || !self.planner.look_ahead(self.now) {
                 return any;
             }
             any = true;
@@ -463,28 +465,6 @@ impl<R: Ring> Shard<R> {
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
         self.planner.ask(self.now, waiter, (block, at, fresh));
-    }
-
-    /// Asks for chunks that have a slot.
-    fn begin_chunks(&mut self) {
-        while let Some(request) = self.chunks.as_mut().and_then(ChunkStage::next) {
-            self.ask(BlockRequest { assembler: self.id, ..request });
-        }
-    }
-
-    /// A chunk has landed, or was given up: then its samples are asked for one by one, so that only those that cannot be had are missing.
-    fn end_chunk(&mut self, place: usize, window: Window, result: Result<Proof>) {
-        let chunks = self.chunks.as_mut().expect("only its stage asks for chunks");
-        let (waiting, proof) = chunks.landed(place, window, result);
-        for request in waiting {
-            match proof {
-                None => self.channels.own.push_back(request),
-                Some(proof) => {
-                    let BlockRequest { assembler, span, window, .. } = request;
-                    self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Shared)) });
-                }
-            }
-        }
     }
 
     fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {

@@ -50,7 +50,7 @@ pub(crate) struct Read {
     /// Shuffled epochs, or the order of the keys [default: true]
     #[arg(long, value_name = "true|false", action = ArgAction::Set)]
     shuffle: Option<bool>,
-    /// Which shuffle: global, or sticky (samples stay on the same rank across epochs) [default: global]
+    /// Which shuffle: global, sticky (samples stay on the same rank across epochs), or chunks (neighbouring records are read together) [default: global]
     #[arg(long, value_name = "NAME")]
     order: Option<String>,
     /// Seed of the order [default: 0]
