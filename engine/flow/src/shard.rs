@@ -5,8 +5,8 @@
 
 use crate::assemble::{AssembleStage, BadSamples};
 use crate::cache::CacheStage;
-use crate::channels::{BlockReply, BlockRequest, ChannelEnds, SpanId};
-use crate::chunks::{ChunkStage, Found};
+use crate::channels::{BlockRequest, ChannelEnds, SpanId};
+use crate::chunks::ChunkStage;
 use crate::conn::{Asked, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 mod outcomes;
+mod requests;
 
 /// A request that waits for a block of this shard, from this shard or another. The planner keeps it with the block.
 struct Waiter {
@@ -424,81 +425,6 @@ impl<R: Ring> Shard<R> {
             whole: objects.is_whole(block.sample),
             etag: objects.etag(block.sample).or(seen),
             second: false,
-        }
-    }
-
-    /// Routes new requests to the blocks' owners.
-    fn send_requests(&mut self) {
-        let mut outgoing = core::mem::take(&mut self.outgoing);
-        for request in outgoing.drain(..) {
-            // Whatever is read with a block has the same owner.
-            match self.channels.owner(self.objects.catalog().fetched_with(request.block)) {
-                Some(owner) => self.channels.request(owner, request),
-                None => self.channels.own.push_back(request),
-            }
-        }
-        self.outgoing = outgoing;
-    }
-
-    fn own(&mut self, request: BlockRequest) {
-        let BlockRequest { assembler, span, block, at, window, fresh } = request;
-        if let Some(error) = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&block)) {
-            let result = Err(error.clone());
-            return self.send_reply(assembler, BlockReply { span, window, result });
-        }
-        let request = BlockRequest { assembler, span, block, at, window, fresh };
-        let found = match &mut self.chunks {
-            Some(chunks) => chunks.ask(request),
-            None => Found::Alone(request),
-        };
-        match found {
-            Found::Alone(request) => self.ask(request),
-            Found::Waits => self.begin_chunks(),
-            Found::Served(BlockRequest { assembler, span, window, .. }, proof) => {
-                self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Cache)) })
-            }
-        }
-    }
-
-    fn ask(&mut self, request: BlockRequest) {
-        let BlockRequest { assembler, span, block, at, window, fresh } = request;
-        let (proof, window) = (Proof::default(), Some(window));
-        let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
-        self.planner.ask(self.now, waiter, (block, at, fresh));
-    }
-
-    fn reply(&mut self, waiter: Waiter, result: Result<(Proof, Source)>) {
-        let Waiter { assembler, span, window, .. } = waiter;
-        let window = window.expect("a waiter that gets its reply has its window");
-        debug_assert!(result.is_err() || window.room() == 0, "a block served is whole");
-        if let Some(place) = span.chunk() {
-            return self.end_chunk(place, window, result.map(|(proof, _)| proof));
-        }
-        self.send_reply(assembler, BlockReply { span, window, result });
-    }
-
-    fn send_reply(&mut self, assembler: ShardId, reply: BlockReply) {
-        if assembler == self.id {
-            self.receive_reply(reply)
-        } else {
-            self.channels.reply(usize::from(assembler.0), reply)
-        }
-    }
-
-    fn receive_reply(&mut self, reply: BlockReply) {
-        canary::pass(self.id.0, Stage::Assemble);
-        self.assemble.reply(reply, &mut self.outgoing);
-        self.send_requests();
-        self.hand_over();
-    }
-
-    /// Passes finished batches on to the deliver stage.
-    fn hand_over(&mut self) {
-        for finished in self.assemble.finished() {
-            canary::pass(self.id.0, Stage::Deliver);
-            self.filling.passed(self.now);
-            self.planner.tell(self.now, Fact::Ready(finished.seq));
-            self.deliver.put(finished);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Outcomes of requests and of the disk: what a shard tells its planner, second requests for slow ones, commands to the spill stage, and
-//! segments from the segment manager, and chunks. And what it tells those who watch it: counters and the state of every stage.
+//! segments from the segment manager. And what it tells those who watch it: counters and the state of every stage.
 
 use super::Shard;
 use crate::cache::CacheStage;
-use crate::channels::{BlockReply, BlockRequest};
 use crate::chunks::ChunkStage;
 use crate::conn::{Asked, End, Fault, Outcome, Proof};
 use crate::fetch::Second;
@@ -12,9 +11,9 @@ use crate::hedge::Verdict;
 use crate::spill::{SpillOutcome, SpillStage};
 use crate::status::Snapshot;
 use fuelrail_base::canary::{self, Stage};
-use fuelrail_base::{BlockId, Duration, Instant, Kind, Result};
+use fuelrail_base::{BlockId, Duration, Instant, Kind};
 use fuelrail_io::{Ring, ThreadMeter, Window};
-use fuelrail_plan::planner::{Attempt, Fact, FetchId, Source};
+use fuelrail_plan::planner::{Attempt, Fact, FetchId};
 use fuelrail_plan::spill::SegmentId;
 
 /// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
@@ -108,33 +107,6 @@ impl<R: Ring> Shard<R> {
             Second::Sent => {}
             Second::NoRoom if !raced => self.fetch.cancel(&mut self.ring, self.now, fetch),
             Second::NoRoom | Second::Early => self.tell(Fact::Unhedged(fetch)),
-        }
-    }
-
-    /// A batch's worth of samples wait for chunks under way: further batches would wait for the same ones, and bring few requests.
-    pub(super) fn waits_for_chunks(&self) -> bool {
-        self.chunks.as_ref().is_some_and(|chunks| chunks.waiting >= self.batch_size)
-    }
-
-    /// Asks for chunks that have a slot.
-    pub(super) fn begin_chunks(&mut self) {
-        while let Some(request) = self.chunks.as_mut().and_then(ChunkStage::next) {
-            self.ask(BlockRequest { assembler: self.id, ..request });
-        }
-    }
-
-    /// A chunk has landed, or was given up: then its samples are asked for one by one, so that only those that cannot be had are missing.
-    pub(super) fn end_chunk(&mut self, place: usize, window: Window, result: Result<Proof>) {
-        let chunks = self.chunks.as_mut().expect("only its stage asks for chunks");
-        let (waiting, proof) = chunks.landed(place, window, result);
-        for request in waiting {
-            match proof {
-                None => self.channels.own.push_back(request),
-                Some(proof) => {
-                    let BlockRequest { assembler, span, window, .. } = request;
-                    self.send_reply(assembler, BlockReply { span, window, result: Ok((proof, Source::Shared)) });
-                }
-            }
         }
     }
 
