@@ -314,16 +314,17 @@ fn a_request_that_cannot_be_sent_ends_the_run_instead_of_sleeping_for_ever() {
 fn memory_that_does_not_suffice_is_named_with_what_to_do() {
     let mut region = region(1 << 20);
     let spares = |slots, slot_bytes| Spares { slots, slot_bytes };
-    let taken = memory(&mut region, 65_536, (4, 4096), spares(2, 8192)).unwrap();
-    assert_eq!(taken.map(|slots| slots.len()), [1, 4, 2]);
-    let taken = memory(&mut region, 0, (4, 0), spares(0, 0)).unwrap();
-    assert_eq!(taken.map(|slots| slots.len()), [0; 3], "a folder needs none");
-    for (cache_bytes, scratch, spares, setting) in [
-        (2 << 20, (1, 4096), spares(0, 0), "cache_limit"),
-        (0, (1000, 65_536), spares(0, 0), "connections_max"),
-        (0, (1, 4096), spares(1, 2 << 20), "hedge_percent"),
+    let taken = memory(&mut region, 65_536, (4, 4096), spares(2, 8192), (3, 4096)).unwrap();
+    assert_eq!(taken.map(|slots| slots.len()), [1, 4, 2, 3]);
+    let taken = memory(&mut region, 0, (4, 0), spares(0, 0), (0, 0)).unwrap();
+    assert_eq!(taken.map(|slots| slots.len()), [0; 4], "a folder needs none");
+    for (cache_bytes, scratch, spares, chunks, setting) in [
+        (2 << 20, (1, 4096), spares(0, 0), (0, 0), "cache_limit"),
+        (0, (1000, 65_536), spares(0, 0), (0, 0), "connections_max"),
+        (0, (1, 4096), spares(1, 2 << 20), (0, 0), "hedge_percent"),
+        (0, (1, 4096), spares(0, 0), (2, 1 << 20), "chunk_size"),
     ] {
-        let error = memory(&mut region, cache_bytes, scratch, spares).unwrap_err();
+        let error = memory(&mut region, cache_bytes, scratch, spares, chunks).unwrap_err();
         assert_eq!(error.kind(), Kind::Budget);
         assert!(error.to_string().contains(setting), "{error}");
     }
