@@ -56,7 +56,7 @@ pub struct OrderAnswer {
 /// Bytes of an object in virtual time; what counts are blocks.
 const OBJECT_BYTES: u64 = 512;
 
-/// The global order, the sticky one and a windowed shuffle.
+/// The global order, the sticky one, the chunked one and a windowed shuffle.
 ///
 /// # Errors
 /// `Usage` when there are not two epochs of a step at least; `Environment` when a check of the simulation fails: a bug of
@@ -118,15 +118,20 @@ mod tests {
             let question =
                 OrdersRun { samples: 3_000, world: 3, batch_size: 32, epochs: 4, cache_share, window: 100, seed: 3 };
             let answers = compare(&question).unwrap();
-            let [global, sticky, window] = &answers[..] else { panic!("{answers:?}") };
+            let [global, sticky, chunks, window] = &answers[..] else { panic!("{answers:?}") };
             let (under_global, under_sticky) = (global.hit_ratio.unwrap(), sticky.hit_ratio.unwrap());
             // At each edge, the four open batches of each rank may be hit besides.
             let most = cache_share + f64::from(4 * 3 * 32) / 3_000.0;
             assert!((0.95 * cache_share..=most).contains(&under_sticky), "{cache_share}: {sticky:?}");
             assert!(under_sticky >= under_global, "{cache_share}: {global:?} {sticky:?}");
+            assert!((0.95 * cache_share..=most).contains(&chunks.hit_ratio.unwrap()), "{cache_share}: {chunks:?}");
             assert!(cache_share < 0.75 || under_global < 0.7 * cache_share, "{cache_share}: {global:?}");
-            let [global, sticky, window] = [global, sticky, window].map(|order| order.quality);
+            let [global, sticky, chunks, window] = [global, sticky, chunks, window].map(|order| order.quality);
             assert!(sticky.kept > 0.95 && (global.kept - 1.0 / 3.0).abs() < 0.03, "{answers:?}");
+            // Near the listing by chunks, and by nothing else: steps are more even than chance makes them, batches of ranks as even.
+            assert!(chunks.kept > 0.95 && chunks.neighbours > 0.95 && chunks.serial_sigmas.abs() < 10.0, "{answers:?}");
+            assert!(chunks.step_sigmas < 4.0 && chunks.batch_sigmas.abs() < 4.0, "{answers:?}");
+            assert!((chunks.step_mates - 1.0).abs() < 0.02 && chunks.batch_mates > 0.95, "{answers:?}");
             assert!(sticky.step_sigmas.abs() < 4.0 && window.step_sigmas > 100.0, "{answers:?}");
         }
     }
@@ -134,7 +139,7 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_is_refused() {
         let good = OrdersRun { samples: 100, world: 3, batch_size: 8, epochs: 2, cache_share: 0.5, window: 9, seed: 1 };
-        assert_eq!(compare(&good).unwrap().len(), 3);
+        assert_eq!(compare(&good).unwrap().len(), 4);
         for bad in
             [OrdersRun { epochs: 1, ..good }, OrdersRun { batch_size: 50, ..good }, OrdersRun { window: 0, ..good }]
         {

@@ -104,7 +104,7 @@ impl Sticky {
                 slots.at((member << self.bits) | self.low(group, member))
             }
             Slots::Chunks(_) => match self.walk(group).at(row) {
-                member if member < self.rows => group * self.rows + member,
+                member if member < self.rows => self.begin_of(group) + member,
                 lone => (lone << self.bits) | self.low(group, lone),
             },
         }
@@ -124,14 +124,22 @@ impl Sticky {
     pub(super) fn chunk_of(&self, sample: u64) -> Option<Range<u64>> {
         let (group, member) = self.group_and_member(sample);
         let each = self.each(group).filter(|_| member < self.rows)?;
-        let (chunk, first) = (around(member, each, self.rows), group * self.rows);
+        let (chunk, first) = (around(member, each, self.rows), self.begin_of(group));
         Some(first + chunk.start..first + chunk.end)
+    }
+
+    /// The first of a group's neighbours. Bits are reversed, so that a range of groups, which a rank is dealt, has its samples evenly from
+    /// all of the listing, which may be sorted by class.
+    fn begin_of(&self, group: u64) -> u64 {
+        reversed(group, self.bits) * self.rows
     }
 
     fn group_and_member(&self, sample: u64) -> (u64, u64) {
         let slot = match self.slots {
             Slots::Drawn(slots) => slots.of(sample),
-            Slots::Chunks(_) if sample < self.rows << self.bits => return (sample / self.rows, sample % self.rows),
+            Slots::Chunks(_) if sample < self.rows << self.bits => {
+                return (reversed(sample / self.rows, self.bits), sample % self.rows);
+            }
             Slots::Chunks(_) => sample,
         };
         let (member, low) = (slot >> self.bits, slot & mask(self.bits));
@@ -153,7 +161,7 @@ impl Sticky {
         match self.slots {
             Slots::Drawn(_) => None,
             Slots::Chunks(mean) => {
-                let more = (u128::from(mean) * u128::from(reversed(group, self.bits))) >> (self.bits + 1);
+                let more = (u128::from(mean) * u128::from(group)) >> (self.bits + 1);
                 Some((mean - mean / 4 + more as u64).max(1))
             }
         }
