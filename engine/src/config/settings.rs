@@ -233,7 +233,7 @@ settings! {
         /// that are neighbours in a shard are read by one request, and mixed with those of `chunk_window` chunks.
         name as order: OrderName = OrderName::default(),
         /// Under `chunks`, what one request reads, on average.
-        chunk_size ("chunk_bytes"): ByteSize = ByteSize(4 << 20),
+        chunk_size ("chunk_bytes"): ByteSize = ByteSize(2 << 20),
         /// Under `chunks`, how many are mixed at a time, over all ranks; each rank holds its share of them in memory.
         chunk_window: u32 = 128,
         /// Seed of the order.
