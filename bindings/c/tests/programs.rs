@@ -12,6 +12,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 pub(crate) const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+/// Of version 0.1.
+const SONAME: &str = "libfuelrail.so.0.1";
 const CHECK: &str = include_str!("check.c");
 
 /// The library, which cargo has put beside this program.
@@ -30,8 +32,9 @@ pub(crate) fn compiled(file: &str, text: &str, flags: &[&str]) -> Program {
     let compiler = if file.ends_with(".cpp") { "c++" } else { "cc" };
     let mut command = Command::new(compiler);
     command.args(["-g", "-Wall", "-Werror"]).args(words("TEST_C_FLAGS")).arg("-I").arg(format!("{PACKAGE}/include"));
-    // By its path, which the program keeps: another build of it may lie where LD_LIBRARY_PATH points.
-    command.arg(&source).arg("-o").arg(&program).arg(library()).args(flags);
+    // Under the name that programs look for; another build of it may lie where LD_LIBRARY_PATH points.
+    std::os::unix::fs::symlink(library(), place.path().join(SONAME)).unwrap();
+    command.arg(&source).arg("-o").arg(&program).arg(library()).args(flags).arg("-Wl,-rpath,$ORIGIN");
     let output = command.output().unwrap_or_else(|e| panic!("{compiler} (Debian: gcc, g++): {e}"));
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
     Program(program, place)
@@ -44,6 +47,13 @@ fn words(variable: &str) -> Vec<String> {
 impl Program {
     /// What it prints. It must end well. Settings of the environment are these only.
     fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>, environment: &[(&str, &str)]) -> String {
+        let (ended_well, printed) = self.end(args, environment);
+        assert!(ended_well, "{printed}");
+        printed
+    }
+
+    /// Whether it ends well, and what it prints; else the command, too.
+    fn end<'a>(&self, args: impl IntoIterator<Item = &'a str>, environment: &[(&str, &str)]) -> (bool, String) {
         let runner = words("TEST_C_RUNNER");
         let mut command = Command::new(runner.first().map_or(self.0.as_path(), Path::new));
         if !runner.is_empty() {
@@ -58,8 +68,10 @@ impl Program {
         command.env("FUELRAIL_RING", ring).envs(environment.iter().copied()).args(args).current_dir(self.1.path());
         let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        assert!(output.status.success(), "{command:?}: {}\n{out}\n{err}", output.status);
-        out
+        match output.status.success() {
+            true => (true, out),
+            false => (false, format!("{command:?}: {}\n{out}\n{err}", output.status)),
+        }
     }
 }
 
@@ -162,6 +174,14 @@ fn errors_have_kind_and_hint_and_nothing_crashes() {
     let attempts = unreachable.rsplit('|').next().unwrap().parse::<u32>().unwrap();
     assert!(unreachable.contains("127.0.0.1:9") && attempts > 0, "{unreachable}");
     assert!(printed.contains("\nenvironment|") && printed.lines().count() == 17, "{printed}");
+}
+
+/// What `cargo x prove c` looks with sees what it must.
+#[test]
+fn what_is_not_freed_is_found_by_what_looks_for_it() {
+    let is_looked_for = !words("TEST_C_FLAGS").is_empty() || !words("TEST_C_RUNNER").is_empty();
+    let (ended_well, printed) = compiled("check.c", CHECK, &["-pthread"]).end(["leak", "no-such-folder"], &[]);
+    assert_eq!(!ended_well, is_looked_for, "{printed}");
 }
 
 #[test]
