@@ -52,11 +52,11 @@ typedef struct fuelrail_batch fuelrail_batch;
 typedef struct fuelrail_loader fuelrail_loader;
 
 /**
- * A setting by its name, such as `batch_size`, and its value as text. `engine/docs/SETTINGS.md` lists them.
+ * A setting as texts. `engine/docs/SETTINGS.md` lists them.
  */
 typedef struct fuelrail_setting {
   /**
-   * Of a setting of SETTINGS.md.
+   * Name or key, such as `batch_size`.
    */
   const char *name;
   /**
@@ -94,24 +94,12 @@ typedef struct fuelrail_error {
 } fuelrail_error;
 
 /**
- * What the bytes of a decoded batch are: samples of rows of pixels of channels, one byte each, without gaps.
+ * What the bytes of a decoded batch are: samples of `height` rows of `width` pixels of `channels` bytes, without gaps.
  */
 typedef struct fuelrail_shape {
-  /**
-   * Samples of this batch.
-   */
   size_t samples;
-  /**
-   * Rows.
-   */
   size_t height;
-  /**
-   * Pixels of a row.
-   */
   size_t width;
-  /**
-   * Bytes of a pixel.
-   */
   size_t channels;
 } fuelrail_shape;
 
@@ -175,32 +163,23 @@ char *fuelrail_loader_state(const struct fuelrail_loader *loader, struct fuelrai
 char *fuelrail_loader_stats(const struct fuelrail_loader *loader, struct fuelrail_error **error);
 
 /**
- * Batches of this rank in this run, from where it started or resumed. Any thread.
+ * Batches of this rank in this run, from where it started or resumed.
  */
 uint64_t fuelrail_loader_batches(const struct fuelrail_loader *loader);
 
 /**
- * Samples in the data set. Any thread.
+ * Samples in the data set.
  */
 uint64_t fuelrail_loader_samples(const struct fuelrail_loader *loader);
 
 /**
- * How many classes there are. Any thread.
+ * The name of the class of this number, valid until the loader is closed; NULL beyond the last. Labels are such numbers.
  */
-size_t fuelrail_loader_classes(const struct fuelrail_loader *loader);
+const char *fuelrail_loader_class(const struct fuelrail_loader *loader, size_t i);
 
 /**
- * The name of the class whose label is `label`, valid until the loader is closed; NULL where there is none. Any thread.
- */
-const char *fuelrail_loader_class(const struct fuelrail_loader *loader, size_t label);
-
-/**
- * How many notices there are: what is not as fast or as safe as it could be. Any thread.
- */
-size_t fuelrail_loader_notices(const struct fuelrail_loader *loader);
-
-/**
- * Notice `i`, with cause and cure, valid until the loader is closed; NULL where there is none. Any thread.
+ * A notice: something that is not as fast or as safe as it could be, with cause and cure, valid until the loader is closed; NULL
+ * beyond the last.
  */
 const char *fuelrail_loader_notice(const struct fuelrail_loader *loader, size_t i);
 
@@ -246,7 +225,7 @@ bool fuelrail_batch_shape(const struct fuelrail_batch *batch, struct fuelrail_sh
 
 /**
  * The whole memory of the batch, its length into `*len`: of a decoded batch the samples and nothing else, of others also what
- * lies between them.
+ * lies between them. NULL on errors.
  */
 const uint8_t *fuelrail_batch_bytes(const struct fuelrail_batch *batch, size_t *len, struct fuelrail_error **error);
 
@@ -284,8 +263,8 @@ void fuelrail_error_free(struct fuelrail_error *error);
 void fuelrail_string_free(char *string);
 
 /**
- * Calls `warn` with each warning, which is valid during the call, and with `context`, on any thread. NULL prints them to
- * standard error, a line each. Without this call they are lost. The first call holds for the process. `warn` must not throw.
+ * Calls `warn` with each warning, which is valid during the call, and with `context`, on any thread; it must not throw. NULL prints
+ * them to standard error, a line each. Without this call they are lost. The first call holds for the process.
  */
 void fuelrail_on_warning(void (*warn)(const char *text, void *context), void *context);
 

@@ -10,10 +10,13 @@ use std::sync::{Mutex, PoisonError};
 /// Samples delivered together. It holds its memory, which the loader has back when the batch is released.
 pub struct Batch {
     pub(crate) engine: fuelrail::Batch,
-    /// What does not lie in the batch as C wants it: keys, which end in a NUL, and fields that are made of what the record has. By sample and
-    /// name of the field, so that asking again takes no more memory. Nothing is removed or changed: addresses stay valid.
-    made: Mutex<BTreeMap<(usize, Option<String>), Vec<u8>>>,
+    /// What does not lie in the batch as C wants it: keys, which end in a NUL, and fields that are made of what the record has. Asking again
+    /// takes no more memory. Nothing is removed or changed: addresses stay valid.
+    made: Mutex<BTreeMap<Place, Vec<u8>>>,
 }
+
+/// A sample, and a field of it, or its key.
+type Place = (usize, Option<String>);
 
 impl Batch {
     pub(crate) fn new(engine: fuelrail::Batch) -> Batch {
@@ -45,7 +48,7 @@ impl Batch {
         if i < samples { Ok(()) } else { Err(wrong()) }
     }
 
-    fn keep(&self, place: (usize, Option<String>), make: impl FnOnce() -> Vec<u8>) -> (*const u8, usize) {
+    fn keep(&self, place: Place, make: impl FnOnce() -> Vec<u8>) -> (*const u8, usize) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = made.entry(place).or_insert_with(make);
         (bytes.as_ptr(), bytes.len())

@@ -40,11 +40,6 @@ impl Error {
         let owned = |text: Option<&str>| text.map_or(ptr::null(), |text| c_text(text).into_raw().cast_const());
         Error { kind: owned(kind), message: owned(message), object: owned(object), hint: owned(hint), attempts }
     }
-
-    /// Its texts, each made by `CString::into_raw` or null.
-    pub(crate) fn texts(&self) -> [*const c_char; 4] {
-        [self.kind, self.message, self.object, self.hint]
-    }
 }
 
 /// Wrong use of this library.

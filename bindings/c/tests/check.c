@@ -46,12 +46,10 @@ static uint64_t sum(const uint8_t *bytes, size_t len)
 static void list(const fuelrail_setting *settings, size_t count)
 {
     fuelrail_loader *loader = opened(settings, count);
-    printf("%" PRIu64 " batches %" PRIu64 " samples %zu classes\n", fuelrail_loader_batches(loader),
-           fuelrail_loader_samples(loader), fuelrail_loader_classes(loader));
-    for (size_t i = 0; i < fuelrail_loader_classes(loader); i++)
+    printf("%" PRIu64 " batches %" PRIu64 " samples\n", fuelrail_loader_batches(loader), fuelrail_loader_samples(loader));
+    for (size_t i = 0; fuelrail_loader_class(loader, i); i++)
         printf("class %s\n", fuelrail_loader_class(loader, i));
-    assert(!fuelrail_loader_class(loader, fuelrail_loader_classes(loader)));
-    for (size_t i = 0; i < fuelrail_loader_notices(loader); i++)
+    for (size_t i = 0; fuelrail_loader_notice(loader, i); i++)
         assert(*fuelrail_loader_notice(loader, i));
     for (fuelrail_batch *batch; (batch = next(loader)); fuelrail_batch_release(batch)) {
         size_t whole, len;
