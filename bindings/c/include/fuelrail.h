@@ -1,7 +1,7 @@
 /* Fuelrail for C99 and C++: streams the objects of a bucket into batches.
  *
  * Errors: where a function takes `fuelrail_error **error`, it sets *error to NULL or, where it fails, to an error that you free
- * with fuelrail_error_free. NULL in its place means that you do not want to know. No call unwinds or ends the process.
+ * with fuelrail_error_free. Pass NULL to ignore it. No call unwinds or ends the process.
  *
  * Memory: what is read from a batch is valid until fuelrail_batch_release, and read-only. Each batch that you keep leaves less
  * memory for the next ones. A function of a loader or batch that takes no error gives 0 or NULL for a NULL handle.
@@ -24,7 +24,7 @@
  */
 typedef enum fuelrail_next {
   /**
-   * The run has failed: see the error. Calls from here on find that it is over.
+   * It failed: see the error. A run that has failed is over.
    */
   FUELRAIL_NEXT_ERROR = -1,
   /**
@@ -133,7 +133,7 @@ void fuelrail_close(struct fuelrail_loader *loader);
 /**
  * The next batch, in order, into `*batch`, which is NULL where there is none. Waits for it at most `timeout_ms`: -1 waits
  * until there is one, 0 only looks. After a look that found none, the descriptor of `fuelrail_loader_eventfd` becomes readable
- * when it is time for the next look. Only a wait finds out that the batches you keep leave no memory for the next one.
+ * when it is time for the next look. Only a wait detects that the batches you keep leave no memory for the next one.
  *
  * Any thread. Where several wait, each batch goes to one of them.
  */

@@ -29,7 +29,7 @@ pub struct Setting {
 /// What `fuelrail_loader_next` found.
 #[repr(C)]
 pub enum Next {
-    /// The run has failed: see the error. Calls from here on find that it is over.
+    /// It failed: see the error. A run that has failed is over.
     Error = -1,
     /// A batch.
     Batch = 0,
@@ -89,7 +89,7 @@ pub extern "C" fn fuelrail_close(loader: Option<Box<Loader>>) {
 
 /// The next batch, in order, into `*batch`, which is NULL where there is none. Waits for it at most `timeout_ms`: -1 waits
 /// until there is one, 0 only looks. After a look that found none, the descriptor of `fuelrail_loader_eventfd` becomes readable
-/// when it is time for the next look. Only a wait finds out that the batches you keep leave no memory for the next one.
+/// when it is time for the next look. Only a wait detects that the batches you keep leave no memory for the next one.
 ///
 /// Any thread. Where several wait, each batch goes to one of them.
 #[unsafe(no_mangle)]
@@ -372,7 +372,7 @@ fn free<T>(handle: Option<Box<T>>) {
 }
 
 fn given<T>(what: Option<T>, name: &str) -> Result<T> {
-    what.ok_or_else(|| usage(format!("{name} is NULL"), "look whether the call that was to give it failed"))
+    what.ok_or_else(|| usage(format!("{name} is NULL"), "check whether the call that returned it failed"))
 }
 
 fn at(texts: &[CString], i: usize) -> *const c_char {

@@ -23,12 +23,14 @@ static fuelrail_loader *opened(const fuelrail_setting *settings, size_t count)
     return loader;
 }
 
-/* The next batch, or NULL at the end. */
-static fuelrail_batch *next(fuelrail_loader *loader)
+/* The next batch, or NULL at the end, in waits of so long each. */
+static fuelrail_batch *next(fuelrail_loader *loader, int timeout_ms)
 {
     fuelrail_batch *batch;
     fuelrail_error *error;
-    fuelrail_next found = fuelrail_loader_next(loader, -1, &batch, &error);
+    fuelrail_next found;
+    while ((found = fuelrail_loader_next(loader, timeout_ms, &batch, &error)) == FUELRAIL_NEXT_NOT_YET)
+        assert(timeout_ms >= 0 && !batch && !error);
     assert(found == FUELRAIL_NEXT_BATCH || found == FUELRAIL_NEXT_OVER);
     assert((found == FUELRAIL_NEXT_BATCH) == (batch != NULL) && !error);
     return batch;
@@ -51,7 +53,7 @@ static void list(const fuelrail_setting *settings, size_t count)
         printf("class %s\n", fuelrail_loader_class(loader, i));
     for (size_t i = 0; fuelrail_loader_notice(loader, i); i++)
         assert(*fuelrail_loader_notice(loader, i));
-    for (fuelrail_batch *batch; (batch = next(loader)); fuelrail_batch_release(batch)) {
+    for (fuelrail_batch *batch; (batch = next(loader, 1)); fuelrail_batch_release(batch)) {
         size_t whole, len;
         fuelrail_error *error;
         const uint8_t *bytes = fuelrail_batch_bytes(batch, &whole, &error);
@@ -86,7 +88,7 @@ struct reader {
 static void *read_all(void *arg)
 {
     struct reader *reader = arg;
-    while ((reader->kept[reader->batches] = next(reader->loader)))
+    while ((reader->kept[reader->batches] = next(reader->loader, -1)))
         reader->batches++;
     return NULL;
 }
@@ -181,7 +183,7 @@ static void errors(const fuelrail_setting *settings, size_t count, const char *n
     fuelrail_loader *loader = opened(settings, count);
     assert(fuelrail_loader_next(loader, -1, NULL, &error) == FUELRAIL_NEXT_ERROR);
     expect(error, "usage", NULL);
-    batch = next(loader);
+    batch = next(loader, -1);
     assert(!fuelrail_batch_sample(batch, fuelrail_batch_len(batch), &len, &error) && len == 0);
     expect(error, "usage", NULL);
     assert(!fuelrail_batch_sample(batch, 0, NULL, &error));
@@ -206,7 +208,7 @@ static void errors(const fuelrail_setting *settings, size_t count, const char *n
     int status;
     assert(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     fuelrail_batch_release(batch);
-    fuelrail_batch_release(next(loader));
+    fuelrail_batch_release(next(loader, -1));
     fuelrail_close(loader);
 }
 
