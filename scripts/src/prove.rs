@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 mod api;
+mod c;
 mod features;
 mod fuzz;
 mod mutants;
@@ -24,6 +25,8 @@ enum Part {
     Api,
     /// The engine without its features and with each of them alone.
     Features,
+    /// C programs against the library, under the address sanitizer and under valgrind.
+    C,
     /// The wheel of the Python package, and its tests (pytest).
     Python,
     /// Every order of what threads hand each other, by a model checker (loom).
@@ -74,6 +77,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
         let found = match part {
             Part::Api => api::prove,
             Part::Features => features::prove,
+            Part::C => c::prove,
             Part::Python => python::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,

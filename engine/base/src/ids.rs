@@ -2,6 +2,7 @@
 
 /// A sample, numbered by its place in the sorted listing of the data set (0 is the first key).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)] // C reads lists of them as numbers
 pub struct SampleId(pub u64);
 
 /// A block: the unit of fetching and caching, an aligned span of one object. Packed, because tables hold one for every cached block.

@@ -19,13 +19,15 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("rivals", "", "bucket"),
     ("cli", "base plan fuelrail sim bucket cuda", ""),
     ("python", "fuelrail", ""),
+    ("c", "fuelrail", "bucket"),
     ("benches", "base plan fuelrail bucket cli cuda", ""),
     ("tch", "base fuelrail cuda", "bucket"),
     ("xtask", "", ""),
 ];
 
 /// Where the roots of targets lie that need not forbid `unsafe`. The libraries of the bindings allow it to their module `ffi` alone.
-const UNSAFE: &[&str] = &["engine/io/", "cuda/", "bindings/python/src/lib.rs", "bindings/tch/src/lib.rs"];
+const UNSAFE: &[&str] =
+    &["engine/io/", "cuda/", "bindings/c/src/lib.rs", "bindings/python/src/lib.rs", "bindings/tch/src/lib.rs"];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
 pub(super) fn check(workspace: &Workspace) -> Vec<String> {
