@@ -49,6 +49,8 @@ pub(crate) struct Asked {
     /// The field that is decoded, where it is named.
     pub(crate) picture: Option<String>,
     pub(crate) is_decoded: bool,
+    /// Of tokens: how many make a record, from the begin of one to that of the next, and bytes of a token.
+    pub(crate) window: (Option<u64>, Option<u64>, u32),
 }
 
 /// Fields that are decoded where none is named.
@@ -61,7 +63,7 @@ impl Records {
     /// Those of `read`; `Undecodable` for a shard that breaks its format, naming it; `Usage` where there is no record, a field that is asked
     /// for is not there, or the format is not read.
     pub(crate) fn find(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<Records> {
-        let index = find::index(listing, asked.format, asked.content, read)?;
+        let index = find::index(listing, asked, read)?;
         if index.is_empty() {
             let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));

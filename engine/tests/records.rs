@@ -3,7 +3,7 @@
 use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, State};
+use fuelrail::{ByteSize, Decode, Format, Kind, LoaderBuilder, NO_LABEL, OrderName, State};
 use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
@@ -220,7 +220,7 @@ fn compressed_shards_missing_shards_and_formats_that_are_not_read_are_refused_by
     let refused = |uri: &Path, format| loader_at(uri.to_str().unwrap()).format(format).build().unwrap_err().to_string();
     let compressed = refused(&golden("mds-zstd"), Format::Mds);
     assert!(compressed.contains("shard.00000.mds.zstd' is compressed"), "{compressed}");
-    assert!(refused(&golden("mds"), Format::Tokens).contains("a loader does not read tokens"));
+    assert!(refused(&golden("mds"), Format::Parquet).contains("a loader does not read parquet"));
     let dir = tempfile::tempdir().unwrap();
     fs::copy(golden("mds/index.json"), dir.path().join("index.json")).unwrap();
     let missing = refused(dir.path(), Format::Mds);
@@ -275,4 +275,51 @@ fn an_index_of_an_unverified_server_is_not_used_by_a_run_that_verifies() {
     assert!(finds(unchecked()) && !finds(unchecked()));
     assert!(finds(checked()) && !finds(checked()), "what an unverified server said is not believed");
     assert!(!finds(unchecked()), "each has an index of its own");
+}
+
+#[test]
+fn windows_of_tokens_are_samples_near_each_other_or_anywhere() {
+    let (dir, listings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // 100 000 tokens of two bytes, 7 000 (no window more than three), and fewer than a window.
+    let files: Vec<Vec<u8>> = [200_000, 14_000, 3_000].iter().enumerate().map(|(n, len)| some(n, *len)).collect();
+    for (n, bytes) in files.iter().enumerate() {
+        fs::write(dir.path().join(format!("tokens-{n}.bin")), bytes).unwrap();
+    }
+    let bucket = folder(dir.path(), "");
+    let tokens =
+        || loader(&bucket).format(Format::Tokens).listing_dir(listings.path()).token_window(2_049).batch_size(8);
+    for (stride, of_first, order) in
+        [(2_048, 48, OrderName::Global), (2_049, 48, OrderName::Chunks), (1_024, 96, OrderName::Chunks)]
+    {
+        let windows = |len: usize| (len / 2 - 2_049) / stride + 1;
+        let expected: Vec<&[u8]> = files[..2]
+            .iter()
+            .flat_map(|file| (0..windows(file.len())).map(move |n| &file[n * stride * 2..][..2_049 * 2]))
+            .collect();
+        assert_eq!(windows(files[0].len()), of_first);
+        let builder = tokens().token_stride(stride as u64).order(order).chunk_size(ByteSize(32 << 10)).chunk_window(4);
+        let mut loader = builder.build().unwrap();
+        let mut seen = vec![0; expected.len()];
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch.unwrap();
+            for (i, sample) in batch.samples().enumerate() {
+                assert!(
+                    batch.field(i, "tokens").unwrap() == sample.bytes && sample.bytes == expected[sample.id.0 as usize]
+                );
+                seen[sample.id.0 as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|times| *times == 1), "{seen:?}");
+        let requests = loader.stats().requests;
+        let few = if order == OrderName::Global { expected.len() } else { expected.len() / 2 };
+        assert!(requests <= few as u64, "{requests} requests for {} windows", expected.len());
+    }
+    let refused = |builder: LoaderBuilder, kind, word: &str| {
+        let error = builder.build().unwrap_err();
+        assert!(error.kind() == kind && error.to_string().contains(word), "{error}");
+    };
+    refused(loader(&bucket).format(Format::Tokens), Kind::Usage, "set token_window");
+    refused(tokens().token_window(200_000), Kind::Usage, "no record");
+    refused(tokens().token_bytes(3), Kind::Undecodable, "tokens-0.bin");
+    refused(tokens().token_bytes(0), Kind::Usage, "0 token_bytes");
 }

@@ -38,7 +38,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// spill_dirs : sequence of paths, default ()
 ///     Directories on local disks for what RAM has no room for.
 /// format : str, optional
-///     `"webdataset"`, `"mds"` or `"tfrecord"`: samples are records of shards. Without one every object is a sample.
+///     `"webdataset"`, `"mds"`, `"tfrecord"` or `"tokens"`: samples are records of shards. Without one every object is a sample.
 /// decode : str, optional
 ///     `"224x224x3"`: PNG and JPEG become pixels of this shape.
 /// state : dict or str, optional

@@ -121,7 +121,7 @@ impl Objects {
     pub fn chunked(mut self, order: &Order) -> Objects {
         let (catalog, samples) = (Arc::clone(&self.catalog), self.catalog.samples());
         let mut chunks: Vec<Chunk> = Vec::new();
-        let (mut at, mut last) = (0, 0);
+        let (mut at, mut last, mut before) = (0, 0, 0);
         while at < samples {
             // What was read with the one before is looked at sample by sample; what is not is a chunk of one.
             let end = order.chunk_of(SampleId(at)).map_or(at + 1, |chunk| chunk.end);
@@ -130,10 +130,11 @@ impl Objects {
                 let (object, first, len) = (self.object_of(sample), self.first(sample), catalog.size(sample));
                 let fits = |(chunk, held): &(Chunk, u64)| {
                     let begin = self.first(chunk.first);
-                    let (bytes, held) = ((first + len).saturating_sub(begin), held + len);
-                    (object == last && first >= begin + u64::from(chunk.bytes))
-                        .then_some(bytes)
-                        .filter(|bytes| *bytes <= CHUNK_BYTES_MAX && bytes - held <= held / GAP_SHARE)
+                    // Windows over tokens overlap.
+                    let bytes = u64::from(chunk.bytes).max((first + len).saturating_sub(begin));
+                    (object == last && first >= before).then_some(bytes).filter(|bytes| {
+                        *bytes <= CHUNK_BYTES_MAX && bytes.saturating_sub(held + len) <= held / GAP_SHARE
+                    })
                 };
                 match open.as_mut().and_then(|open| Some((fits(open)?, open))) {
                     Some((bytes, (chunk, held))) if catalog.blocks(sample) == 1 => {
@@ -146,7 +147,7 @@ impl Objects {
                         open = alone.then_some((Chunk { first: sample, samples: 1, bytes: len as u32 }, len));
                     }
                 }
-                last = object;
+                (last, before) = (object, first);
             }
             chunks.extend(open.map(|(chunk, _)| chunk));
             at = end;

@@ -191,11 +191,17 @@ settings! {
         /// A manifest that names the objects, for servers that cannot list.
         manifest: Option<PathBuf> = None,
         /// How objects hold samples: `webdataset` (tar archives, whose members of one name but for the extension are the fields of a
-        /// sample), `mds`, `tfrecord`, or `objects` (each a record of one field, named by its extension); without one every object is a
-        /// sample as it is.
+        /// sample), `mds`, `tfrecord`, `tokens` (arrays of numbers without a header, of which a window is a sample), or `objects` (each a
+        /// record of one field, named by its extension); without one every object is a sample as it is.
         format: Option<Format> = None,
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
+        /// Under `tokens`, how many make a sample: for a model that predicts the next one, one more than its context has.
+        token_window: Option<u64> = None,
+        /// Under `tokens`, how many there are from the begin of a sample to that of the next; without a number a window.
+        token_stride: Option<u64> = None,
+        /// Under `tokens`, bytes of one: 2 for `uint16`, 4 for `uint32` or `int32`.
+        token_bytes: u32 = 2,
         /// Samples per batch and rank.
         batch_size: u32 = 64,
         /// Epochs of the whole run, counted from epoch 0 also when resuming.

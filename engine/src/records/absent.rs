@@ -23,6 +23,7 @@ pub(crate) struct Asked {
     pub(crate) label: Option<String>,
     pub(crate) picture: Option<String>,
     pub(crate) is_decoded: bool,
+    pub(crate) window: (Option<u64>, Option<u64>, u32),
 }
 
 /// Where every record of a data set lies.

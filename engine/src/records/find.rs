@@ -1,8 +1,9 @@
 //! Finding the records of a data set: which ranges of its shards are read, and the scans they are given to.
 
+use super::Asked;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
-use fuelrail_format::{Format, IndexBuilder, Need, Scan, mds, objects, tar, tfrecord};
+use fuelrail_format::{Field, Format, IndexBuilder, Need, Place, Scan, Span, mds, objects, tar, tfrecord};
 use fuelrail_wire::kept::SourceId;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -14,7 +15,8 @@ pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 /// The index of all records, in the order of the listing.
-pub(super) fn index(listing: &Listing, format: Format, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
+    let &Asked { format, content, window, .. } = asked;
     let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
@@ -30,10 +32,11 @@ pub(super) fn index(listing: &Listing, format: Format, content: [u8; 16], read: 
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
             scan(listing, whole(|_| true), begin, index.without_keys(), read)
         }
+        Format::Tokens => of_tokens(listing, window, index.without_keys()),
         Format::Mds => of_mds(listing, content, read),
         other => {
             let cause = format!("a loader does not read {other}");
-            Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds or tfrecord"))
+            Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds, tfrecord or tokens"))
         }
     }
 }
@@ -47,6 +50,43 @@ fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder
     records.finish(&mut index)?;
     Ok(index)
 }
+
+/// Windows over arrays of tokens: none goes over the end of an object, and what is left there is no sample.
+fn of_tokens(
+    listing: &Listing,
+    (window, stride, bytes): (Option<u64>, Option<u64>, u32),
+    mut index: IndexBuilder,
+) -> Result<IndexBuilder> {
+    let bytes = u64::from(bytes);
+    let (Some(window @ 1..=TOKENS_MAX), stride @ (None | Some(1..=TOKENS_MAX)), 1..=8) = (window, stride, bytes) else {
+        let cause = format!(
+            "format is tokens, with a token_window of {window:?}, a token_stride of {stride:?} and {bytes} token_bytes"
+        );
+        let hint =
+            "set token_window to the tokens of a sample, such as 2049, and token_bytes to 2 for uint16 or 4 for uint32";
+        return Err(Error::new(Kind::Usage, cause).with_hint(hint));
+    };
+    let (stride, tokens) = (stride.unwrap_or(window), index.field("tokens", Place::Near)?);
+    for object in 0..listing.len() {
+        let size = listing.size(object);
+        if !size.is_multiple_of(bytes) {
+            let error =
+                Error::new(Kind::Undecodable, format!("its {size} bytes are no whole number of tokens of {bytes}"));
+            return Err(error
+                .with_object(listing.key(object))
+                .with_hint("check token_bytes, and what the prefix holds"));
+        }
+        let begins = (0..=(size / bytes).saturating_sub(window)).step_by(stride as usize);
+        for begin in begins.take_while(|begin| begin + window <= size / bytes) {
+            let span = Span { object: object as u32, offset: begin * bytes, length: window * bytes };
+            index.push(&[], &[(tokens, Field::Span(span))])?;
+        }
+    }
+    Ok(index)
+}
+
+/// Longest window and stride, tokens.
+const TOKENS_MAX: u64 = 1 << 40;
 
 /// The samples of all shards that every `index.json` of the listing names.
 fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {

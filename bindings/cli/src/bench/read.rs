@@ -34,7 +34,7 @@ pub(crate) struct Read {
     /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
     #[serde(skip)]
     uri: Option<String>,
-    /// How objects hold samples: webdataset, mds, tfrecord or objects; without it every object is a sample
+    /// How objects hold samples: webdataset, mds, tfrecord, tokens or objects; without it every object is a sample
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls
