@@ -68,6 +68,8 @@ pub struct Writer {
     /// Where each sample of MDS ends in them.
     ends: Vec<u32>,
     records: u64,
+    /// Of an archive the key of its last record.
+    last: String,
 }
 
 impl Writer {
@@ -86,7 +88,7 @@ impl Writer {
                 "a shard is held in memory while it is written: 64MiB to 1GiB are usual",
             ));
         }
-        Ok(Writer { format, limit, columns, bytes: Vec::new(), ends: Vec::new(), records: 0 })
+        Ok(Writer { format, limit, columns, bytes: Vec::new(), ends: Vec::new(), records: 0, last: String::new() })
     }
 
     /// Adds a record. `false` where it does not fit behind those that are there: the shard is as it was and has to be finished first.
@@ -116,6 +118,10 @@ impl Writer {
         }
         if fits {
             self.records += 1;
+            if self.format == Format::WebDataset {
+                self.last.clear();
+                self.last.push_str(key.unwrap_or_default());
+            }
             self.ends.extend((self.format == Format::Mds).then_some(self.bytes.len() as u32));
         }
         Ok(fits)
@@ -131,6 +137,11 @@ impl Writer {
         }
         if self.format == Format::WebDataset {
             let key = key.ok_or_else(|| unsupported("it has no key", "members of a tar archive are named by one"))?;
+            if self.records > 0 && self.last == key {
+                let hint =
+                    "readers take members of one key that follow each other as one record: rename one of the two";
+                return Err(unsupported("the record before it has the same key", hint));
+            }
             return tar::record(key, fields, &mut self.bytes);
         }
         let key = key.map(|key| (KEY, Value::Text(key)));

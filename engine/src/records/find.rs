@@ -28,7 +28,8 @@ pub(super) fn index(listing: &Listing, format: Format, content: [u8; 16], read: 
         }
         Format::TfRecord => {
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
-            scan(listing, whole(|_| true), begin, index.without_keys(), read)
+            // `fuelrail pack` leaves a manifest beside its shards.
+            scan(listing, whole(|key| in_folder(key).1 != "pack.json"), begin, index.without_keys(), read)
         }
         Format::Mds => of_mds(listing, content, read),
         other => {

@@ -1,0 +1,237 @@
+//! `fuelrail pack`: many small objects, or the records of other shards, become shards.
+//!
+//! Which records a shard holds is a function of the source, the seed and the size of shards, so a run that was stopped goes on, and its
+//! shards are those that one run would have written. What is there is told from `pack.json`, whose sizes and checksums are verified.
+
+mod objects;
+mod source;
+mod target;
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use fuelrail::{ByteSize, Error, Format, Kind};
+use fuelrail_format::write::{Value, Writer};
+use serde::Serialize;
+use serde_json::json;
+use xxhash_rust::xxh3::xxh3_64;
+
+use self::source::{Reader, Source};
+use self::target::{Made, Manifest, Shard, Target};
+use crate::failure::{Outcome, Stop, stop_on_signals, usage};
+use crate::screen::{Bar, JsonTo, note};
+use crate::settings::{Trust, bytes};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail pack ./photos/ ./shards/ --format webdataset
+  fuelrail pack s3://bucket/photos/ s3://bucket/shards/ --format webdataset --shuffle --seed 7
+  fuelrail pack s3://bucket/train-{000..127}.tar ./mds/ --source-format webdataset --format mds --shard-size 64MiB
+  fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --json
+
+Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and a/1.json are the fields jpg and json of
+the record a/1; an object without an extension is the field data. Where all objects lie in two or more folders, the number of the folder,
+by name, is the field cls. Run the same command again after an interruption: it writes what is missing.";
+
+/// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, or TFRecord
+///
+/// Shards are named shard-000000 and so on, and appear when they are whole. The same source and seed make the same bytes. TARGET/pack.json
+/// says what they were made of, and their sizes and checksums. A shard is held in memory until it is written.
+#[derive(Args, Serialize, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Pack {
+    /// What to pack: a folder, or a URI as other commands take it
+    #[serde(skip)]
+    source: String,
+    /// Where the shards go: a folder, or the URI of a prefix, outside of the source
+    #[serde(skip)]
+    target: String,
+    /// What to write: webdataset, mds or tfrecord
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>)]
+    #[serde(skip)]
+    format: Format,
+    /// Longest shard; a longer record is a shard of its own. At most 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
+    #[serde(skip)]
+    shard_size: u64,
+    /// How the source holds records: objects, webdataset, mds or tfrecord
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>, default_value = "objects")]
+    #[serde(skip)]
+    source_format: Format,
+    /// Write the records in the order of the seed instead of the listing's
+    #[arg(long)]
+    #[serde(skip)]
+    shuffle: bool,
+    /// The seed of the order
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "shuffle")]
+    #[serde(skip)]
+    seed: u64,
+    /// All buffers that the source is read into, together [default: half of the cgroup's limit]
+    #[arg(long = "memory-limit", value_name = "SIZE", value_parser = bytes)]
+    memory_limit_bytes: Option<u64>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    trust: Trust,
+    /// Print what was done as one JSON document
+    #[arg(long)]
+    #[serde(skip)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Pack) -> Outcome {
+    let (start, stop) = (Instant::now(), stop_on_signals()?);
+    Writer::new(args.format, args.shard_size, None)?;
+    let target = Target::open(args)?;
+    let source = Source::list(args)?;
+    target.check_outside(&source)?;
+    let made = Made {
+        source: source.identity(),
+        source_format: args.source_format.to_string(),
+        format: args.format.to_string(),
+        shuffle: args.shuffle,
+        seed: args.seed,
+        shard_bytes_max: args.shard_size,
+    };
+    let (mut target, whole) = target.begin(made, &source.uri)?;
+    let listed = whole.len();
+    let skipped = whole.iter().filter(|whole| **whole).count();
+    if !(target.manifest.complete && skipped == listed) {
+        pack(args, &source, &mut target, &whole, stop)?;
+    }
+    target.finish(args.format)?;
+    report(args, &target.manifest, skipped, start.elapsed().as_secs_f64())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(args: &Pack, manifest: &Manifest, skipped: usize, wall_s: f64) -> Outcome<()> {
+    let shards = &manifest.shards;
+    let (records, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.records, sum.1 + shard.bytes));
+    if args.json {
+        let done = json!({
+            "schema": 1, "source": args.source, "target": args.target, "format": args.format.to_string(), "records": records,
+            "bytes": bytes, "shards": shards.len(), "skipped": skipped, "wall_s": wall_s,
+        });
+        return JsonTo::Output.show(&done, String::new);
+    }
+    let there = if skipped > 0 { format!(", {skipped} of them were there") } else { String::new() };
+    note(&format!("{records} records in {} shards{there}, {} in {wall_s:.2} s", shards.len(), ByteSize(bytes)));
+    Ok(())
+}
+
+/// Writes the shards that are not there: those of the manifest that are missing or damaged, and all behind them.
+fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop: Stop) -> Outcome<()> {
+    let mut begin = 0;
+    let mut jobs: Vec<Job> = Vec::new();
+    for (number, shard) in target.manifest.shards.iter().enumerate() {
+        if !whole[number] {
+            jobs.push(Job { number, records: begin..begin + shard.records });
+        }
+        begin += shard.records;
+    }
+    let first = jobs.first().map_or(begin, |job| job.records.start);
+    let mut reader = Reader::open(args, source, target.manifest.state.as_ref(), first)?;
+    if !target.manifest.complete {
+        jobs.push(Job { number: whole.len(), records: begin..reader.records() });
+    }
+    target.manifest.state = reader.state();
+    target.save()?;
+    let wanted: Vec<Range<u64>> = jobs.iter().map(|job| job.records.clone()).collect();
+    let bar = Bar::new(Some(wanted.iter().map(|wanted| wanted.end - wanted.start).sum()), "records");
+    let writer = Writer::new(args.format, args.shard_size, target.manifest.columns.clone())?;
+    let mut packer = Packer { target, writer, jobs: jobs.into(), extension: extension(args.format) };
+    let (mut done, mut taken) = (0, 0);
+    reader.read(&wanted, &mut |position, key, fields| {
+        stop.check().map_err(|error| error.with_hint("run the same command again to go on"))?;
+        packer.take(position, key, fields)?;
+        done += 1;
+        taken += fields
+            .iter()
+            .map(|(_, value)| if let Value::Bytes(bytes) = value { bytes.len() as u64 } else { 8 })
+            .sum::<u64>();
+        bar.at(done, || ByteSize(taken).to_string());
+        Ok(())
+    })?;
+    if let Some(job) = packer.jobs.front().filter(|job| !job.records.is_empty()) {
+        let cause = format!("the source ended before record {} of {}", job.records.start, job.records.end);
+        return Err(Error::new(Kind::Truncated, cause).into());
+    }
+    Ok(())
+}
+
+fn extension(format: Format) -> &'static str {
+    match format {
+        Format::WebDataset => "tar",
+        Format::Mds => "mds",
+        _ => "tfrecord",
+    }
+}
+
+/// Records that become shards from this number on.
+struct Job {
+    number: usize,
+    /// Those that are still to come, by their places in the order.
+    records: Range<u64>,
+}
+
+struct Packer<'t> {
+    target: &'t mut Target,
+    writer: Writer,
+    jobs: std::collections::VecDeque<Job>,
+    extension: &'static str,
+}
+
+impl Packer<'_> {
+    /// Takes the record that is next, and writes each shard when it is full.
+    fn take(&mut self, position: u64, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Outcome<()> {
+        let fits = self.writer.push(key, fields)?;
+        let job = self.jobs.front_mut().filter(|job| job.records.start == position);
+        let job = job.ok_or_else(|| Error::new(Kind::Mismatch, format!("record {position} was not asked for")))?;
+        if !fits {
+            let number = job.number;
+            job.number += 1;
+            self.close(number)?;
+            self.writer.push(key, fields)?;
+        }
+        let Some(job) = self.jobs.front_mut() else { return Ok(()) };
+        job.records.start += 1;
+        if job.records.is_empty() {
+            let number = job.number;
+            self.jobs.pop_front();
+            self.close(number)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the shard that was filled.
+    fn close(&mut self, number: usize) -> Outcome<()> {
+        let name = format!("shard-{number:06}.{}", self.extension);
+        let records = self.writer.records();
+        let bytes = self.writer.finish();
+        let xxh3 = format!("{:016x}", xxh3_64(bytes));
+        let shard = Shard { name, bytes: bytes.len() as u64, records, xxh3, etag: None };
+        let known = self.target.manifest.shards.get(number);
+        if known.is_some_and(|known| (&known.xxh3, known.bytes) != (&shard.xxh3, shard.bytes)) {
+            let cause = format!("{} would not be what pack.json says it was", shard.name);
+            return Err(Error::new(Kind::Changed, cause)
+                .with_hint("pack into another folder: the source has changed")
+                .into());
+        }
+        let etag = self.target.put(&shard.name, bytes)?;
+        self.target.manifest.columns = self.writer.columns().cloned();
+        self.target.wrote(number, Shard { etag, ..shard })?;
+        self.writer.clear();
+        Ok(())
+    }
+}
+
+/// The folder or prefix that was named, as the engine reads it.
+fn located(text: &str) -> Outcome<String> {
+    if text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    let path = std::path::absolute(text)
+        .map_err(|error| usage(format!("'{text}' is not a path: {error}"), "name a folder or a URI"))?;
+    let slash = if path.is_dir() && !text.ends_with('/') { "/" } else { "" };
+    Ok(format!("{}{slash}", path.display()))
+}

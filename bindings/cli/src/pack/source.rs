@@ -1,0 +1,267 @@
+//! The records of a source: objects that are grouped by their names, or what other shards hold, through the loader.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::Range;
+
+use fuelrail::{Access, BadSamples, Batch, Error, Format, Kind, Listed, Loader, LoaderBuilder, SampleId, State};
+use fuelrail_format::mds::encoding::Value as Decoded;
+use fuelrail_format::write::{KEY, Value};
+use fuelrail_format::{bytes::Dtype, mds, tfrecord};
+use fuelrail_plan::order::{Order, OrderName};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use super::objects::{Grouped, Pieces};
+use super::{Pack, located};
+use crate::failure::{Outcome, usage};
+use crate::screen::{Bar, note};
+use crate::settings::{given, load};
+
+/// Records of shards in a batch; where memory is short, one.
+const BATCH_RECORDS: [u32; 2] = [16, 1];
+
+/// Takes a record: its place in the order, its key, its fields.
+pub(super) type Take<'t> = &'t mut dyn FnMut(u64, Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>;
+
+/// The listed objects.
+pub(super) struct Source {
+    pub(super) access: Access,
+    pub(super) uri: String,
+    format: Format,
+    /// Bytes of each key before its path in the source.
+    root: usize,
+    pub(super) listed: Vec<Listed>,
+}
+
+impl Source {
+    pub(super) fn list(args: &Pack) -> Outcome<Source> {
+        let uri = located(&args.source)?;
+        let access = args.trust.access(&uri)?;
+        let prefix = access.cloud.source(&uri)?.endpoint.prefix;
+        let root = prefix.rfind('/').map_or(0, |slash| slash + 1);
+        let bar = Bar::new(None, "objects listed");
+        let listed = fuelrail::list_with(&access, &uri, |count| bar.at(count, String::new))?;
+        if listed.is_empty() {
+            return Err(usage(
+                format!("there is no object in {uri}"),
+                "check the path or prefix; `fuelrail ls` shows what is there",
+            ));
+        }
+        Ok(Source { access, uri, format: args.source_format, root, listed })
+    }
+
+    /// A hash over the names, lengths and entity tags of all objects.
+    pub(super) fn identity(&self) -> String {
+        let mut hash = Xxh3::new();
+        for object in &self.listed {
+            for text in [self.path(object), object.etag.as_deref().unwrap_or_default()] {
+                hash.update(&(text.len() as u64).to_le_bytes());
+                hash.update(text.as_bytes());
+            }
+            hash.update(&object.size.to_le_bytes());
+        }
+        format!("{:032x}", hash.digest128())
+    }
+
+    /// An object's path in the source.
+    pub(super) fn path<'l>(&self, object: &'l Listed) -> &'l str {
+        object.key.get(self.root..).unwrap_or(&object.key)
+    }
+
+    /// A loader's settings that brings everything once.
+    fn loader(&self, args: &Pack) -> Outcome<LoaderBuilder> {
+        let mut settings = given(args);
+        settings.push(("uri".into(), self.uri.clone()));
+        let mut config = load(None, &settings)?;
+        (config.format, config.decode.shape) = (None, None);
+        let builder = LoaderBuilder::new(config).listing(self.listed.clone()).epochs(1).rank(0).world(1);
+        Ok(builder.order(OrderName::Global).drop_last(false).shuffle(false).bad_samples(BadSamples::Raise))
+    }
+}
+
+/// Reads the records.
+pub(super) enum Reader<'s> {
+    Objects { source: &'s Source, grouped: Grouped<'s>, order: Order, builder: Box<LoaderBuilder> },
+    Shards { loader: Box<Loader>, columns: Option<mds::Columns>, format: Format, next: u64, names_keys: bool },
+}
+
+impl<'s> Reader<'s> {
+    /// A reader from the record at place `first` on. Of a source of shards, `state` is where an earlier run began.
+    pub(super) fn open(args: &Pack, source: &'s Source, state: Option<&State>, first: u64) -> Outcome<Reader<'s>> {
+        let builder = source.loader(args)?;
+        if source.format == Format::Objects {
+            let grouped = Grouped::of(source)?;
+            let order = Order::named(OrderName::Global, grouped.records() as u64, args.seed, args.shuffle);
+            return Ok(Reader::Objects { source, grouped, order, builder: Box::new(builder) });
+        }
+        let mut builder = builder.format(source.format).shuffle(args.shuffle).seed(args.seed);
+        let next = state.map_or(0, |_| first);
+        if let Some(state) = state {
+            builder = builder.resume(State { position: first, ..state.clone() });
+        }
+        let mut built = Err(Error::new(Kind::Budget, "no batch"));
+        for batch_size in BATCH_RECORDS {
+            if built.as_ref().is_err_and(|error| error.kind() == Kind::Budget) {
+                built = builder.clone().batch_size(batch_size).build();
+            }
+        }
+        let loader = Box::new(built?);
+        loader.notices().iter().for_each(|notice| note(notice));
+        if source.format == Format::WebDataset {
+            check_keys(&loader)?;
+        }
+        let columns = if source.format == Format::Mds { Some(columns(args, source)?) } else { None };
+        Ok(Reader::Shards {
+            loader,
+            columns,
+            format: source.format,
+            next,
+            names_keys: args.format == Format::WebDataset,
+        })
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        match self {
+            Reader::Objects { grouped, .. } => grouped.records() as u64,
+            Reader::Shards { loader, .. } => loader.samples(),
+        }
+    }
+
+    /// Where a source of shards begins.
+    pub(super) fn state(&self) -> Option<State> {
+        match self {
+            Reader::Objects { .. } => None,
+            Reader::Shards { loader, .. } => Some(State { position: 0, ..loader.state() }),
+        }
+    }
+
+    /// Reads the records at these places of the order, which come one after the other.
+    pub(super) fn read(&mut self, wanted: &[Range<u64>], take: Take<'_>) -> Outcome<()> {
+        match self {
+            Reader::Objects { source, grouped, order, builder } => {
+                let records = || wanted.iter().cloned().flatten().map(|at| (at, order.sample_at(0, at).0 as usize));
+                let mut pieces = Pieces::open(source, grouped, builder, records().map(|(_, record)| record))?;
+                for (position, record) in records() {
+                    grouped.read(source, record, &mut pieces, &mut |key, fields| take(position, key, fields))?;
+                }
+                Ok(())
+            }
+            Reader::Shards { loader, columns, format, next, names_keys } => {
+                let end = wanted.last().map_or(0, |last| last.end);
+                while let Some(batch) = loader.next_batch().filter(|_| *next < end) {
+                    let batch = batch?;
+                    for (i, id) in batch.ids().iter().enumerate() {
+                        let at = *next;
+                        *next += 1;
+                        if wanted.iter().any(|wanted| wanted.contains(&at)) {
+                            let key = (*format == Format::WebDataset).then(|| loader.record_key(*id));
+                            let key = key.or_else(|| names_keys.then(|| format!("{:09}", id.0).into()));
+                            record((&batch, i), *format, columns.as_ref(), key, &mut |key, fields| {
+                                take(at, key, fields)
+                            })?;
+                        }
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Keys of records in archives are unique, or readers could join two of them.
+fn check_keys(loader: &Loader) -> Outcome<()> {
+    let mut known = HashSet::new();
+    for id in (0..loader.samples()).map(SampleId) {
+        let key = loader.record_key(id);
+        if !known.insert(xxh3_64(key.as_bytes())) {
+            let cause = format!("two records have the key '{}'", key.escape_debug());
+            let error = Error::new(Kind::Undecodable, cause).with_object(loader.key(id));
+            return Err(error
+                .with_hint("pack the shards apart, or write them with a key of its own for each record")
+                .into());
+        }
+    }
+    Ok(())
+}
+
+/// The columns of MDS shards.
+fn columns(args: &Pack, source: &Source) -> Outcome<mds::Columns> {
+    let index = source.listed.iter().find(|object| object.key.rsplit('/').next() == Some("index.json"));
+    let index =
+        index.ok_or_else(|| usage("no object of the source is named index.json", "name what MDSWriter wrote"))?;
+    let mut loader = source.loader(args)?.listing(vec![index.clone()]).batch_size(1).build()?;
+    let batch = loader.next_batch().ok_or_else(|| Error::new(Kind::Truncated, "index.json did not come"))??;
+    Ok(mds::DataSet::parse(batch.sample(0)).map_err(|error| error.with_object(&*index.key))?.columns)
+}
+
+/// Splits a record of a shard into its fields, with the types that the shard's format gives them. A field named [`KEY`] is the key.
+fn record(
+    (batch, i): (&Batch, usize),
+    format: Format,
+    columns: Option<&mds::Columns>,
+    key: Option<Cow<'_, str>>,
+    take: &mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut example = tfrecord::Example::default();
+    if format == Format::TfRecord
+        && let Ok(features) = example.read(tfrecord::data(batch.sample(i)))
+    {
+        let single = features.iter().filter_map(|(name, feature)| {
+            let mut values = feature.values();
+            match (values.next(), values.next()) {
+                (Some(tfrecord::Value::Bytes(bytes)), None) => Some((name, Value::Bytes(bytes))),
+                (Some(tfrecord::Value::Int(number)), None) => Some((name, Value::Int(number))),
+                _ => None,
+            }
+        });
+        let single: Vec<_> = single.collect();
+        // Lists of numbers are their bytes, as the loader has them.
+        let lists: Vec<_> =
+            batch.fields(i).filter(|(name, _)| !single.iter().any(|(known, _)| known == name)).collect();
+        let lists = lists.iter().map(|(name, bytes)| (*name, Value::Bytes(bytes)));
+        return keyed(single.iter().copied().chain(lists).collect(), key, take);
+    }
+    let fields: Vec<_> = batch.fields(i).collect();
+    let typed = fields.iter().map(|(name, bytes)| {
+        let column = columns.and_then(|columns| columns.all().iter().find(|column| column.name == *name));
+        (*name, column.map_or(Value::Bytes(bytes), |column| decoded(column, bytes)))
+    });
+    keyed(typed.collect(), key, take)
+}
+
+fn keyed(
+    mut fields: Vec<(&str, Value<'_>)>,
+    key: Option<Cow<'_, str>>,
+    take: &mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>,
+) -> Outcome<()> {
+    let own = fields.iter().position(|(name, _)| *name == KEY).and_then(|at| match fields.remove(at).1 {
+        Value::Text(text) => Some(text),
+        Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::Int(_) => None,
+    });
+    take(own.or(key.as_deref()), &fields)
+}
+
+/// A value of a column: text and integers as such, other numbers and arrays as their bytes.
+fn decoded<'a>(column: &'a mds::Column, bytes: &'a [u8]) -> Value<'a> {
+    match column.encoding.view(bytes) {
+        Some(Decoded::Text(text)) => Value::Text(text),
+        Some(Decoded::Array(array)) if array.shape().next().is_none() => {
+            let padded = |filler: u8| {
+                let mut number = [filler; 8];
+                number[..array.data.len()].copy_from_slice(array.data);
+                i64::from_le_bytes(number)
+            };
+            match array.dtype {
+                Dtype::U8 | Dtype::U16 | Dtype::U32 => Value::Int(padded(0)),
+                Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => {
+                    let is_negative = array.data.last().is_some_and(|byte| *byte >= 0x80);
+                    Value::Int(padded(if is_negative { 0xFF } else { 0 }))
+                }
+                Dtype::U64 if array.data[7] < 0x80 => Value::Int(padded(0)),
+                _ => Value::Bytes(bytes),
+            }
+        }
+        _ => Value::Bytes(bytes),
+    }
+}
