@@ -12,6 +12,7 @@ use std::path::Path;
 
 mod api;
 mod features;
+mod formats;
 mod fuzz;
 mod mutants;
 mod python;
@@ -26,6 +27,8 @@ enum Part {
     Features,
     /// The wheel of the Python package, and its tests (pytest).
     Python,
+    /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
+    Formats,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -75,6 +78,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::Api => api::prove,
             Part::Features => features::prove,
             Part::Python => python::prove,
+            Part::Formats => formats::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
             Part::Fuzz => {
