@@ -199,6 +199,7 @@ impl Writer {
 }
 
 fn two_fields(name: &str) -> Error {
-    Error::new(Kind::Usage, format!("it has two fields named '{}'", shown(name.as_bytes())))
-        .with_hint("a field is what follows the first dot of an object's name, in lower case: rename one of the two")
+    Error::new(Kind::Usage, format!("it has two fields named '{}'", shown(name.as_bytes()))).with_hint(
+        "rename one of the two; the field of an object is what follows the first dot of its name, in lower case",
+    )
 }

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use fuelrail::{Batch, ByteRange, Error, Kind, Loader, LoaderBuilder};
-use fuelrail_format::write::Value;
+use fuelrail::{Batch, ByteRange, ByteSize, Error, Kind, Loader, LoaderBuilder};
+use fuelrail_format::write::{SHARD_BYTES_MAX, Value};
 
 use super::source::Source;
 use crate::failure::Outcome;
 use crate::screen::note;
 
-/// Objects come in pieces of this length, and about so much in a batch.
+/// Objects up to the first length come whole, so that the checksums that servers have of them are verified; where memory is too short for
+/// that, up to the second. Longer ones come in pieces of that length.
+const WHOLE_BYTES: [u64; 2] = [64 << 20, PIECE_BYTES];
 const PIECE_BYTES: u64 = 8 << 20;
-const BATCH_BYTES: u64 = 32 << 20;
+/// A batch holds about so much, and at most so many objects.
+const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_OBJECTS_MAX: u64 = 256;
 /// The field of an object without an extension, and the one of a class.
 const DATA: &str = "data";
@@ -81,8 +84,15 @@ impl<'s> Grouped<'s> {
     }
 
     fn check_fields(&self, source: &'s Source, record: usize) -> Outcome<()> {
-        if self.members(record).len() == 1 {
-            return Ok(());
+        let bytes: u64 = self.fields(source, record).map(|(.., size)| size).sum();
+        if bytes > SHARD_BYTES_MAX {
+            let error =
+                Error::new(Kind::Usage, format!("its record would have {}, the limit is 2 GiB", ByteSize(bytes)));
+            let key = &source.listed[self.members(record)[0] as usize].key;
+            return Err(error
+                .with_object(key.as_str())
+                .with_hint("shards are for many small records: leave it out")
+                .into());
         }
         let mut known = BTreeSet::new();
         for ((key, field, _), member) in self.fields(source, record).zip(self.members(record)) {
@@ -153,16 +163,24 @@ impl Pieces {
         source: &Source,
         grouped: &Grouped<'_>,
         builder: &LoaderBuilder,
-        records: impl Iterator<Item = usize>,
+        records: impl Iterator<Item = usize> + Clone,
     ) -> Outcome<Pieces> {
-        let of_object = |object: &u32| ByteRange::pieces(*object, source.listed[*object as usize].size, PIECE_BYTES);
-        let ranges: Vec<ByteRange> = records.flat_map(|record| grouped.members(record)).flat_map(of_object).collect();
-        let longest = ranges.iter().map(|range| range.len).max();
-        let build = |longest: u64| {
+        let build = |whole: u64| -> fuelrail::Result<Option<Loader>> {
+            let of_object = |object: &u32| {
+                let size = source.listed[*object as usize].size;
+                ByteRange::pieces(*object, size, if size <= whole { whole } else { PIECE_BYTES })
+            };
+            let members = records.clone().flat_map(|record| grouped.members(record));
+            let ranges: Vec<ByteRange> = members.flat_map(of_object).collect();
+            let Some(longest) = ranges.iter().map(|range| range.len).max() else { return Ok(None) };
             let batch_size = (BATCH_BYTES / longest).clamp(1, BATCH_OBJECTS_MAX) as u32;
-            builder.clone().ranges(ranges).batch_size(batch_size).build()
+            builder.clone().ranges(ranges).batch_size(batch_size).build().map(Some)
         };
-        let loader = longest.map(build).transpose()?;
+        let mut built = build(WHOLE_BYTES[0]);
+        if built.as_ref().is_err_and(|error| error.kind() == Kind::Budget) {
+            built = build(WHOLE_BYTES[1]);
+        }
+        let loader = built?;
         loader.iter().flat_map(Loader::notices).for_each(|notice| note(notice));
         Ok(Pieces { loader, batch: None, at: 0 })
     }

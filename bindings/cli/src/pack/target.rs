@@ -100,7 +100,8 @@ impl Named {
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
             listed => listed?,
         };
-        let below = |key: &str| key.rsplit('/').next().unwrap_or(key).to_owned();
+        let root = access.cloud.endpoint(&uri)?.prefix.len();
+        let below = |key: &str| key.get(root..).unwrap_or(key).to_owned();
         let there: HashMap<String, Listed> = listed.into_iter().map(|one| (below(&one.key), one)).collect();
         let shards = Vec::new();
         let manifest = Manifest {
