@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use self::source::{Reader, Source};
 use self::target::{Made, Manifest, Shard, Target};
-use crate::failure::{Outcome, Stop, stop_on_signals, usage};
+use crate::failure::{Outcome, Stop, stop_on_signals};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{Trust, bytes};
 
@@ -141,9 +141,9 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
     let writer = Writer::new(args.format, args.shard_size, target.manifest.columns.clone())?;
     let mut packer = Packer { target, writer, jobs: jobs.into(), extension: extension(args.format) };
     let (mut done, mut taken) = (0, 0);
-    reader.read(&wanted, &mut |position, key, fields| {
+    reader.read(&wanted, &mut |key, fields| {
         stop.check().map_err(|error| error.with_hint("run the same command again to go on"))?;
-        packer.take(position, key, fields)?;
+        packer.take(key, fields)?;
         done += 1;
         taken += fields
             .iter()
@@ -183,10 +183,9 @@ struct Packer<'t> {
 
 impl Packer<'_> {
     /// Takes the record that is next, and writes each shard when it is full.
-    fn take(&mut self, position: u64, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Outcome<()> {
+    fn take(&mut self, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Outcome<()> {
         let fits = self.writer.push(key, fields)?;
-        let job = self.jobs.front_mut().filter(|job| job.records.start == position);
-        let job = job.ok_or_else(|| Error::new(Kind::Mismatch, format!("record {position} was not asked for")))?;
+        let Some(job) = self.jobs.front_mut() else { return Ok(()) };
         if !fits {
             let number = job.number;
             job.number += 1;
@@ -223,15 +222,4 @@ impl Packer<'_> {
         self.writer.clear();
         Ok(())
     }
-}
-
-/// The folder or prefix that was named, as the engine reads it.
-fn located(text: &str) -> Outcome<String> {
-    if text.contains("://") {
-        return Ok(text.to_owned());
-    }
-    let path = std::path::absolute(text)
-        .map_err(|error| usage(format!("'{text}' is not a path: {error}"), "name a folder or a URI"))?;
-    let slash = if path.is_dir() && !text.ends_with('/') { "/" } else { "" };
-    Ok(format!("{}{slash}", path.display()))
 }

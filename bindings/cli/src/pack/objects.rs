@@ -20,6 +20,9 @@ const BATCH_OBJECTS_MAX: u64 = 256;
 const DATA: &str = "data";
 const CLASS: &str = "cls";
 
+/// Takes a record: its key and its fields.
+pub(super) type Take<'t> = &'t mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>;
+
 /// The records that the listed objects are.
 pub(super) struct Grouped<'s> {
     /// Objects, by record.
@@ -107,13 +110,7 @@ impl<'s> Grouped<'s> {
     }
 
     /// Reads a record, whose objects are the next pieces.
-    pub(super) fn read(
-        &self,
-        source: &'s Source,
-        record: usize,
-        pieces: &mut Pieces,
-        take: &mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>,
-    ) -> Outcome<()> {
+    pub(super) fn read(&self, source: &'s Source, record: usize, pieces: &mut Pieces, take: Take<'_>) -> Outcome<()> {
         let mut read = Vec::new();
         for (_, field, size) in self.fields(source, record) {
             read.push((field, pieces.next(size)?));

@@ -11,17 +11,14 @@ use fuelrail_format::{bytes::Dtype, mds, tfrecord};
 use fuelrail_plan::order::{Order, OrderName};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::objects::{Grouped, Pieces};
-use super::{Pack, located};
+use super::Pack;
+use super::objects::{Grouped, Pieces, Take};
 use crate::failure::{Outcome, usage};
 use crate::screen::{Bar, note};
-use crate::settings::{given, load};
+use crate::settings::{given, load, located};
 
 /// Records of shards in a batch; where memory is short, one.
 const BATCH_RECORDS: [u32; 2] = [16, 1];
-
-/// Takes a record: its place in the order, its key, its fields.
-pub(super) type Take<'t> = &'t mut dyn FnMut(u64, Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>;
 
 /// The listed objects.
 pub(super) struct Source {
@@ -139,10 +136,11 @@ impl<'s> Reader<'s> {
     pub(super) fn read(&mut self, wanted: &[Range<u64>], take: Take<'_>) -> Outcome<()> {
         match self {
             Reader::Objects { source, grouped, order, builder } => {
-                let records = || wanted.iter().cloned().flatten().map(|at| (at, order.sample_at(0, at).0 as usize));
-                let mut pieces = Pieces::open(source, grouped, builder, records().map(|(_, record)| record))?;
-                for (position, record) in records() {
-                    grouped.read(source, record, &mut pieces, &mut |key, fields| take(position, key, fields))?;
+                let places = wanted.iter().cloned().flatten();
+                let records = places.map(|place| order.sample_at(0, place).0 as usize);
+                let mut pieces = Pieces::open(source, grouped, builder, records.clone())?;
+                for record in records {
+                    grouped.read(source, record, &mut pieces, take)?;
                 }
                 Ok(())
             }
@@ -156,9 +154,7 @@ impl<'s> Reader<'s> {
                         if wanted.iter().any(|wanted| wanted.contains(&at)) {
                             let key = (*format == Format::WebDataset).then(|| loader.record_key(*id));
                             let key = key.or_else(|| names_keys.then(|| format!("{:09}", id.0).into()));
-                            record((&batch, i), *format, columns.as_ref(), key, &mut |key, fields| {
-                                take(at, key, fields)
-                            })?;
+                            record((&batch, i), *format, columns.as_ref(), key, take)?;
                         }
                     }
                 }
@@ -200,7 +196,7 @@ fn record(
     format: Format,
     columns: Option<&mds::Columns>,
     key: Option<Cow<'_, str>>,
-    take: &mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>,
+    take: Take<'_>,
 ) -> Outcome<()> {
     let mut example = tfrecord::Example::default();
     if format == Format::TfRecord
@@ -229,11 +225,7 @@ fn record(
     keyed(typed.collect(), key, take)
 }
 
-fn keyed(
-    mut fields: Vec<(&str, Value<'_>)>,
-    key: Option<Cow<'_, str>>,
-    take: &mut dyn FnMut(Option<&str>, &[(&str, Value<'_>)]) -> Outcome<()>,
-) -> Outcome<()> {
+fn keyed(mut fields: Vec<(&str, Value<'_>)>, key: Option<Cow<'_, str>>, take: Take<'_>) -> Outcome<()> {
     let own = fields.iter().position(|(name, _)| *name == KEY).and_then(|at| match fields.remove(at).1 {
         Value::Text(text) => Some(text),
         Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),

@@ -10,9 +10,10 @@ use fuelrail_format::write::mds;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::Pack;
 use super::source::Source;
-use super::{Pack, located};
 use crate::failure::{Outcome, usage};
+use crate::settings::located;
 
 const MANIFEST: &str = "pack.json";
 const INDEX: &str = "index.json";
@@ -176,8 +177,10 @@ impl Target {
     /// Writes an object, whole or not at all. Its entity tag, where the bucket gave it one.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Outcome<Option<String>> {
         let stored = fuelrail::put_with(&self.access, &self.uri_of(name), &mut Cursor::new(bytes), |_| {});
-        let hint = "run the same command again to go on";
-        let stored = stored.map_err(|error| if error.hint().is_some() { error } else { error.with_hint(hint) })?;
+        let stored = stored.map_err(|error| {
+            let first = error.hint().map_or(String::new(), |hint| format!("{hint}; then "));
+            error.with_hint(format!("{first}run the same command again: it goes on"))
+        })?;
         Ok(stored.etag.filter(|_| !self.is_folder()))
     }
 
