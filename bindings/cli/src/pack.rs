@@ -19,7 +19,7 @@ use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::source::{Reader, Source};
-use self::target::{Made, Manifest, Shard, Target};
+use self::target::{Made, Shard, Target};
 use crate::failure::{Outcome, Stop, stop_on_signals};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{Trust, bytes};
@@ -82,9 +82,7 @@ pub(crate) struct Pack {
 pub(crate) fn run(args: &Pack) -> Outcome {
     let (start, stop) = (Instant::now(), stop_on_signals()?);
     Writer::new(args.format, args.shard_size, None)?;
-    let target = Target::open(args)?;
     let source = Source::list(args)?;
-    target.check_outside(&source)?;
     let made = Made {
         source: source.identity(),
         source_format: args.source_format.to_string(),
@@ -93,30 +91,25 @@ pub(crate) fn run(args: &Pack) -> Outcome {
         seed: args.seed,
         shard_bytes_max: args.shard_size,
     };
-    let (mut target, whole) = target.begin(made, &source.uri)?;
-    let listed = whole.len();
+    let (mut target, whole) = Target::open(args, &source, made)?;
     let skipped = whole.iter().filter(|whole| **whole).count();
-    if !(target.manifest.complete && skipped == listed) {
+    if !(target.manifest.complete && skipped == whole.len()) {
         pack(args, &source, &mut target, &whole, stop)?;
     }
-    target.finish(args.format)?;
-    report(args, &target.manifest, skipped, start.elapsed().as_secs_f64())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn report(args: &Pack, manifest: &Manifest, skipped: usize, wall_s: f64) -> Outcome<()> {
-    let shards = &manifest.shards;
+    target.finish()?;
+    let (shards, wall_s) = (&target.manifest.shards, start.elapsed().as_secs_f64());
     let (records, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.records, sum.1 + shard.bytes));
     if args.json {
         let done = json!({
             "schema": 1, "source": args.source, "target": args.target, "format": args.format.to_string(), "records": records,
             "bytes": bytes, "shards": shards.len(), "skipped": skipped, "wall_s": wall_s,
         });
-        return JsonTo::Output.show(&done, String::new);
+        JsonTo::Output.show(&done, String::new)?;
+    } else {
+        let there = if skipped > 0 { format!(", {skipped} of them were there") } else { String::new() };
+        note(&format!("{records} records in {} shards{there}, {} in {wall_s:.2} s", shards.len(), ByteSize(bytes)));
     }
-    let there = if skipped > 0 { format!(", {skipped} of them were there") } else { String::new() };
-    note(&format!("{records} records in {} shards{there}, {} in {wall_s:.2} s", shards.len(), ByteSize(bytes)));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the shards that are not there: those of the manifest that are missing or damaged, and all behind them.
@@ -139,32 +132,20 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
     let wanted: Vec<Range<u64>> = jobs.iter().map(|job| job.records.clone()).collect();
     let bar = Bar::new(Some(wanted.iter().map(|wanted| wanted.end - wanted.start).sum()), "records");
     let writer = Writer::new(args.format, args.shard_size, target.manifest.columns.clone())?;
-    let mut packer = Packer { target, writer, jobs: jobs.into(), extension: extension(args.format) };
-    let (mut done, mut taken) = (0, 0);
+    let extension = if args.format == Format::WebDataset { "tar" } else { args.format.word() };
+    let mut packer = Packer { target, writer, jobs: jobs.into(), extension };
+    let mut done = 0;
     reader.read(&wanted, &mut |key, fields| {
         stop.check().map_err(|error| error.with_hint("run the same command again to go on"))?;
-        packer.take(key, fields)?;
         done += 1;
-        taken += fields
-            .iter()
-            .map(|(_, value)| if let Value::Bytes(bytes) = value { bytes.len() as u64 } else { 8 })
-            .sum::<u64>();
-        bar.at(done, || ByteSize(taken).to_string());
-        Ok(())
+        bar.at(done, String::new);
+        packer.take(key, fields)
     })?;
     if let Some(job) = packer.jobs.front().filter(|job| !job.records.is_empty()) {
         let cause = format!("the source ended before record {} of {}", job.records.start, job.records.end);
         return Err(Error::new(Kind::Truncated, cause).into());
     }
     Ok(())
-}
-
-fn extension(format: Format) -> &'static str {
-    match format {
-        Format::WebDataset => "tar",
-        Format::Mds => "mds",
-        _ => "tfrecord",
-    }
 }
 
 /// Records that become shards from this number on.
@@ -216,10 +197,13 @@ impl Packer<'_> {
                 .with_hint("pack into another folder: the source has changed")
                 .into());
         }
-        let etag = self.target.put(&shard.name, bytes)?;
+        let shard = Shard { etag: self.target.put(&shard.name, bytes)?, ..shard };
+        match self.target.manifest.shards.get_mut(number) {
+            Some(known) => *known = shard,
+            None => self.target.manifest.shards.push(shard),
+        }
         self.target.manifest.columns = self.writer.columns().cloned();
-        self.target.wrote(number, Shard { etag, ..shard })?;
         self.writer.clear();
-        Ok(())
+        self.target.save()
     }
 }

@@ -19,6 +19,8 @@ use std::borrow::Cow;
 pub const KEY: &str = "__key__";
 /// Longest shard, bytes: offsets of MDS have 32 bits, and a shard is held in memory.
 pub const SHARD_BYTES_MAX: u64 = 2 << 30;
+/// Longest record, bytes of its fields: a protocol buffer is shorter than 2 GiB.
+pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 /// Fields that webdataset decodes as integers and as text, by the last part of their names.
 const INTEGERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
@@ -65,10 +67,10 @@ pub struct Writer {
     columns: Option<mds::Columns>,
     /// Of MDS the samples alone, until the shard is finished.
     bytes: Vec<u8>,
-    /// Where each sample of MDS ends in them.
+    /// Where each record ends in them.
     ends: Vec<u32>,
     records: u64,
-    /// Of an archive the key of its last record.
+    /// The key of the last record.
     last: String,
 }
 
@@ -95,43 +97,26 @@ impl Writer {
     ///
     /// # Errors
     /// [`Kind::Usage`] for a record that the format cannot hold, which it names: a key or field name that would not be read back, two
-    /// fields of one name, other columns than the records before, more than [`SHARD_BYTES_MAX`]. The shard is as it was.
+    /// fields of one name, other columns than the records before, more than [`RECORD_BYTES_MAX`]. The shard is as it was.
     pub fn push(&mut self, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Result<bool> {
         let before = self.bytes.len();
         let pushed = self.append(key, fields);
-        let len = self.len() + if self.format == Format::Mds { 4 } else { 0 };
-        let fits = pushed.is_ok() && (len <= self.limit || self.records == 0);
+        let fits = pushed.is_ok() && (self.records == 0 || self.len() <= self.limit);
         if !fits {
             self.bytes.truncate(before);
+            let named = |error: Error| error.within(format_args!("record '{}'", shown(key.unwrap_or("?").as_bytes())));
+            return pushed.map(|()| false).map_err(named);
         }
-        let named = |error: Error| error.within(format_args!("record '{}'", shown(key.unwrap_or("?").as_bytes())));
-        pushed.map_err(named)?;
-        if len > SHARD_BYTES_MAX {
-            self.bytes.truncate(before);
-            return match self.records {
-                0 => Err(named(unsupported(
-                    "it is longer than 2 GiB",
-                    "shards are for many small records: leave it an object",
-                ))),
-                _ => Ok(false),
-            };
-        }
-        if fits {
-            self.records += 1;
-            if self.format == Format::WebDataset {
-                self.last.clear();
-                self.last.push_str(key.unwrap_or_default());
-            }
-            self.ends.extend((self.format == Format::Mds).then_some(self.bytes.len() as u32));
-        }
-        Ok(fits)
+        self.records += 1;
+        self.ends.push(self.bytes.len() as u32);
+        self.last.replace_range(.., key.unwrap_or_default());
+        Ok(true)
     }
 
     fn append(&mut self, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Result<()> {
-        let room: u64 = fields.iter().map(|(_, value)| value.bytes().len() as u64).sum();
-        if room > SHARD_BYTES_MAX {
+        if fields.iter().map(|(_, value)| value.bytes().len() as u64).sum::<u64>() > RECORD_BYTES_MAX {
             return Err(unsupported(
-                "it is longer than 2 GiB",
+                "it is longer than 1 GiB",
                 "shards are for many small records: leave it an object",
             ));
         }
@@ -150,19 +135,19 @@ impl Writer {
         if let Some(two) = fields.windows(2).find(|two| two[0].0 == two[1].0) {
             return Err(two_fields(two[0].0));
         }
-        match self.format {
-            Format::Mds => {
-                self.columns.get_or_insert_with(|| mds::Columns::of(&fields)).sample(&fields, &mut self.bytes)
-            }
-            _ => tfrecord::record(&fields, &mut self.bytes),
+        if self.format == Format::Mds {
+            let columns = self.columns.get_or_insert_with(|| mds::Columns::of(&fields));
+            return columns.sample(&fields, &mut self.bytes);
         }
+        tfrecord::record(&fields, &mut self.bytes);
+        Ok(())
     }
 
-    /// Bytes of the shard if it were finished now.
+    /// Bytes of the shard if it were finished with the record that was appended.
     fn len(&self) -> u64 {
         let rest = match (self.format, &self.columns) {
             (Format::WebDataset, _) => tar::END_BYTES,
-            (Format::Mds, Some(columns)) => columns.head_bytes(self.ends.len()),
+            (Format::Mds, Some(columns)) => columns.head_bytes(self.records as usize + 1),
             _ => 0,
         };
         (self.bytes.len() + rest) as u64

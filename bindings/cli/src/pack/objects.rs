@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fuelrail::{Batch, ByteRange, ByteSize, Error, Kind, Loader, LoaderBuilder};
-use fuelrail_format::write::{SHARD_BYTES_MAX, Value};
+use fuelrail_format::write::{RECORD_BYTES_MAX, Value};
 
 use super::source::Source;
 use crate::failure::Outcome;
@@ -88,9 +88,9 @@ impl<'s> Grouped<'s> {
 
     fn check_fields(&self, source: &'s Source, record: usize) -> Outcome<()> {
         let bytes: u64 = self.fields(source, record).map(|(.., size)| size).sum();
-        if bytes > SHARD_BYTES_MAX {
+        if bytes > RECORD_BYTES_MAX {
             let error =
-                Error::new(Kind::Usage, format!("its record would have {}, the limit is 2 GiB", ByteSize(bytes)));
+                Error::new(Kind::Usage, format!("its record would have {}, the limit is 1 GiB", ByteSize(bytes)));
             let key = &source.listed[self.members(record)[0] as usize].key;
             return Err(error
                 .with_object(key.as_str())

@@ -199,61 +199,44 @@ fn record(
     take: Take<'_>,
 ) -> Outcome<()> {
     let mut example = tfrecord::Example::default();
-    if format == Format::TfRecord
-        && let Ok(features) = example.read(tfrecord::data(batch.sample(i)))
-    {
-        let single = features.iter().filter_map(|(name, feature)| {
-            let mut values = feature.values();
-            match (values.next(), values.next()) {
-                (Some(tfrecord::Value::Bytes(bytes)), None) => Some((name, Value::Bytes(bytes))),
-                (Some(tfrecord::Value::Int(number)), None) => Some((name, Value::Int(number))),
-                _ => None,
-            }
-        });
-        let single: Vec<_> = single.collect();
-        // Lists of numbers are their bytes, as the loader has them.
-        let lists: Vec<_> =
-            batch.fields(i).filter(|(name, _)| !single.iter().any(|(known, _)| known == name)).collect();
-        let lists = lists.iter().map(|(name, bytes)| (*name, Value::Bytes(bytes)));
-        return keyed(single.iter().copied().chain(lists).collect(), key, take);
-    }
-    let fields: Vec<_> = batch.fields(i).collect();
-    let typed = fields.iter().map(|(name, bytes)| {
+    let is_example = format == Format::TfRecord;
+    let features = is_example.then(|| example.read(tfrecord::data(batch.sample(i))).ok()).flatten();
+    let read: Vec<_> = batch.fields(i).collect();
+    let typed = read.iter().map(|(name, bytes)| {
+        let mut values = features.and_then(|features| features.get(name)).map(|feature| feature.values());
+        let numbers = values.as_mut().map(|values| (values.next(), values.next()));
         let column = columns.and_then(|columns| columns.all().iter().find(|column| column.name == *name));
-        (*name, column.map_or(Value::Bytes(bytes), |column| decoded(column, bytes)))
+        let value = match (numbers, column) {
+            (Some((Some(tfrecord::Value::Int(number)), None)), _) => Some(Value::Int(number)),
+            (_, column) => column.and_then(|column| decoded(column, bytes)),
+        };
+        (*name, value.unwrap_or(Value::Bytes(bytes)))
     });
-    keyed(typed.collect(), key, take)
-}
-
-fn keyed(mut fields: Vec<(&str, Value<'_>)>, key: Option<Cow<'_, str>>, take: Take<'_>) -> Outcome<()> {
-    let own = fields.iter().position(|(name, _)| *name == KEY).and_then(|at| match fields.remove(at).1 {
-        Value::Text(text) => Some(text),
-        Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::Int(_) => None,
-    });
+    let mut fields: Vec<_> = typed.collect();
+    let own = fields.iter().position(|(name, _)| *name == KEY).map(|at| fields.remove(at).1);
+    let own = match own {
+        Some(Value::Text(text)) => Some(text),
+        Some(Value::Bytes(bytes)) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
     take(own.or(key.as_deref()), &fields)
 }
 
-/// A value of a column: text and integers as such, other numbers and arrays as their bytes.
-fn decoded<'a>(column: &'a mds::Column, bytes: &'a [u8]) -> Value<'a> {
-    match column.encoding.view(bytes) {
-        Some(Decoded::Text(text)) => Value::Text(text),
-        Some(Decoded::Array(array)) if array.shape().next().is_none() => {
-            let padded = |filler: u8| {
-                let mut number = [filler; 8];
-                number[..array.data.len()].copy_from_slice(array.data);
-                i64::from_le_bytes(number)
-            };
-            match array.dtype {
-                Dtype::U8 | Dtype::U16 | Dtype::U32 => Value::Int(padded(0)),
-                Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => {
-                    let is_negative = array.data.last().is_some_and(|byte| *byte >= 0x80);
-                    Value::Int(padded(if is_negative { 0xFF } else { 0 }))
-                }
-                Dtype::U64 if array.data[7] < 0x80 => Value::Int(padded(0)),
-                _ => Value::Bytes(bytes),
-            }
-        }
-        _ => Value::Bytes(bytes),
-    }
+/// A value of a column that is text or an integer; other numbers and arrays stay the bytes they are.
+fn decoded<'a>(column: &'a mds::Column, bytes: &'a [u8]) -> Option<Value<'a>> {
+    let array = match column.encoding.view(bytes)? {
+        Decoded::Text(text) => return Some(Value::Text(text)),
+        Decoded::Array(array) if array.shape().next().is_none() => array,
+        _ => return None,
+    };
+    let is_negative = *array.data.last()? >= 0x80;
+    let filler = match array.dtype {
+        Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 if is_negative => 0xFF,
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => return None,
+        Dtype::U64 if is_negative => return None,
+        _ => 0,
+    };
+    let mut number = [filler; 8];
+    number[..array.data.len()].copy_from_slice(array.data);
+    Some(Value::Int(i64::from_le_bytes(number)))
 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Cursor, Write};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use fuelrail::{Access, Error, Format, Kind, Listed, State};
+use fuelrail::{Access, Error, Kind, Listed, State};
 use fuelrail_format::write::mds;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::Xxh3;
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Pack;
 use super::source::Source;
@@ -69,51 +70,23 @@ pub(super) struct Target {
     pub(super) manifest: Manifest,
 }
 
-/// A target of which nothing was read.
-pub(super) struct Named {
-    access: Access,
-    uri: String,
-}
-
 impl Target {
-    pub(super) fn open(args: &Pack) -> Outcome<Named> {
+    /// Reads what an earlier run left, and checks that it was made of the same. Which of its shards are whole is the second part.
+    pub(super) fn open(args: &Pack, source: &Source, made: Made) -> Outcome<(Target, Vec<bool>)> {
         let uri = format!("{}/", located(&args.target)?.trim_end_matches('/'));
-        if uri.contains('{') {
-            return Err(usage("the target has braces", "name one folder or prefix"));
-        }
-        Ok(Named { access: args.trust.access(&uri)?, uri })
-    }
-}
-
-impl Named {
-    pub(super) fn check_outside(&self, source: &Source) -> Outcome<()> {
-        let own = places(&self.access, &self.uri)?;
-        if places(&source.access, &source.uri)?.iter().any(|place| own[0].starts_with(place.as_str())) {
+        let access = args.trust.access(&uri)?;
+        let [own, around] = [places(&access, &uri)?, places(&source.access, &source.uri)?];
+        if own.iter().any(|own| around.iter().any(|place| own.starts_with(place.as_str()))) {
             return Err(usage("the target lies inside the source", "pack into a folder or prefix beside it"));
         }
-        Ok(())
-    }
-
-    /// Reads what an earlier run left, and checks that it was made of the same. Which of its shards are whole is the second part.
-    pub(super) fn begin(self, made: Made, source: &str) -> Outcome<(Target, Vec<bool>)> {
-        let Named { access, uri } = self;
         let listed = match fuelrail::list_with(&access, &uri, |_| {}) {
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
             listed => listed?,
         };
         let root = access.cloud.endpoint(&uri)?.prefix.len();
-        let below = |key: &str| key.get(root..).unwrap_or(key).to_owned();
-        let there: HashMap<String, Listed> = listed.into_iter().map(|one| (below(&one.key), one)).collect();
-        let shards = Vec::new();
-        let manifest = Manifest {
-            version: VERSION,
-            source: source.to_owned(),
-            made,
-            complete: false,
-            columns: None,
-            state: None,
-            shards,
-        };
+        let there = listed.into_iter().map(|one| (one.key.get(root..).unwrap_or(&one.key).to_owned(), one)).collect();
+        let (source, shards) = (source.uri.clone(), Vec::new());
+        let manifest = Manifest { version: VERSION, source, made, complete: false, columns: None, state: None, shards };
         let mut target = Target { access, uri, there, manifest };
         target.forget_unfinished();
         if target.there.contains_key(MANIFEST) {
@@ -124,12 +97,9 @@ impl Named {
             return Err(Error::new(Kind::Exists, cause).with_hint(hint).into());
         }
         let whole: Outcome<Vec<bool>> = target.manifest.shards.iter().map(|shard| target.is_whole(shard)).collect();
-        let whole = whole?;
-        Ok((target, whole))
+        Ok((target, whole?))
     }
-}
 
-impl Target {
     /// Takes over the manifest that is there.
     fn go_on(&mut self) -> Outcome<()> {
         let mut json = Vec::new();
@@ -144,16 +114,17 @@ impl Target {
             return Err(flawed(format!("it has version {}, this program writes {VERSION}", was.version)).into());
         }
         if was.made != self.manifest.made {
-            let (old, new) = (serde_json::json!(was.made), serde_json::json!(self.manifest.made));
-            let names = new.as_object().into_iter().flatten().filter(|(name, new)| old[name.as_str()] != **new);
-            let names: Vec<String> =
-                names.map(|(name, new)| format!("{name} {} there, {new} now", old[name.as_str()])).collect();
-            let cause = format!(
-                "{} says that the shards were made of something else, {}: {}",
-                self.uri_of(MANIFEST),
-                was.source,
-                names.join(", ")
-            );
+            let [old, new] = [&was.made, &self.manifest.made].map(|made| serde_json::json!(made));
+            let differ = |(name, new): (&String, &Value)| Some(format!("{name} {} there, {new} now", old.get(name)?));
+            let differ: Vec<String> = new
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(name, new)| old[*name] != **new)
+                .filter_map(differ)
+                .collect();
+            let (uri, differ) = (self.uri_of(MANIFEST), differ.join(", "));
+            let cause = format!("{uri} says that the shards were made of something else, {}: {differ}", was.source);
             let hint = "pack into another folder or prefix, or with the source and settings of then";
             return Err(Error::new(Kind::Exists, cause).with_hint(hint).into());
         }
@@ -169,9 +140,9 @@ impl Target {
         if !self.is_folder() && there.etag.is_some() && there.etag == shard.etag {
             return Ok(true);
         }
-        let mut hash = Hashed(Xxh3::new());
-        fuelrail::get_with(&self.access, &self.uri_of(&shard.name), &mut hash)?;
-        Ok(format!("{:016x}", hash.0.digest()) == shard.xxh3)
+        let mut bytes = Vec::with_capacity(shard.bytes as usize);
+        fuelrail::get_with(&self.access, &self.uri_of(&shard.name), &mut bytes)?;
+        Ok(format!("{:016x}", xxh3_64(&bytes)) == shard.xxh3)
     }
 
     /// Writes an object, whole or not at all. Its entity tag, where the bucket gave it one.
@@ -184,15 +155,6 @@ impl Target {
         Ok(stored.etag.filter(|_| !self.is_folder()))
     }
 
-    /// Notes a shard that was put.
-    pub(super) fn wrote(&mut self, number: usize, shard: Shard) -> Outcome<()> {
-        match self.manifest.shards.get_mut(number) {
-            Some(known) => *known = shard,
-            None => self.manifest.shards.push(shard),
-        }
-        self.save()
-    }
-
     pub(super) fn save(&self) -> Outcome<()> {
         let mut json = serde_json::to_vec_pretty(&self.manifest).expect("a manifest is a plain structure");
         json.push(b'\n');
@@ -200,10 +162,8 @@ impl Target {
     }
 
     /// All shards are there.
-    pub(super) fn finish(&mut self, format: Format) -> Outcome<()> {
-        if format == Format::Mds
-            && let Some(columns) = &self.manifest.columns
-        {
+    pub(super) fn finish(&mut self) -> Outcome<()> {
+        if let Some(columns) = &self.manifest.columns {
             let listed = |shard| {
                 let Shard { name, bytes, records, xxh3, .. }: &Shard = shard;
                 mds::Listed { name, bytes: *bytes, records: *records, xxh3 }
@@ -261,17 +221,4 @@ fn real(folder: &Path) -> PathBuf {
         (Some(parent), Some(name)) => real(parent).join(name),
         _ => folder.to_owned(),
     })
-}
-
-struct Hashed(Xxh3);
-
-impl Write for Hashed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -66,15 +66,12 @@ impl Columns {
 
     /// Appends a sample: the sizes of its variable columns, then the data of all.
     pub(super) fn sample(&self, fields: &[(&str, Value<'_>)], out: &mut Vec<u8>) -> Result<()> {
-        let names = |names: &mut dyn Iterator<Item = &str>| names.collect::<Vec<_>>().join(", ");
-        if !self.columns.iter().map(|(name, _)| name.as_str()).eq(fields.iter().map(|(name, _)| *name)) {
-            let known = names(&mut self.columns.iter().map(|(name, _)| name.as_str()));
-            let own = names(&mut fields.iter().map(|(name, _)| *name));
-            let cause = format!(
-                "it has the fields {}, and the first record {}",
-                shown(own.as_bytes()),
-                shown(known.as_bytes())
-            );
+        let known = self.columns.iter().map(|(name, _)| name.as_str());
+        let own = fields.iter().map(|(name, _)| *name);
+        if !known.clone().eq(own.clone()) {
+            let [own, known] =
+                [own.collect::<Vec<_>>(), known.collect()].map(|names| shown(names.join(", ").as_bytes()));
+            let cause = format!("it has the fields {own}, and the first record {known}");
             return Err(unsupported(
                 cause,
                 "every sample of MDS has all columns: pack as webdataset, or add what is missing",

@@ -2,21 +2,14 @@
 
 use super::Value;
 use crate::tfrecord::{HEAD_BYTES, masked_crc};
-use crate::unsupported;
-use fuelrail_base::Result;
 
-/// Longest message of a protocol buffer, bytes.
-const MESSAGE_BYTES_MAX: usize = (1 << 31) - 1;
 /// The tags of fields 1 to 3 with bytes behind them.
 const TAGS: [u8; 4] = [0, 0x0A, 0x12, 0x1A];
 
 /// Appends a record. Fields have different names.
-pub(super) fn record(fields: &[(&str, Value<'_>)], out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn record(fields: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     let from = out.len();
     let features: usize = fields.iter().map(|(name, value)| part(entry_len(name, *value))).sum();
-    if part(features) > MESSAGE_BYTES_MAX {
-        return Err(unsupported("a tf.Example is shorter than 2 GiB", "leave the object out, or pack as webdataset"));
-    }
     let length = (part(features) as u64).to_le_bytes();
     out.extend_from_slice(&length);
     out.extend_from_slice(&masked_crc(&length).to_le_bytes());
@@ -41,7 +34,6 @@ pub(super) fn record(fields: &[(&str, Value<'_>)], out: &mut Vec<u8>) -> Result<
     }
     let sum = masked_crc(&out[from + HEAD_BYTES as usize..]);
     out.extend_from_slice(&sum.to_le_bytes());
-    Ok(())
 }
 
 /// A list of one value, which is packed where it is an integer.
