@@ -10,10 +10,13 @@ mod tar;
 #[cfg(test)]
 mod tests;
 mod tfrecord;
+mod value;
+
+pub use value::Value;
 
 use crate::{Format, shown, unsupported};
-use fuelrail_base::{Error, Kind, Result};
-use std::borrow::Cow;
+use fuelrail_base::{Error, Result};
+use value::two_fields;
 
 /// The field of MDS and TFRecord that holds a record's key; webdataset calls it so, too.
 pub const KEY: &str = "__key__";
@@ -21,43 +24,6 @@ pub const KEY: &str = "__key__";
 pub const SHARD_BYTES_MAX: u64 = 2 << 30;
 /// Longest record, bytes of its fields: a protocol buffer is shorter than 2 GiB.
 pub const RECORD_BYTES_MAX: u64 = 1 << 30;
-
-/// Fields that webdataset decodes as integers and as text, by the last part of their names.
-const INTEGERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
-const TEXTS: [&str; 5] = ["txt", "text", "transcript", "json", "jsn"];
-
-/// A value of a field.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value<'a> {
-    /// Bytes; what they mean is told from the field's name.
-    Bytes(&'a [u8]),
-    /// Text.
-    Text(&'a str),
-    /// An integer.
-    Int(i64),
-}
-
-impl<'a> Value<'a> {
-    /// The value with the type that the field's name tells, where its bytes are of that type.
-    fn typed(self, field: &str) -> Value<'a> {
-        let (Value::Bytes(bytes), last) = (self, field.rsplit(['.', '/']).next().unwrap_or(field)) else { return self };
-        let Ok(text) = core::str::from_utf8(bytes) else { return self };
-        match text.trim().parse() {
-            Ok(number) if INTEGERS.contains(&last) => Value::Int(number),
-            _ if TEXTS.contains(&last) => Value::Text(text),
-            _ => self,
-        }
-    }
-
-    /// Its bytes; of an integer its digits.
-    fn bytes(self) -> Cow<'a, [u8]> {
-        match self {
-            Value::Bytes(bytes) => bytes.into(),
-            Value::Text(text) => text.as_bytes().into(),
-            Value::Int(number) => number.to_string().into_bytes().into(),
-        }
-    }
-}
 
 /// A shard that is being written.
 #[derive(Debug)]
@@ -79,7 +45,7 @@ impl Writer {
     /// are there already; else the first record has them.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a format that is not written, and a limit above [`SHARD_BYTES_MAX`].
+    /// [`Usage`](fuelrail_base::Kind::Usage) for a format that is not written, and a limit above [`SHARD_BYTES_MAX`].
     pub fn new(format: Format, limit: u64, columns: Option<mds::Columns>) -> Result<Writer> {
         if !matches!(format, Format::WebDataset | Format::Mds | Format::TfRecord) {
             return Err(unsupported(format!("{format} is not written"), "use webdataset, mds or tfrecord"));
@@ -96,7 +62,7 @@ impl Writer {
     /// Adds a record. `false` where it does not fit behind those that are there: the shard is as it was and has to be finished first.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a record that the format cannot hold, which it names: a key or field name that would not be read back, two
+    /// [`Usage`](fuelrail_base::Kind::Usage) for a record that the format cannot hold, which it names: a key or field name that would not be read back, two
     /// fields of one name, other columns than the records before, more than [`RECORD_BYTES_MAX`]. The shard is as it was.
     pub fn push(&mut self, key: Option<&str>, fields: &[(&str, Value<'_>)]) -> Result<bool> {
         let before = self.bytes.len();
@@ -181,10 +147,4 @@ impl Writer {
         self.ends.clear();
         self.records = 0;
     }
-}
-
-fn two_fields(name: &str) -> Error {
-    Error::new(Kind::Usage, format!("it has two fields named '{}'", shown(name.as_bytes()))).with_hint(
-        "rename one of the two; the field of an object is what follows the first dot of its name, in lower case",
-    )
 }

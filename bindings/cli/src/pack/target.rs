@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Pack;
+use super::arguments::Pack;
 use super::source::Source;
 use crate::failure::{Outcome, usage};
 use crate::settings::located;

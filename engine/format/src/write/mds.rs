@@ -1,6 +1,6 @@
 //! Samples and heads of MDS shards, and the `index.json` that names them.
 
-use super::Value;
+use super::value::Value;
 use crate::{shown, unsupported};
 use fuelrail_base::{Error, Result};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Members of a tar archive: ustar headers, and pax ones for names that are long or not ASCII, as Python's `tarfile` writes them.
 
-use super::{Value, two_fields};
+use super::value::{Value, two_fields};
 use crate::tar::{is_meta, split};
 use crate::{shown, unsupported};
 use fuelrail_base::Result;

@@ -1,6 +1,6 @@
 //! A frame with a `tf.Example`: its features are lists of one value, in the order of their names.
 
-use super::Value;
+use super::value::Value;
 use crate::tfrecord::{HEAD_BYTES, masked_crc};
 
 /// The tags of fields 1 to 3 with bytes behind them.
