@@ -22,7 +22,7 @@ pub(crate) use self::arguments::Pack;
 use self::reader::Reader;
 use self::source::Source;
 use self::target::{Made, Shard, Target};
-use crate::failure::{Outcome, Stop, stop_on_signals};
+use crate::failure::{Outcome, Stop, stop_on_signals, usage};
 use crate::screen::{Bar, JsonTo, note};
 
 pub(crate) fn run(args: &Pack) -> Outcome {
@@ -64,14 +64,22 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
     let mut jobs: Vec<Job> = Vec::new();
     for (number, shard) in target.manifest.shards.iter().enumerate() {
         if !whole[number] {
-            jobs.push(Job { number, records: begin..begin + shard.records });
+            jobs.push(Job { number, records: begin..begin.saturating_add(shard.records) });
         }
-        begin += shard.records;
+        begin = begin.saturating_add(shard.records);
     }
     let first = jobs.first().map_or(begin, |job| job.records.start);
     let mut reader = Reader::open(args, source, target.manifest.state.as_ref(), first)?;
-    if !target.manifest.complete {
-        jobs.push(Job { number: whole.len(), records: begin..reader.records() });
+    let (records, is_complete) = (reader.records(), target.manifest.complete);
+    if records == 0 {
+        return Err(usage("the source has no record", "check the path, and --source-format"));
+    }
+    if begin > records || is_complete != (begin == records) {
+        let cause = format!("pack.json has {begin} records in shards, and the source {records}");
+        return Err(Error::new(Kind::Undecodable, cause).with_hint("pack into another folder or prefix").into());
+    }
+    if !is_complete {
+        jobs.push(Job { number: whole.len(), records: begin..records });
     }
     target.manifest.state = reader.state();
     target.save()?;
@@ -124,6 +132,8 @@ impl Packer<'_> {
         if job.records.is_empty() {
             let number = job.number;
             self.jobs.pop_front();
+            // Nothing is behind the last one.
+            self.target.manifest.complete |= self.jobs.is_empty();
             self.close(number)?;
         }
         Ok(())

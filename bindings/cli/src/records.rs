@@ -121,6 +121,8 @@ fn tokens(args: &Records, mut config: Config) -> Outcome<LoaderBuilder> {
         return Err(usage("no window of tokens is in the data set", "lower --window, or add --keep-rest"));
     }
     config.format = None;
+    // Files are long.
+    config.batch_size = if args.window.is_some() { config.batch_size } else { 1 };
     Ok(LoaderBuilder::new(config).listing(listed).ranges(ranges))
 }
 

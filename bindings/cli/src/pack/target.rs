@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use fuelrail::{Access, Error, Kind, Listed, State};
 use fuelrail_format::write::mds;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::Pack;
@@ -115,16 +114,10 @@ impl Target {
         }
         if was.made != self.manifest.made {
             let [old, new] = [&was.made, &self.manifest.made].map(|made| serde_json::json!(made));
-            let differ = |(name, new): (&String, &Value)| Some(format!("{name} {} there, {new} now", old.get(name)?));
-            let differ: Vec<String> = new
-                .as_object()
-                .into_iter()
-                .flatten()
-                .filter(|(name, new)| old[*name] != **new)
-                .filter_map(differ)
-                .collect();
-            let (uri, differ) = (self.uri_of(MANIFEST), differ.join(", "));
-            let cause = format!("{uri} says that the shards were made of something else, {}: {differ}", was.source);
+            let changed = new.as_object().into_iter().flatten().filter(|(name, new)| old[*name] != **new);
+            let changed: Vec<_> = changed.map(|(name, new)| format!("{name} {} there, {new} now", old[name])).collect();
+            let (uri, changed) = (self.uri_of(MANIFEST), changed.join(", "));
+            let cause = format!("{uri} says that the shards were made of something else, {}: {changed}", was.source);
             let hint = "pack into another folder or prefix, or with the source and settings of then";
             return Err(Error::new(Kind::Exists, cause).with_hint(hint).into());
         }
@@ -161,18 +154,12 @@ impl Target {
         self.put(MANIFEST, &json).map(drop)
     }
 
-    /// All shards are there.
-    pub(super) fn finish(&mut self) -> Outcome<()> {
+    /// All shards are there: of MDS, names them in an index.
+    pub(super) fn finish(&self) -> Outcome<()> {
         if let Some(columns) = &self.manifest.columns {
-            let listed = |shard| {
-                let Shard { name, bytes, records, xxh3, .. }: &Shard = shard;
-                mds::Listed { name, bytes: *bytes, records: *records, xxh3 }
-            };
-            self.put(INDEX, &columns.index(&self.manifest.shards.iter().map(listed).collect::<Vec<_>>()))?;
-        }
-        if !self.manifest.complete {
-            self.manifest.complete = true;
-            self.save()?;
+            let shards = self.manifest.shards.iter();
+            let index = columns.index(shards.map(|shard| (&*shard.name, shard.bytes, shard.records, &*shard.xxh3)));
+            self.put(INDEX, &index)?;
         }
         Ok(())
     }

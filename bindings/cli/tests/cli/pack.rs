@@ -131,6 +131,16 @@ fn shards_become_shards_of_another_format_and_back() {
     fs::remove_file(out.path().join("d/shard-000001.tar")).unwrap();
     turned("c", "tfrecord", "d", "webdataset", &["--shuffle", "--seed", "9"]);
     assert_eq!(shards(&out.path().join("d")), before);
+    // A manifest that does not fit the source is no reason to panic.
+    half["shards"][0]["records"] = u64::MAX.into();
+    fs::write(&manifest, half.to_string()).unwrap();
+    let args = ["--source-format", "tfrecord", "--format", "webdataset", "--shuffle", "--seed", "9"];
+    let refused = pack(&at("c"), &at("d"), &[&args[..], &more].concat());
+    assert!(
+        refused.code != 0 && refused.err.contains("is not below 60") && refused.err.contains("hint: "),
+        "{}",
+        refused.err
+    );
     // The golden shards of the package itself, whose records have no keys and columns of all types.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/format/tests/data/mds");
     let args = ["--source-format", "mds", "--format", "webdataset"];
@@ -197,6 +207,14 @@ fn what_is_missing_or_damaged_is_written_again_and_nothing_else() {
         let again = run(&[]).json();
         assert_eq!(again["skipped"], all - 2, "{again}");
         assert_eq!(shards(&target), before);
+        // A manifest that does not fit the source is no reason to panic, or to write.
+        let manifest = fs::read_to_string(target.join("pack.json")).unwrap();
+        let mut edited: Value = serde_json::from_str(&manifest).unwrap();
+        (edited["complete"], edited["shards"][2]["records"]) = (false.into(), u64::MAX.into());
+        fs::write(target.join("pack.json"), edited.to_string()).unwrap();
+        let refused = run(&[]);
+        assert!(refused.code == 1 && refused.err.contains("pack.json has 18446744073709551615"), "{}", refused.err);
+        fs::write(target.join("pack.json"), manifest).unwrap();
         // Shards of something else do not mix with them.
         for (more, says) in
             [(&["--seed", "6"][..], "seed 5 there, 6 now"), (&["--shard-size", "1MiB"], "shard_bytes_max 15360")]
@@ -343,6 +361,12 @@ fn what_makes_no_sense_is_refused() {
     refused(from, &to, &["--format", "mds", "--source-format", "tokens"], "does not read tokens");
     refused(from, &to, &["--format", "mds", "--seed", "1"], "--shuffle");
     refused(from, &to, &["--format", "mds"], "it has the fields");
+    refused(
+        utf8(folder(&[(".hidden", b"")]).path()),
+        &format!("{to}-2"),
+        &["--format", "mds"],
+        "the source has no record",
+    );
     refused("/no/such/folder", &to, &["--format", "mds"], "no file or folder");
     refused(from, &format!("{from}/out"), &["--format", "mds"], "the target lies inside the source");
     refused(

@@ -40,19 +40,6 @@ impl From<Columns> for Vec<(String, Kind)> {
     }
 }
 
-/// A shard as `index.json` names it.
-#[derive(Clone, Copy, Debug)]
-pub struct Listed<'a> {
-    /// Its file.
-    pub name: &'a str,
-    /// Its length.
-    pub bytes: u64,
-    /// Samples in it.
-    pub records: u64,
-    /// The XXH3-64 of its bytes, in hexadecimal.
-    pub xxh3: &'a str,
-}
-
 impl Columns {
     /// Those of a record whose fields are in the order of their names.
     pub(super) fn of(fields: &[(&str, Value<'_>)]) -> Columns {
@@ -111,19 +98,16 @@ impl Columns {
         head
     }
 
-    /// The `index.json` of these shards.
-    #[must_use]
-    pub fn index(&self, shards: &[Listed<'_>]) -> Vec<u8> {
-        let of_shard = |shard: &Listed<'_>| {
+    /// The `index.json` of shards: name, bytes, records and XXH3-64 in hexadecimal of each.
+    pub fn index<'s>(&self, shards: impl Iterator<Item = (&'s str, u64, u64, &'s str)>) -> Vec<u8> {
+        let of_shard = |(name, bytes, records, xxh3)| {
             let mut document = document(&self.columns);
-            document["raw_data"] = json!({
-                "basename": shard.name, "bytes": shard.bytes, "hashes": { "xxh3_64": shard.xxh3 },
-            });
-            document["samples"] = shard.records.into();
+            document["raw_data"] = json!({ "basename": name, "bytes": bytes, "hashes": { "xxh3_64": xxh3 } });
+            document["samples"] = json!(records);
             document["zip_data"] = Json::Null;
             document
         };
-        let shards: Vec<Json> = shards.iter().map(of_shard).collect();
+        let shards: Vec<Json> = shards.map(of_shard).collect();
         json!({ "shards": shards, "version": 2 }).to_string().into_bytes()
     }
 }

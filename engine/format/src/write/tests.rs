@@ -74,13 +74,9 @@ fn keyed(mut fields: Vec<(String, Vec<u8>)>) -> Plain {
 fn of_mds(shards: &[(Vec<u8>, u64)], columns: &write::Columns) -> Vec<Plain> {
     let named: Vec<_> =
         (0..shards.len()).map(|n| (format!("s-{n}"), format!("{:016x}", xxh3_64(&shards[n].0)))).collect();
-    let listed = shards.iter().zip(&named).map(|((shard, records), (name, xxh3))| write::Listed {
-        name,
-        bytes: shard.len() as u64,
-        records: *records,
-        xxh3,
-    });
-    let set = mds::DataSet::parse(&columns.index(&listed.collect::<Vec<_>>())).unwrap();
+    let listed = shards.iter().zip(&named);
+    let listed = listed.map(|((shard, records), (name, xxh3))| (&**name, shard.len() as u64, *records, &**xxh3));
+    let set = mds::DataSet::parse(&columns.index(listed)).unwrap();
     let mut found = Vec::new();
     for ((shard, _), listed) in shards.iter().zip(&set.shards) {
         assert_eq!(listed.raw.hashes["xxh3_64"], format!("{:016x}", xxh3_64(shard)));
