@@ -9,12 +9,13 @@ use crate::settings::{Trust, bytes};
 const EXAMPLES: &str = "Examples:
   fuelrail pack ./photos/ ./shards/ --format webdataset
   fuelrail pack s3://bucket/photos/ s3://bucket/shards/ --format webdataset --shuffle --seed 7
-  fuelrail pack s3://bucket/train-{000..127}.tar ./mds/ --source-format webdataset --format mds --shard-size 64MiB
-  fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --json
+  fuelrail pack s3://bucket/train-{000..127}.tar ./mds/ --source-format webdataset --format mds
+  fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --shard-size 64MiB --json
 
-Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and a/1.json are the fields jpg and json of
-the record a/1; an object without an extension is the field data. Where all objects lie in two or more folders, the number of the folder,
-by name, is the field cls. Run the same command again after an interruption: it writes what is missing.";
+Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and
+a/1.json are the fields jpg and json of the record a/1. An object without an extension is the field
+data. Where all objects lie in two or more folders, the number of the folder, by name, is the field
+cls. Run the same command again after an interruption: it writes what is missing.";
 
 /// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, or TFRecord
 ///

@@ -384,3 +384,16 @@ fn what_makes_no_sense_is_refused() {
     let field = |key: &str, name: &str| found[&(key.to_owned(), name.to_owned())].clone();
     assert_eq!((field("b/1", "data"), field("b/2", "cls"), field("b/2", "jpg")), (hash(b"22"), hash(b"1"), hash(b"")));
 }
+
+#[test]
+fn objects_of_one_key_are_one_record_whatever_is_listed_between_them() {
+    let files = ["a/1", "a/1-x.jpg", "a/1.d/1.jpg", "a/1.jpg", "a/1.tar.gz", "a/10.jpg"];
+    let source = folder(&files.map(|file| (file, file.as_bytes())));
+    let out = tempfile::tempdir().unwrap();
+    let done = pack(utf8(source.path()), utf8(&out.path().join("out")), &["--format", "webdataset", "--json"]).json();
+    assert_eq!(done["records"], 4);
+    let found = records(utf8(&out.path().join("out")), "webdataset");
+    let of_1: Vec<&str> = found.keys().filter(|(key, _)| key == "a/1").map(|(_, field)| field.as_str()).collect();
+    assert_eq!((of_1, found.len()), (vec!["data", "jpg", "tar.gz"], files.len()), "no class: all lie in one folder");
+    assert!(files.iter().all(|file| found.values().any(|xxh3| *xxh3 == hash(file.as_bytes()))));
+}
