@@ -13,6 +13,7 @@ use std::path::Path;
 mod api;
 mod c;
 mod features;
+mod formats;
 mod fuzz;
 mod mutants;
 mod python;
@@ -29,6 +30,8 @@ enum Part {
     C,
     /// The wheel of the Python package, and its tests (pytest).
     Python,
+    /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
+    Formats,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -79,6 +82,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::Features => features::prove,
             Part::C => c::prove,
             Part::Python => python::prove,
+            Part::Formats => formats::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
             Part::Fuzz => {

@@ -2,6 +2,8 @@
 //!
 //! Owns the recognition. The formats belong to the crates that write them, whose readers do the checking.
 
+mod shards;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,23 +20,27 @@ use crate::failure::{Outcome, file};
 use crate::machine::Machine;
 use crate::report::SCHEMA;
 use crate::screen::{JsonTo, Table};
+use crate::settings::Trust;
 
 const EXAMPLES: &str = "Examples:
   fuelrail inspect run.state
   fuelrail inspect report.json
   fuelrail inspect train.tsv --json | jq .files[0].bytes
   fuelrail inspect run-1.log run-2.log run-3.log
+  fuelrail inspect shard-000000.tar s3://bucket/train-000000.tfrecord /data/mds/index.json
 
 Audit logs given together are joined: the logs of all ranks of all runs that continued each other. Exit codes: 0 when all
 files are sound and joined logs prove exactly-once delivery, 1 when not.";
 
-/// Recognise, check and show a state, a result, a manifest or audit logs
+/// Recognise, check and show a state, a result, a manifest, audit logs or shards
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
-    /// The files to look at
+    /// The files to look at; of shards also URIs
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    trust: Trust,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -69,11 +75,17 @@ enum Content {
     Demo { report: Value },
     Manifest { objects: usize, bytes: u64, with_etag: usize, largest_bytes: u64 },
     Audit { start: State, last: State },
+    Shards { shards: shards::Shards },
 }
 
 pub(crate) fn run(args: &Inspect) -> Outcome {
     let (mut files, mut of_logs, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     for path in &args.files {
+        if let Some((name, format)) = path.to_str().and_then(|name| Some((name, shards::format_of(name)?))) {
+            let (shards, text) = shards::inspect(name, format, &args.trust)?;
+            files.push(found(path, ("shards", Content::Shards { shards }, text)));
+            continue;
+        }
         let text = fs::read(path).map_err(|error| file("reading", path, &error))?;
         let text = String::from_utf8(text).map_err(|_| unknown(path))?;
         if text.starts_with("{\"fuelrail_audit\"") {
@@ -154,7 +166,7 @@ fn audit_log(log: &Audit) -> Recognised {
 fn unknown(path: &Path) -> Error {
     let cause = format!("{}: unrecognised file type", path.display());
     Error::new(Kind::File, cause)
-        .with_hint("give a loader's state, a JSON result of bench or demo, a manifest or an audit log")
+        .with_hint("give a loader's state, a JSON result of bench or demo, a manifest, an audit log or shards")
 }
 
 fn unsound(cause: String) -> Error {

@@ -15,6 +15,7 @@ mod get;
 mod inspect;
 mod ls;
 pub mod machine;
+mod pack;
 mod put;
 mod records;
 pub mod report;
@@ -41,6 +42,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail ls http://127.0.0.1:9000/bucket/training/ | head
   fuelrail cp http://127.0.0.1:9000/bucket/training/ ./training/
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2
+  fuelrail pack ./photos/ s3://bucket/shards/ --format webdataset
   fuelrail train --demo
   fuelrail tune http://127.0.0.1:9000/bucket/training/
   fuelrail doctor
@@ -70,6 +72,7 @@ enum Command {
     Cat(get::Cat),
     Get(get::Get),
     Put(put::Put),
+    Pack(pack::Pack),
     Records(records::Records),
     Bench(bench::Bench),
     Cache(cache::Cache),
@@ -117,6 +120,7 @@ fn run(command: Command) -> Outcome {
         Command::Cat(args) => get::run_cat(&args),
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Records(args) => records::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Cache(args) => cache::run(&args),

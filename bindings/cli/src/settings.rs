@@ -37,6 +37,17 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
     text.parse::<ByteSize>().map(|size| size.0)
 }
 
+/// The folder or prefix that was named, as the engine reads it.
+pub(crate) fn located(text: &str) -> Outcome<String> {
+    if text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    let path = std::path::absolute(text)
+        .map_err(|error| usage(format!("'{text}' is not a path: {error}"), "name a folder or a URI"))?;
+    let slash = if path.is_dir() && !text.ends_with('/') { "/" } else { "" };
+    Ok(format!("{}{slash}", path.display()))
+}
+
 /// How a bucket is reached
 #[derive(Args, Serialize, Clone, Debug, Default)]
 pub(crate) struct Trust {

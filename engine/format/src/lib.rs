@@ -3,7 +3,7 @@
 //! A sample is a *record*: one or several byte ranges of objects, each a named field. A format is a [`Scan`] that finds the records of an
 //! object and appends them to an [`IndexBuilder`]; the [`Index`] it writes is flat bytes that can be memory-mapped. A scan says which bytes
 //! it needs and skips the bodies, so an index of a large shard is made from its headers alone. The readers of [`mds`] and [`tfrecord`] split
-//! the bytes of one record into fields.
+//! the bytes of one record into fields. The other way round, a [`write::Writer`] makes shards of records.
 //!
 //! Owns no resource: no file, socket, clock or thread. Every parser takes hostile bytes and returns a value or a typed error, never a panic,
 //! within memory that its input justifies. Errors name the byte or line; the caller, who knows the object's key, adds it.
@@ -19,6 +19,7 @@ pub mod objects;
 pub mod tar;
 pub mod tfrecord;
 pub mod tokens;
+pub mod write;
 
 pub use index::{Field, Index, IndexBuilder, Place, Record, Span};
 

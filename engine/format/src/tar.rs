@@ -190,7 +190,7 @@ impl Group {
 }
 
 /// Whether webdataset passes over it: the first component of its path is `__NAME__`.
-fn is_meta(path: &[u8]) -> bool {
+pub(crate) fn is_meta(path: &[u8]) -> bool {
     let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
     let long_enough = first.len() >= 4 || first.len() == path.len();
     first.starts_with(b"__") && first.ends_with(b"__") && long_enough
@@ -198,7 +198,7 @@ fn is_meta(path: &[u8]) -> bool {
 
 /// Key and field of a path; `None` where there is no dot. A last component that begins with a dot has the folder before it as its key, if
 /// that has none: what webdataset's pattern means.
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let last = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let dot = last + path[last..].iter().position(|byte| *byte == b'.')?;
     if dot == last {

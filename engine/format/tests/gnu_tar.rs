@@ -2,7 +2,7 @@
 
 use crate::golden::{index, ranges};
 use fuelrail_base::Kind;
-use fuelrail_format::{Format, IndexBuilder, scan_whole, tar};
+use fuelrail_format::{Format, IndexBuilder, scan_whole, tar, write};
 use std::path::Path;
 use std::process::Command;
 
@@ -76,4 +76,34 @@ fn sparse_files_and_compressed_archives_are_refused_by_name() {
         let says = if arguments == ["--gzip"] { "compressed with gzip" } else { "hole.bin' is a sparse file" };
         assert!(error.kind() == Kind::Usage && error.to_string().contains(says), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn gnu_tar_lists_and_unpacks_what_is_written() {
+    let long = format!("{}/é", "d".repeat(120));
+    let mut writer = write::Writer::new(Format::WebDataset, 1 << 20, None).unwrap();
+    for (key, bytes) in [("a/1", 700), (long.as_str(), 0)] {
+        let fields = [("cls", write::Value::Int(7)), ("seg.png", write::Value::Bytes(&vec![b'x'; bytes]))];
+        assert!(writer.push(Some(key), &fields).unwrap());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("shard.tar");
+    std::fs::write(&archive, writer.finish()).unwrap();
+    let tar = |arguments: &[&str]| {
+        let mut tar = Command::new("tar");
+        tar.env("TZ", "UTC").env("LC_ALL", "C.UTF-8").arg("-C").arg(folder.path()).arg("-f").arg(&archive);
+        let output = tar.args(arguments).output().expect("tar runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let members = ["a/1.cls", "a/1.seg.png", &format!("{long}.cls"), &format!("{long}.seg.png")];
+    let listed = tar(&["-t", "-v", "--numeric-owner", "--quoting-style=literal"]);
+    for (line, (member, bytes)) in listed.lines().zip(members.iter().zip([1, 700, 1, 0])) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["-rw-r--r--", "0/0", &bytes.to_string(), "1970-01-01", "00:00", member]);
+    }
+    assert_eq!(listed.lines().count(), members.len());
+    tar(&["-x"]);
+    assert_eq!(std::fs::read(folder.path().join(members[2])).unwrap(), b"7");
+    assert_eq!(std::fs::read(folder.path().join(members[1])).unwrap(), vec![b'x'; 700]);
 }

@@ -30,7 +30,8 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         }
         Format::TfRecord => {
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
-            scan(listing, whole(|_| true), begin, index.without_keys(), read)
+            // `fuelrail pack` leaves a manifest beside its shards.
+            scan(listing, whole(|key| in_folder(key).1 != "pack.json"), begin, index.without_keys(), read)
         }
         Format::Tokens => of_tokens(listing, window, index.without_keys()),
         Format::Mds => of_mds(listing, content, read),

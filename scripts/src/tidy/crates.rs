@@ -17,7 +17,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("cuda-driver", "", ""),
     ("bucket", "", ""),
     ("rivals", "", "bucket"),
-    ("cli", "base plan fuelrail sim bucket cuda", ""),
+    ("cli", "base plan format fuelrail sim bucket cuda", ""),
     ("python", "fuelrail", ""),
     ("c", "fuelrail", "bucket"),
     ("benches", "base plan fuelrail bucket cli cuda", ""),

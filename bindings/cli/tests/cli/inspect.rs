@@ -1,6 +1,7 @@
 //! `inspect`: recognises what this project writes, and says no to what it does not.
 
 use std::fs;
+use std::path::Path;
 
 use fuelrail_bucket::DataSet;
 
@@ -70,4 +71,35 @@ fn what_is_broken_or_foreign_is_said_to_be() {
         assert_eq!(ended.code, code, "{shown}: {}", ended.err);
         assert!(ended.err.starts_with("error: ") && ended.err.contains(says), "{shown}: {}", ended.err);
     }
+}
+
+#[test]
+fn shards_are_shown_with_their_fields() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/format/tests/data");
+    let file = |name: &str| utf8(&golden.join(name)).to_owned();
+    let files = ["webdataset.tar", "mds/index.json", "examples.tfrecord"].map(file);
+    let set = DataSet::digits(30, 13);
+    let bucket = bucket_of(&set, "");
+    fuelrail(&["put", &files[0], &bucket.url("shards/a.tar")]).done();
+    let json = fuelrail(&["inspect", "--json", &files[0], &files[1], &files[2], &bucket.url("shards/")]).json();
+    let shards: Vec<_> = json["files"].as_array().unwrap().iter().map(|file| &file["shards"]).collect();
+    assert_eq!([0, 1, 2].map(|at| shards[at]["format"].clone()), ["webdataset", "mds", "tfrecord"]);
+    assert_eq!([0, 1, 2].map(|at| shards[at]["records"].clone()), [5, 6, 4]);
+    assert_eq!(shards[0]["first_keys"], serde_json::json!(["train/0000", "train/0001", "train/0002"]));
+    assert_eq!(shards[0], shards[3], "in a bucket as in a file");
+    let jpg = shards[0]["fields"].as_array().unwrap().iter().find(|field| field["name"] == "jpg").unwrap();
+    assert_eq!((&jpg["records"], &jpg["bytes"], &jpg["largest_bytes"]), (&5.into(), &3500.into(), &1300.into()));
+    let shown = fuelrail(&["inspect", &files[0]]).done();
+    assert!(shown.contains("webdataset, 5 records") && shown.contains("first train/0000, "), "{shown}");
+    for (name, says) in [(bucket.url("training/"), "unrecognised file type"), (file("no.tar"), "no file or folder")] {
+        let refused = fuelrail(&["inspect", &name]);
+        assert!(refused.code != 0 && refused.err.contains(says) && refused.err.contains("hint: "), "{}", refused.err);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let damaged = dir.path().join("damaged.tfrecord");
+    let mut bytes = fs::read(&files[2]).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let refused = fuelrail(&["inspect", utf8(&damaged)]);
+    assert!(refused.code != 0 && refused.err.contains("checksum"), "{}", refused.err);
 }

@@ -5,6 +5,7 @@ mod cp;
 mod errors;
 mod inspect;
 mod objects;
+mod pack;
 mod program;
 mod records;
 mod refusals;

@@ -52,3 +52,37 @@ fn a_reading_of_shards_hashes_the_fields_that_are_named() {
     assert_eq!(labels["content_hash"], format!("{:032x}", hash.digest128()));
     assert_ne!(all["content_hash"], labels["content_hash"]);
 }
+
+#[test]
+fn windows_of_tokens_are_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = |from: u16, to: u16| (from..to).flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    for (name, bytes) in [("a.bin", tokens(0, 10)), ("b.bin", tokens(20, 23)), ("c.bin", Vec::new())] {
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let run = |more: &[&str]| {
+        let args = ["records", utf8(dir.path()), "--format", "tokens", "--memory-limit", "64MiB"];
+        fuelrail(&[&args[..], more].concat())
+    };
+    let expected = |windows: &[(u16, u16)]| -> String {
+        let line = |(at, (from, to)): (usize, &(u16, u16))| {
+            let bytes = tokens(*from, *to);
+            format!("{at}\ttokens\t{}\t{:016x}\n", bytes.len(), xxhash_rust::xxh3::xxh3_64(&bytes))
+        };
+        windows.iter().enumerate().map(line).collect()
+    };
+    assert_eq!(run(&[]).done(), expected(&[(0, 10), (20, 23)]), "files");
+    assert_eq!(run(&["--window", "4"]).done(), expected(&[(0, 4), (4, 8)]));
+    assert_eq!(run(&["--window", "4", "--stride", "3"]).done(), expected(&[(0, 4), (3, 7), (6, 10)]));
+    assert_eq!(run(&["--window", "4", "--keep-rest"]).done(), expected(&[(0, 4), (4, 8), (8, 10), (20, 23)]));
+    for (more, says) in [
+        (&["--window", "0"][..], "windows of 0 tokens"),
+        (&["--window", "99"], "no window of tokens"),
+        (&["--dtype", "uint32"], "'b.bin': at byte 4"),
+        (&["--dtype", "word"], "is not a dtype"),
+        (&["--stride", "1"], "--window"),
+    ] {
+        let refused = run(more);
+        assert!(refused.code != 0 && refused.err.contains(says) && refused.err.contains("hint: "), "{}", refused.err);
+    }
+}

@@ -1,0 +1,96 @@
+//! What a shard holds: how many records, their fields, the first keys. Every byte is read, and checksums with it.
+
+use std::collections::BTreeMap;
+
+use fuelrail::{ByteSize, Error, Format, Kind, LoaderBuilder};
+use serde::Serialize;
+
+use crate::failure::Outcome;
+use crate::screen::{Bar, Table};
+use crate::settings::{Trust, given, load, located};
+
+/// Keys that are shown.
+const KEYS: usize = 3;
+
+/// What shards hold.
+#[derive(Serialize)]
+pub(super) struct Shards {
+    format: String,
+    records: u64,
+    bytes: u64,
+    first_keys: Vec<String>,
+    fields: Vec<Column>,
+}
+
+#[derive(Serialize)]
+struct Column {
+    name: String,
+    records: u64,
+    bytes: u64,
+    largest_bytes: u64,
+}
+
+/// The format of a file or URI whose name tells it. An index.json is that of MDS.
+pub(super) fn format_of(file: &str) -> Option<Format> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let format = if name == "index.json" { Format::Mds } else { Format::of_keys([name].into_iter()) };
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let is_text = ["json", "jsonl", "log", "state", "tsv", "csv"].contains(&extension) && format != Format::Mds;
+    (file.contains("://") || format != Format::Objects && !is_text).then_some(format)
+}
+
+pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Shards, String)> {
+    let mut uri = located(file)?;
+    // A shard of MDS is nothing without its index, which names the others, too.
+    if format == Format::Mds {
+        uri.truncate(uri.rfind('/').map_or(0, |slash| slash + 1));
+    }
+    let config = load(None, &[given(trust), vec![("uri".into(), uri.clone())]].concat())?;
+    let mut listed = fuelrail::list_with(config.access(), &uri, |_| {})?;
+    if !file.contains("://") && format != Format::Mds {
+        listed.retain(|object| uri.ends_with(&format!("/{}", object.key)));
+    }
+    let format =
+        if format == Format::Objects { Format::of_keys(listed.iter().map(|object| &*object.key)) } else { format };
+    if format == Format::Objects {
+        let error = Error::new(Kind::File, format!("{file}: unrecognised file type"));
+        return Err(error.with_hint("name shards: tar, MDS or TFRecord").into());
+    }
+    let loader = LoaderBuilder::new(config).listing(listed).format(format).batch_size(16).epochs(1);
+    let mut loader = loader.shuffle(false).rank(0).world(1).build()?;
+    let bar = Bar::new(Some(loader.samples()), "records");
+    let (mut keys, mut fields, mut records) = (Vec::new(), BTreeMap::<String, Column>::new(), 0);
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch?;
+        for (i, id) in batch.ids().iter().enumerate() {
+            records += 1;
+            if keys.len() < KEYS {
+                keys.push(loader.record_key(*id).into_owned());
+            }
+            for (name, bytes) in batch.fields(i) {
+                let new = || Column { name: name.to_owned(), records: 0, bytes: 0, largest_bytes: 0 };
+                let column = fields.entry(name.to_owned()).or_insert_with(new);
+                let len = bytes.len() as u64;
+                (column.records, column.bytes) = (column.records + 1, column.bytes + len);
+                column.largest_bytes = column.largest_bytes.max(len);
+            }
+        }
+        bar.at(records, String::new);
+    }
+    let fields: Vec<Column> = fields.into_values().collect();
+    let bytes = fields.iter().map(|field| field.bytes).sum();
+    let found = Shards { format: format.to_string(), records, bytes, first_keys: keys, fields };
+    let text = text(&found);
+    Ok((found, text))
+}
+
+fn text(found: &Shards) -> String {
+    let mut table = Table::new(&[1, 2, 3]);
+    table.row(["field", "records", "bytes", "largest"]);
+    for Column { name, records, bytes, largest_bytes } in &found.fields {
+        table.row([name.escape_debug().to_string(), records.to_string(), bytes.to_string(), largest_bytes.to_string()]);
+    }
+    let keys: Vec<String> = found.first_keys.iter().map(|key| key.escape_debug().to_string()).collect();
+    let Shards { format, records, bytes, .. } = found;
+    format!("{format}, {records} records, {}, the first {}\n{}", ByteSize(*bytes), keys.join(", "), table.text())
+}

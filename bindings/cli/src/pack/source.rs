@@ -1,0 +1,66 @@
+//! The source: which objects there are, and a loader over them.
+
+use fuelrail::{Access, BadSamples, Format, Listed, LoaderBuilder};
+use fuelrail_plan::order::OrderName;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::arguments::Pack;
+use crate::failure::{Outcome, usage};
+use crate::screen::Bar;
+use crate::settings::{given, load, located};
+
+/// The listed objects.
+pub(super) struct Source {
+    pub(super) access: Access,
+    pub(super) uri: String,
+    pub(super) format: Format,
+    /// Bytes of each key before its path in the source.
+    root: usize,
+    pub(super) listed: Vec<Listed>,
+}
+
+impl Source {
+    pub(super) fn list(args: &Pack) -> Outcome<Source> {
+        let uri = located(&args.source)?;
+        let access = args.trust.access(&uri)?;
+        let prefix = access.cloud.source(&uri)?.endpoint.prefix;
+        let root = prefix.rfind('/').map_or(0, |slash| slash + 1);
+        let bar = Bar::new(None, "objects listed");
+        let listed = fuelrail::list_with(&access, &uri, |count| bar.at(count, String::new))?;
+        if listed.is_empty() {
+            return Err(usage(
+                format!("there is no object in {uri}"),
+                "check the path or prefix; `fuelrail ls` shows what is there",
+            ));
+        }
+        Ok(Source { access, uri, format: args.source_format, root, listed })
+    }
+
+    /// A hash over the names, lengths and entity tags of all objects.
+    pub(super) fn identity(&self) -> String {
+        let mut hash = Xxh3::new();
+        for object in &self.listed {
+            for text in [self.path(object), object.etag.as_deref().unwrap_or_default()] {
+                hash.update(&(text.len() as u64).to_le_bytes());
+                hash.update(text.as_bytes());
+            }
+            hash.update(&object.size.to_le_bytes());
+        }
+        format!("{:032x}", hash.digest128())
+    }
+
+    /// An object's path in the source.
+    pub(super) fn path<'l>(&self, object: &'l Listed) -> &'l str {
+        object.key.get(self.root..).unwrap_or(&object.key)
+    }
+
+    /// A loader's settings that brings everything once.
+    pub(super) fn loader(&self, args: &Pack) -> Outcome<LoaderBuilder> {
+        let mut settings = given(args);
+        settings.push(("uri".into(), self.uri.clone()));
+        let mut config = load(None, &settings)?;
+        (config.format, config.decode.shape) = (None, None);
+        let builder = LoaderBuilder::new(config).listing(self.listed.clone()).epochs(1).rank(0).world(1);
+        Ok(builder.order(OrderName::Global).drop_last(false).shuffle(false).bad_samples(BadSamples::Raise))
+    }
+}
