@@ -256,7 +256,7 @@ fn records(config: &Config, (listing, id): (&Listing, SourceId), notices: &mut V
         window: (config.token_window, config.token_stride, config.token_bytes),
     };
     // One of tokens is made without reading anything, and depends on the window.
-    let is_kept = content.is_some() && config.token_window.is_none();
+    let is_kept = content.is_some() && format.word() != "tokens";
     let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
     let kept = opened.transpose().unwrap_or_else(|error| {
         notices.push(format!("listing_dir: {error}; the index of records is not kept"));

@@ -318,8 +318,8 @@ fn windows_of_tokens_are_samples_near_each_other_or_anywhere() {
         let error = builder.build().unwrap_err();
         assert!(error.kind() == kind && error.to_string().contains(word), "{error}");
     };
-    refused(loader(&bucket).format(Format::Tokens), Kind::Usage, "set token_window");
+    refused(tokens().token_window(0), Kind::Usage, "token_window is 0");
     refused(tokens().token_window(200_000), Kind::Usage, "no record");
     refused(tokens().token_bytes(3), Kind::Undecodable, "tokens-0.bin");
-    refused(tokens().token_bytes(0), Kind::Usage, "0 token_bytes");
+    refused(tokens().token_bytes(0), Kind::Usage, "token_bytes 0");
 }

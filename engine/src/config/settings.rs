@@ -196,7 +196,8 @@ settings! {
         format: Option<Format> = None,
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
-        /// Under `tokens`, how many make a sample: for a model that predicts the next one, one more than its context has.
+        /// Under `tokens`, how many make a sample: for a model that predicts the next one, one more than its context has; without a number
+        /// all of an object.
         token_window: Option<u64> = None,
         /// Under `tokens`, how many there are from the begin of a sample to that of the next; without a number a window.
         token_stride: Option<u64> = None,

@@ -52,32 +52,30 @@ fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder
     Ok(index)
 }
 
-/// Windows over arrays of tokens: none goes over the end of an object, and what is left there is no sample.
+/// Windows over arrays of tokens, or all of each. None goes over the end of an object, and what is left there is no sample.
 fn of_tokens(
     listing: &Listing,
     (window, stride, bytes): (Option<u64>, Option<u64>, u32),
     mut index: IndexBuilder,
 ) -> Result<IndexBuilder> {
     let bytes = u64::from(bytes);
-    let (Some(window @ 1..=TOKENS_MAX), stride @ (None | Some(1..=TOKENS_MAX)), 1..=8) = (window, stride, bytes) else {
-        let cause = format!(
-            "format is tokens, with a token_window of {window:?}, a token_stride of {stride:?} and {bytes} token_bytes"
-        );
-        let hint =
-            "set token_window to the tokens of a sample, such as 2049, and token_bytes to 2 for uint16 or 4 for uint32";
-        return Err(Error::new(Kind::Usage, cause).with_hint(hint));
-    };
-    let (stride, tokens) = (stride.unwrap_or(window), index.field("tokens", Place::Near)?);
+    let is_sound = [window, stride].iter().flatten().all(|tokens| (1..=TOKENS_MAX).contains(tokens));
+    if !is_sound || !(1..=8).contains(&bytes) {
+        let show = |tokens: Option<u64>| tokens.map_or("none".into(), |tokens| tokens.to_string());
+        let cause = format!("token_window is {}, token_stride {} and token_bytes {bytes}", show(window), show(stride));
+        return Err(Error::new(Kind::Usage, cause)
+            .with_hint("set a window and a stride of at least 1, and 2 bytes for uint16 or 4 for uint32"));
+    }
+    let tokens = index.field("tokens", Place::Near)?;
     for object in 0..listing.len() {
         let size = listing.size(object);
         if !size.is_multiple_of(bytes) {
-            let error =
-                Error::new(Kind::Undecodable, format!("its {size} bytes are no whole number of tokens of {bytes}"));
-            return Err(error
-                .with_object(listing.key(object))
-                .with_hint("check token_bytes, and what the prefix holds"));
+            let cause = format!("its {size} bytes are no whole number of tokens of {bytes}");
+            let error = Error::new(Kind::Undecodable, cause).with_object(listing.key(object));
+            return Err(error.with_hint("check token_bytes, and what the prefix holds"));
         }
-        let begins = (0..=(size / bytes).saturating_sub(window)).step_by(stride as usize);
+        let window = window.unwrap_or((size / bytes).max(1));
+        let begins = (0..size / bytes).step_by(stride.unwrap_or(window) as usize);
         for begin in begins.take_while(|begin| begin + window <= size / bytes) {
             let span = Span { object: object as u32, offset: begin * bytes, length: window * bytes };
             index.push(&[], &[(tokens, Field::Span(span))])?;

@@ -358,7 +358,7 @@ fn what_makes_no_sense_is_refused() {
     };
     refused(from, &to, &["--format", "parquet"], "parquet is not written");
     refused(from, &to, &["--format", "mds", "--shard-size", "3GiB"], "outside 1 byte to 2 GiB");
-    refused(from, &to, &["--format", "mds", "--source-format", "tokens"], "does not read tokens");
+    refused(from, &to, &["--format", "mds", "--source-format", "parquet"], "does not read parquet");
     refused(from, &to, &["--format", "mds", "--seed", "1"], "--shuffle");
     refused(from, &to, &["--format", "mds"], "it has the fields");
     refused(

@@ -72,16 +72,9 @@ fn windows_of_tokens_are_records() {
         windows.iter().enumerate().map(line).collect()
     };
     assert_eq!(run(&[]).done(), expected(&[(0, 10), (20, 23)]), "files");
-    assert_eq!(run(&["--window", "4"]).done(), expected(&[(0, 4), (4, 8)]));
-    assert_eq!(run(&["--window", "4", "--stride", "3"]).done(), expected(&[(0, 4), (3, 7), (6, 10)]));
-    assert_eq!(run(&["--window", "4", "--keep-rest"]).done(), expected(&[(0, 4), (4, 8), (8, 10), (20, 23)]));
-    for (more, says) in [
-        (&["--window", "0"][..], "windows of 0 tokens"),
-        (&["--window", "99"], "no window of tokens"),
-        (&["--dtype", "uint32"], "'b.bin': at byte 4"),
-        (&["--dtype", "word"], "is not a dtype"),
-        (&["--stride", "1"], "--window"),
-    ] {
+    assert_eq!(run(&["--token-window", "4"]).done(), expected(&[(0, 4), (4, 8)]));
+    assert_eq!(run(&["--token-window", "4", "--token-stride", "3"]).done(), expected(&[(0, 4), (3, 7), (6, 10)]));
+    for (more, says) in [(&["--token-window", "99"][..], "no record"), (&["--token-bytes", "4"], "b.bin")] {
         let refused = run(more);
         assert!(refused.code != 0 && refused.err.contains(says) && refused.err.contains("hint: "), "{}", refused.err);
     }
