@@ -1,5 +1,4 @@
 //! Results: bars and the page; from passes whose figures are known.
-use fuelrail::Kind;
 use fuelrail_benches::harness::result::SCHEMA;
 use fuelrail_benches::harness::{
     Bar, Contested, Findings, Heat, Metric, Pass, Relation, Scored, SetFacts, Transport, VenueFacts, VenueKind,

@@ -313,13 +313,11 @@ fn start_shards(
     let topology = Topology::here();
     let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = Some(layout.shards);
-    notices.extend(short_of_chunks(&config, &objects, &layout));
     let seating = seat(&config, &topology, &mut notices);
+    notices.extend(short_of_chunks(&config, &objects, &layout));
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
-    let keepers =
-        keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples);
-    let channels = channels(layout.shards, keepers);
+    let channels = channels(layout.shards, keepers(&config, &layout, &directories));
     let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
     memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
     let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
@@ -377,6 +375,11 @@ fn start_shards(
         reporter,
     };
     Loader::new(parts, Box::new(move |text| report(text)))
+}
+
+/// Whether shards keep blocks for each other.
+fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool {
+    keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples)
 }
 
 /// The log of what is delivered, where one is wanted.

@@ -5,7 +5,7 @@
 mod find;
 mod kept;
 
-pub(crate) use find::content_of;
+pub(crate) use find::{Asked, content_of};
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
 
@@ -36,21 +36,6 @@ enum Split {
     Columns(mds::Columns),
     /// A frame of TFRecord with a `tf.Example`.
     Example,
-}
-
-/// What is asked of the records.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) format: Format,
-    /// What [`content_of`] says of the objects.
-    pub(crate) content: [u8; 16],
-    /// The field that is the label.
-    pub(crate) label: Option<String>,
-    /// The field that is decoded, where it is named.
-    pub(crate) picture: Option<String>,
-    pub(crate) is_decoded: bool,
-    /// Of tokens: how many make a record, from the begin of one to that of the next, and bytes of a token.
-    pub(crate) window: (Option<u64>, Option<u64>, u32),
 }
 
 /// Fields that are decoded where none is named.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fuelrail::{Error, Kind, Result};
+use fuelrail::Result;
 use serde::{Deserialize, Serialize};
 
 use super::contestant::Pass;

@@ -82,6 +82,10 @@ impl Schedule {
     /// How many of these samples this rank takes in the epoch, as far as it is this run's.
     #[must_use]
     pub fn taken(&self, epoch: u64, samples: Range<u64>) -> u64 {
+        let config = self.run.config();
+        if config.world == 1 && !config.drop_last && (epoch > config.start.epoch || config.start.position == 0) {
+            return samples.end - samples.start;
+        }
         let takes = |sample| self.run.seq_of_position(epoch, self.run.position_of(epoch, SampleId(sample))).is_some();
         samples.filter(|sample| takes(*sample)).count() as u64
     }

@@ -1,11 +1,25 @@
 //! Finding the records of a data set: which ranges of its shards are read, and the scans they are given to.
 
-use super::Asked;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::{Field, Format, IndexBuilder, Need, Place, Scan, Span, mds, objects, tar, tfrecord};
 use fuelrail_wire::kept::SourceId;
 use xxhash_rust::xxh3::Xxh3;
+
+/// What is asked of the records.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) format: Format,
+    /// What [`content_of`] says of the objects.
+    pub(crate) content: [u8; 16],
+    /// The field that is the label.
+    pub(crate) label: Option<String>,
+    /// The field that is decoded, where it is named.
+    pub(crate) picture: Option<String>,
+    pub(crate) is_decoded: bool,
+    /// Of tokens: how many make a record, from the begin of one to that of the next, and bytes of a token.
+    pub(crate) window: (Option<u64>, Option<u64>, u32),
+}
 
 /// Shards are read in pieces of this length, bytes.
 const PIECE_BYTES: u64 = 4 << 20;
