@@ -2,8 +2,9 @@
 //!
 //! Owns slots of the arena, of the longest chunk's length, taken at start. A chunk is fetched into one as any block is, for a waiter of the
 //! stage's own; the samples that wait for it are copied out when it has landed, and those that are asked for later at once. A slot is used
-//! again when all samples of its chunk that this rank takes in the epoch were asked for. Where no slot is free, and where a chunk could not
-//! be fetched, samples are fetched one by one: nothing waits for a slot.
+//! again when all samples of its chunk that this rank takes in the epoch were asked for. A chunk waits for a slot only where one comes back
+//! whatever else happens; else, and where a chunk could not be fetched, its samples are fetched one by one: nothing waits for memory that
+//! might not come.
 
 use crate::channels::{BlockRequest, SpanId};
 use crate::conn::Proof;
@@ -36,6 +37,7 @@ pub(crate) enum Found {
     Alone(BlockRequest),
 }
 
+/// A chunk in use.
 struct Held {
     first: SampleId,
     /// Its first byte in its slot.

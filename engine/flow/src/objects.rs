@@ -123,7 +123,6 @@ impl Objects {
         let mut chunks: Vec<Chunk> = Vec::new();
         let (mut at, mut last, mut before) = (0, 0, 0);
         while at < samples {
-            // What was read with the one before is looked at sample by sample; what is not is a chunk of one.
             let end = order.chunk_of(SampleId(at)).map_or(at + 1, |chunk| chunk.end);
             let mut open: Option<(Chunk, u64)> = None;
             for sample in (at..end).map(SampleId) {

@@ -58,7 +58,11 @@ impl<R: Ring> Shard<R> {
     /// Asks for chunks that have a slot.
     pub(super) fn begin_chunks(&mut self) {
         while let Some(request) = self.chunks.as_mut().and_then(ChunkStage::next) {
-            self.ask(BlockRequest { assembler: self.id, ..request });
+            let given_up = self.quarantine.as_ref().and_then(|quarantine| quarantine.get(&request.block)).cloned();
+            match (given_up, request.span.chunk()) {
+                (Some(error), Some(place)) => self.end_chunk(place, request.window, Err(error)),
+                _ => self.ask(BlockRequest { assembler: self.id, ..request }),
+            }
         }
     }
 
