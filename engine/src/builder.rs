@@ -8,7 +8,7 @@ use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{Decode, DecodeStage, Fit, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
-use crate::layout::{Layout, Wanted, seat};
+use crate::layout::{Layout, Wanted, connections_max, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max};
 use crate::memory::{MemoryStats, map_memory};
@@ -23,7 +23,7 @@ use fuelrail_flow::{
     BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
     scratch_bytes, spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget, open_files_max};
 use fuelrail_plan::importance::{Horizons, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
@@ -31,6 +31,7 @@ use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_wire::Addressing;
+use fuelrail_wire::Scheme;
 use fuelrail_wire::kept::SourceId;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -314,7 +315,7 @@ fn start_shards(
     let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = Some(layout.shards);
     let seating = seat(&config, &topology, &mut notices);
-    notices.extend(short_of_chunks(&config, &objects, &layout));
+    notices.extend(shortages(&config, &objects, &layout));
     let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
     let channels = channels(layout.shards, keepers(&config, &layout, &directories));
@@ -426,6 +427,19 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool
         chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
     }
     .share_out()
+}
+
+/// What is said where a limit of the system or the memory holds less than is wanted.
+fn shortages(config: &Config, objects: &Objects, layout: &Layout) -> Vec<String> {
+    let (wanted, found) =
+        (config.network.connections_max, connections_max(config.network.connections_max, layout.shards));
+    let few = (found < wanted && objects.endpoint().scheme != Scheme::File).then(|| {
+        format!(
+            "connections_max: {found} per shard instead of {wanted}, half of the {} files that this process may open: raise that (ulimit -n)",
+            open_files_max()
+        )
+    });
+    few.into_iter().chain(short_of_chunks(config, objects, layout)).collect()
 }
 
 /// One shard feeds many cores that decode.

@@ -8,7 +8,7 @@ use core::ops::RangeInclusive;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Spares;
-use fuelrail_io::{Core, Topology};
+use fuelrail_io::{Core, Topology, open_files_max};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -214,6 +214,15 @@ impl Wanted {
     }
 }
 
+/// Connections that each shard may open: half of the descriptors that this process may have, over all shards. The program wants some, too.
+pub(crate) fn connections_max(wanted: usize, shards: u16) -> usize {
+    let share = open_files_max() / 2 / u64::from(shards);
+    wanted.min(usize::try_from(share).unwrap_or(usize::MAX).max(CONNECTIONS_LEAST))
+}
+
+/// Connections of a shard however few descriptors there are.
+const CONNECTIONS_LEAST: usize = 8;
+
 /// The cores of a loader's shards, in the order of [`Topology::seats`]. Every loader of a machine starts at another one,
 /// so that the ranks of a node do not crowd its first cores. With `near`, that node's cores come first.
 #[derive(Debug)]
@@ -288,6 +297,19 @@ mod tests {
     use super::*;
     use fuelrail_flow::scratch_bytes;
     use fuelrail_wire::Scheme;
+
+    #[test]
+    fn connections_leave_descriptors_to_the_program() {
+        let files = open_files_max();
+        for shards in [1, 4, 64] {
+            let found = connections_max(256, shards);
+            assert!(found == 256 || found == CONNECTIONS_LEAST || found as u64 * u64::from(shards) <= files / 2);
+        }
+        assert_eq!(
+            (connections_max(3, 1), connections_max(usize::MAX, u16::MAX)),
+            (3, CONNECTIONS_LEAST.max((files / 2 / 65_535) as usize))
+        );
+    }
 
     fn two_nodes(memory_nodes: &[usize]) -> Topology {
         let core = |id| Core { id, node: id / 2, package: id / 2, physical: id };

@@ -4,7 +4,7 @@
 //! Owns the threads until a loader does. A start that fails before stops and joins them.
 
 use crate::config::Config;
-use crate::layout::{Layout, Seating};
+use crate::layout::{Layout, Seating, connections_max};
 use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary};
@@ -223,10 +223,10 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
     // Where all connections are in use, a second request still finds one.
-    let kept =
-        if config.network.hedge_percent > 0 { config.network.connections_max / CONNECTIONS_KEPT_SHARE } else { 0 };
+    let most = connections_max(config.network.connections_max, plan.layout.shards);
+    let kept = if config.network.hedge_percent > 0 { most / CONNECTIONS_KEPT_SHARE } else { 0 };
     let window = WindowConfig {
-        connections_max: config.network.connections_max - kept,
+        connections_max: most - kept,
         connections_blind_max: WindowConfig::blind_for(
             (catalog.total_bytes() / catalog.samples()).min(config.memory.block_size.0),
         ),

@@ -8,6 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result, WallTime};
+use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time of the whole process since it started: (user, system).
@@ -106,6 +107,12 @@ impl ThreadMeter {
 }
 
 /// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
+/// Files and sockets that this process may have open at a time.
+#[must_use]
+pub fn open_files_max() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// and every real ring of this machine, so instants taken on different shards compare.
 #[must_use]
 pub fn monotonic_now() -> Instant {
