@@ -436,7 +436,7 @@ fn shortages(config: &Config, objects: &Objects, layout: &Layout) -> Vec<String>
     let few = (found < wanted && objects.endpoint().scheme != Scheme::File).then(|| {
         format!(
             "connections_max: {found} per shard instead of {wanted}, half of the {} files that this process may open: raise that (ulimit -n)",
-            open_files_max()
+            open_files_max().unwrap_or_default()
         )
     });
     few.into_iter().chain(short_of_chunks(config, objects, layout)).collect()

@@ -12,7 +12,6 @@ pub(crate) use kept::Kept;
 use find::Read;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
-use fuelrail_format::bytes::Dtype;
 use fuelrail_format::{Field, Index, Record, mds, tfrecord};
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -213,7 +212,7 @@ impl Records {
             Split::Columns(columns) => {
                 let column = columns.all().iter().find(|column| column.name == name)?;
                 match column.encoding.view(&field)? {
-                    mds::Value::Array(array) => label(&array),
+                    mds::Value::Array(array) => u32::try_from(array.integer()?).ok(),
                     mds::Value::Bytes(bytes) => text(bytes),
                     mds::Value::Text(digits) => digits.trim().parse().ok(),
                 }
@@ -225,16 +224,6 @@ impl Records {
             }
         }
     }
-}
-
-/// A single integer that is a label.
-fn label(array: &mds::encoding::Array<'_>) -> Option<u32> {
-    let is_signed = matches!(array.dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);
-    let is_float = matches!(array.dtype, Dtype::F16 | Dtype::F32 | Dtype::F64);
-    let is_negative = is_signed && array.data.last().is_some_and(|byte| *byte >= 0x80);
-    let number =
-        array.data.iter().rev().try_fold(0_u64, |number, byte| Some(number.checked_mul(256)? | u64::from(*byte)));
-    u32::try_from(number?).ok().filter(|_| array.shape().next().is_none() && !is_float && !is_negative)
 }
 
 fn cover(record: &Record<'_>) -> ByteRange {

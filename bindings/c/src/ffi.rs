@@ -324,7 +324,7 @@ const _: () = {
 impl Drop for Error {
     fn drop(&mut self) {
         for text in [self.kind, self.message, self.object, self.hint] {
-            // SAFETY: `Error::new` made it by `CString::into_raw`, or null; nobody changed it, and this is the last use.
+            // SAFETY: each text is null, or `Error::new` got it from `CString::into_raw`. Nothing has changed it, and it is not used after this.
             unsafe { fuelrail_string_free(text.cast_mut()) };
         }
     }
@@ -363,7 +363,7 @@ fn parts(bytes: &[u8]) -> (*const u8, usize) {
     (bytes.as_ptr(), bytes.len())
 }
 
-/// A destructor that panics has said so on standard error, and there is nobody else to tell.
+/// Drops a handle. A panic in its destructor is printed to standard error by the panic hook; the call has no place for an error.
 fn free<T>(handle: Option<Box<T>>) {
     call(None, (), || {
         drop(handle);
@@ -410,7 +410,7 @@ mod tests {
     fn a_panic_is_an_error_of_kind_bug() {
         let mut error = MaybeUninit::uninit();
         assert_eq!(call(Some(&mut error), -1, || panic!("a fault of {}", "ours")), -1);
-        assert_eq!(call(None, -1, || panic!("nobody asks")), -1);
+        assert_eq!(call(None, -1, || panic!("the caller passed no place for the error")), -1);
         // SAFETY: `call` has written it, and its texts live as long as it does.
         let text = unsafe {
             let error = error.assume_init().unwrap();

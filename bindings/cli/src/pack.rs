@@ -105,7 +105,7 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
 /// Records that become shards from this number on.
 struct Job {
     number: usize,
-    /// Those that are still to come, by their places in the order.
+    /// Records that are not written yet, as positions in the order.
     records: Range<u64>,
 }
 

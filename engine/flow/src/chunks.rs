@@ -12,6 +12,7 @@ use crate::objects::Objects;
 use core::ops::Range;
 use fuelrail_base::{Result, SampleId};
 use fuelrail_io::{Filling, Slot, Window};
+use fuelrail_plan::run::Run;
 use fuelrail_plan::schedule::Schedule;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -65,25 +66,32 @@ pub(crate) struct ChunkStage {
     held: Slab<Held>,
     places: HashMap<SampleId, usize>,
     queue: VecDeque<usize>,
-    /// Requests that wait for a chunk.
-    pub waiting: usize,
+    /// Requests that wait for a chunk, and how many samples a batch has.
+    waiting: usize,
+    batch_size: usize,
     /// Payload bytes copied into batches.
     pub copied_bytes: u64,
 }
 
 impl ChunkStage {
-    pub(crate) fn new(objects: Arc<Objects>, schedule: Schedule, slots: Vec<Slot>) -> ChunkStage {
+    pub(crate) fn new(objects: Arc<Objects>, run: &Run, slots: Vec<Slot>) -> ChunkStage {
         let (held, places) = (Slab::with_capacity(slots.len()), HashMap::with_capacity(2 * slots.len()));
         ChunkStage {
             objects,
-            schedule,
+            schedule: Schedule::new(run, 1),
             spare: slots,
             held,
             places,
             queue: VecDeque::new(),
             waiting: 0,
+            batch_size: run.config().batch_size as usize,
             copied_bytes: 0,
         }
+    }
+
+    /// A batch's worth of samples wait for chunks under way: further batches would wait for the same ones, and bring few requests.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.waiting >= self.batch_size
     }
 
     /// Takes a request for a sample. One that is asked for anew is fetched by itself.

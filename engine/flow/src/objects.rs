@@ -121,32 +121,21 @@ impl Objects {
     pub fn chunked(mut self, order: &Order) -> Objects {
         let (catalog, samples) = (Arc::clone(&self.catalog), self.catalog.samples());
         let mut chunks: Vec<Chunk> = Vec::new();
-        let (mut at, mut last, mut before) = (0, 0, 0);
+        let mut at = 0;
         while at < samples {
             let end = order.chunk_of(SampleId(at)).map_or(at + 1, |chunk| chunk.end);
+            // The chunk that the sample before ends, and the bytes of its samples.
             let mut open: Option<(Chunk, u64)> = None;
             for sample in (at..end).map(SampleId) {
-                let (object, first, len) = (self.object_of(sample), self.first(sample), catalog.size(sample));
-                let fits = |(chunk, held): &(Chunk, u64)| {
-                    let begin = self.first(chunk.first);
-                    // Windows over tokens overlap.
-                    let bytes = u64::from(chunk.bytes).max((first + len).saturating_sub(begin));
-                    (object == last && first >= before).then_some(bytes).filter(|bytes| {
-                        *bytes <= CHUNK_BYTES_MAX && bytes.saturating_sub(held + len) <= held / GAP_SHARE
-                    })
-                };
-                match open.as_mut().and_then(|open| Some((fits(open)?, open))) {
-                    Some((bytes, (chunk, held))) if catalog.blocks(sample) == 1 => {
-                        (chunk.samples, chunk.bytes) = (chunk.samples + 1, bytes as u32);
-                        *held += len;
-                    }
-                    _ => {
-                        chunks.extend(open.take().map(|(chunk, _)| chunk));
-                        let alone = catalog.blocks(sample) == 1 && len <= CHUNK_BYTES_MAX;
-                        open = alone.then_some((Chunk { first: sample, samples: 1, bytes: len as u32 }, len));
-                    }
+                let len = catalog.size(sample);
+                let is_short = catalog.blocks(sample) == 1 && len <= CHUNK_BYTES_MAX;
+                let joined = open.filter(|_| is_short);
+                let joined = joined.and_then(|(chunk, held)| Some((self.joined(chunk, held, sample)?, held + len)));
+                if joined.is_none() {
+                    chunks.extend(open.map(|(chunk, _)| chunk));
                 }
-                (last, before) = (object, first);
+                let alone = Chunk { first: sample, samples: 1, bytes: len as u32 };
+                open = joined.or(is_short.then_some((alone, len)));
             }
             chunks.extend(open.map(|(chunk, _)| chunk));
             at = end;
@@ -176,6 +165,17 @@ impl Objects {
     /// Whether a sample is all of its object, so that what a server says of the object holds for it.
     pub(crate) fn is_whole(&self, sample: SampleId) -> bool {
         self.ranges.is_none() || self.catalog.size(sample) == self.object_len(sample)
+    }
+
+    /// A chunk, whose samples have so many bytes, with the sample behind its last, if that is near enough in the same object.
+    fn joined(&self, chunk: Chunk, held: u64, sample: SampleId) -> Option<Chunk> {
+        let (last, begin) = (SampleId(sample.0 - 1), self.first(chunk.first));
+        let (first, len) = (self.first(sample), self.catalog.size(sample));
+        let is_behind = self.object_of(sample) == self.object_of(last) && first >= self.first(last);
+        // Windows over tokens overlap.
+        let bytes = u64::from(chunk.bytes).max((first + len).saturating_sub(begin));
+        let is_near = bytes <= CHUNK_BYTES_MAX && bytes.saturating_sub(held + len) <= held / GAP_SHARE;
+        (is_behind && is_near).then_some(Chunk { samples: chunk.samples + 1, bytes: bytes as u32, ..chunk })
     }
 
     /// Whether samples are objects, and not parts of some.

@@ -23,7 +23,6 @@ use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
 use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
 use fuelrail_plan::run::Run;
-use fuelrail_plan::schedule::Schedule;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -57,7 +56,6 @@ pub struct Shard<R: Ring> {
     hedges: Hedges,
     cache: Option<CacheStage>,
     chunks: Option<ChunkStage>,
-    batch_size: usize,
     spill: Option<SpillStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
@@ -98,8 +96,7 @@ impl<R: Ring> Shard<R> {
         let scratch = (config.connections_max, config.scratch_bytes);
         let chunks = (config.chunks, objects.catalog().chunk_room());
         let [mut cache, scratch, spares, chunks] = memory(&mut region, cache_bytes, scratch, config.spares, chunks)?;
-        let hold = |slots| ChunkStage::new(Arc::clone(&objects), Schedule::new(run, 1), slots);
-        let chunks = (!chunks.is_empty()).then(|| hold(chunks));
+        let chunks = (!chunks.is_empty()).then(|| ChunkStage::new(Arc::clone(&objects), run, chunks));
         let waker = ring.waker();
         ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
@@ -121,7 +118,6 @@ impl<R: Ring> Shard<R> {
             hedges: Hedges::new(spares),
             cache: cache.pop().map(CacheStage::new),
             chunks,
-            batch_size: run.config().batch_size as usize,
             assemble: AssembleStage::new(shard, Arc::clone(&objects), run.clone(), config.bad_samples),
             deliver: DeliverStage::new(ends.deliver, shard.0, shards, OPEN_BATCHES_MAX),
             channels: ends.channels,
@@ -327,7 +323,7 @@ impl<R: Ring> Shard<R> {
                 self.carry_out(command);
             } else if let Some(request) = self.channels.next_request() {
                 self.own(request);
-            } else if self.waits_for_chunks() || !self.planner.look_ahead(self.now) {
+            } else if self.chunks.as_ref().is_some_and(ChunkStage::holds_back) || !self.planner.look_ahead(self.now) {
                 return any;
             }
             any = true;

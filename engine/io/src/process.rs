@@ -106,13 +106,13 @@ impl ThreadMeter {
     }
 }
 
-/// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
-/// Files and sockets that this process may have open at a time.
+/// Files and sockets that this process may have open at a time; `None` without a limit.
 #[must_use]
-pub fn open_files_max() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+pub fn open_files_max() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
 }
 
+/// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
 /// and every real ring of this machine, so instants taken on different shards compare.
 #[must_use]
 pub fn monotonic_now() -> Instant {

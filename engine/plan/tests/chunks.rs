@@ -1,5 +1,6 @@
 //! The chunked order: golden vectors, bijection, few chunks in use at a time, and when each is over.
 
+use crate::order::check_inverse;
 use fuelrail_base::{SampleId, limits, prng::mix64};
 use fuelrail_plan::order::{ChunkShape, Order, OrderName};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
@@ -58,12 +59,8 @@ proptest! {
         samples in 1..=limits::SAMPLES_MAX, seed: u64, epoch: u64, at: u64, chunk in 1u64..10_000, window in 1u64..100_000,
     ) {
         let order = chunked(samples, seed, (chunk, window));
-        let position = at % samples;
-        let sample = order.sample_at(epoch, position);
-        prop_assert!(sample.0 < samples);
-        prop_assert_eq!(order.position_of(epoch, sample), position);
+        check_inverse(&order, epoch, at)?;
         let id = SampleId(mix64(at) % samples);
-        prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
         let chunk_around = order.chunk_of(id);
         prop_assert!(chunk_around.is_none_or(|around| around.contains(&id.0) && around.end - around.start <= chunk * 5 / 4 + 1));
     }

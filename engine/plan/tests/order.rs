@@ -52,16 +52,22 @@ fn every_size_is_a_bijection_with_its_inverse() {
     }
 }
 
+/// Of any order: the sample at a position is at that position, and the other way round.
+pub(crate) fn check_inverse(order: &Order, epoch: u64, at: u64) -> Result<(), TestCaseError> {
+    let samples = order.samples();
+    let position = at % samples;
+    let sample = order.sample_at(epoch, position);
+    prop_assert!(sample.0 < samples);
+    prop_assert_eq!(order.position_of(epoch, sample), position);
+    let id = SampleId(mix64(at) % samples);
+    prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn position_of_inverts_sample_at(samples in 1..=limits::SAMPLES_MAX, seed: u64, epoch: u64, at: u64) {
-        let order = Order::new(samples, seed, true);
-        let position = at % samples;
-        let sample = order.sample_at(epoch, position);
-        prop_assert!(sample.0 < samples);
-        prop_assert_eq!(order.position_of(epoch, sample), position);
-        let id = SampleId(mix64(at) % samples);
-        prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
+        check_inverse(&Order::new(samples, seed, true), epoch, at)?;
     }
 }
 

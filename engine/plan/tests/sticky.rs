@@ -1,6 +1,7 @@
 //! The sticky order: golden vectors, bijection at every level, even groups, and samples that come back to their rank.
 
-use fuelrail_base::{BatchSeq, SampleId, limits, prng::mix64};
+use crate::order::check_inverse;
+use fuelrail_base::{BatchSeq, limits, prng::mix64};
 use fuelrail_plan::order::{Order, OrderName};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use proptest::prelude::*;
@@ -74,13 +75,7 @@ fn every_size_is_a_bijection_with_its_inverse() {
 proptest! {
     #[test]
     fn position_of_inverts_sample_at(samples in 1..=limits::SAMPLES_MAX, seed: u64, epoch: u64, at: u64) {
-        let order = sticky(samples, seed);
-        let position = at % samples;
-        let sample = order.sample_at(epoch, position);
-        prop_assert!(sample.0 < samples);
-        prop_assert_eq!(order.position_of(epoch, sample), position);
-        let id = SampleId(mix64(at) % samples);
-        prop_assert_eq!(order.sample_at(epoch, order.position_of(epoch, id)), id);
+        check_inverse(&sticky(samples, seed), epoch, at)?;
     }
 
     /// Of any run, at any size: the positions of an epoch hold every sample once, each step those of the undealt order.

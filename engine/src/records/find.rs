@@ -2,7 +2,9 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
-use fuelrail_format::{Field, Format, IndexBuilder, Need, Place, Scan, Span, mds, objects, tar, tfrecord};
+use fuelrail_format::bytes::Dtype;
+use fuelrail_format::tokens::{self, Window, Windows};
+use fuelrail_format::{Field, Format, Index, IndexBuilder, Need, Place, Scan, mds, objects, tar, tfrecord};
 use fuelrail_wire::kept::SourceId;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -80,7 +82,9 @@ fn of_tokens(
         return Err(Error::new(Kind::Usage, cause)
             .with_hint("set a window and a stride of at least 1, and 2 bytes for uint16 or 4 for uint32"));
     }
-    let tokens = index.field("tokens", Place::Near)?;
+    let field = index.field("tokens", Place::Near)?;
+    let mut files = IndexBuilder::new(Format::Tokens, [0; 16], listing.len() as u32).without_keys();
+    let all = if window.is_some() { &mut files } else { &mut index };
     for object in 0..listing.len() {
         let size = listing.size(object);
         if !size.is_multiple_of(bytes) {
@@ -88,18 +92,21 @@ fn of_tokens(
             let error = Error::new(Kind::Undecodable, cause).with_object(listing.key(object));
             return Err(error.with_hint("check token_bytes, and what the prefix holds"));
         }
-        let window = window.unwrap_or((size / bytes).max(1));
-        let begins = (0..size / bytes).step_by(stride.unwrap_or(window) as usize);
-        for begin in begins.take_while(|begin| begin + window <= size / bytes) {
-            let span = Span { object: object as u32, offset: begin * bytes, length: window * bytes };
-            index.push(&[], &[(tokens, Field::Span(span))])?;
-        }
+        tokens::add(object as u32, size, Dtype::U8, [], all)?;
+    }
+    let Some(window) = window else { return Ok(index) };
+    // Counted in bytes, tokens may be of any length.
+    let (length, stride) = (window * bytes, stride.unwrap_or(window) * bytes);
+    let window = Window { dtype: Dtype::U8, length, target: false, stride, keep_rest: false };
+    let windows = Windows::new(Index::open(files.to_bytes())?, window)?;
+    for span in (0..windows.len()).filter_map(|number| windows.get(number)) {
+        index.push(&[], &[(field, Field::Span(span))])?;
     }
     Ok(index)
 }
 
-/// Longest window and stride, tokens.
-const TOKENS_MAX: u64 = 1 << 40;
+/// Longest window and stride, tokens: in bytes they are within what windows may have.
+const TOKENS_MAX: u64 = 1 << 37;
 
 /// The samples of all shards that every `index.json` of the listing names.
 fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {

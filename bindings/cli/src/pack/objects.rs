@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fuelrail::{Batch, ByteRange, ByteSize, Error, Kind, Loader, LoaderBuilder};
 use fuelrail_format::write::{RECORD_BYTES_MAX, Value};
 
-use super::source::Source;
+use super::source::{Source, as_memory_allows};
 use crate::failure::Outcome;
 use crate::screen::note;
 
@@ -173,11 +173,7 @@ impl Pieces {
             let batch_size = (BATCH_BYTES / longest).clamp(1, BATCH_OBJECTS_MAX) as u32;
             builder.clone().ranges(ranges).batch_size(batch_size).build().map(Some)
         };
-        let mut built = build(WHOLE_BYTES[0]);
-        if built.as_ref().is_err_and(|error| error.kind() == Kind::Budget) {
-            built = build(WHOLE_BYTES[1]);
-        }
-        let loader = built?;
+        let loader = as_memory_allows(WHOLE_BYTES, build)?;
         loader.iter().flat_map(Loader::notices).for_each(|notice| note(notice));
         Ok(Pieces { loader, batch: None, at: 0 })
     }

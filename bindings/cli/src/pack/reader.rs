@@ -7,13 +7,13 @@ use std::ops::Range;
 use fuelrail::{Batch, Error, Format, Kind, Loader, LoaderBuilder, SampleId, State};
 use fuelrail_format::mds::encoding::Value as Decoded;
 use fuelrail_format::write::{KEY, Value};
-use fuelrail_format::{bytes::Dtype, mds, tfrecord};
+use fuelrail_format::{mds, tfrecord};
 use fuelrail_plan::order::{Order, OrderName};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::Pack;
 use super::objects::{Grouped, Pieces, Take};
-use super::source::Source;
+use super::source::{Source, as_memory_allows};
 use crate::failure::{Outcome, usage};
 use crate::screen::note;
 
@@ -40,13 +40,8 @@ impl<'s> Reader<'s> {
         if let Some(state) = state {
             builder = builder.resume(State { position: first, ..state.clone() });
         }
-        let mut built = Err(Error::new(Kind::Budget, "no batch"));
-        for batch_size in BATCH_RECORDS {
-            if built.as_ref().is_err_and(|error| error.kind() == Kind::Budget) {
-                built = builder.clone().batch_size(batch_size).build();
-            }
-        }
-        let loader = Box::new(built?);
+        let build = |batch_size| builder.clone().batch_size(batch_size).build();
+        let loader = Box::new(as_memory_allows(BATCH_RECORDS, build)?);
         loader.notices().iter().for_each(|notice| note(notice));
         if source.format == Format::WebDataset {
             check_keys(&loader)?;
@@ -168,19 +163,9 @@ fn record(
 
 /// A value of a column that is text or an integer; other numbers and arrays stay the bytes they are.
 fn decoded<'a>(column: &'a mds::Column, bytes: &'a [u8]) -> Option<Value<'a>> {
-    let array = match column.encoding.view(bytes)? {
-        Decoded::Text(text) => return Some(Value::Text(text)),
-        Decoded::Array(array) if array.shape().next().is_none() => array,
-        _ => return None,
-    };
-    let is_negative = *array.data.last()? >= 0x80;
-    let filler = match array.dtype {
-        Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 if is_negative => 0xFF,
-        Dtype::F16 | Dtype::F32 | Dtype::F64 => return None,
-        Dtype::U64 if is_negative => return None,
-        _ => 0,
-    };
-    let mut number = [filler; 8];
-    number[..array.data.len()].copy_from_slice(array.data);
-    Some(Value::Int(i64::from_le_bytes(number)))
+    match column.encoding.view(bytes)? {
+        Decoded::Text(text) => Some(Value::Text(text)),
+        Decoded::Array(array) => array.integer().map(Value::Int),
+        Decoded::Bytes(_) => None,
+    }
 }

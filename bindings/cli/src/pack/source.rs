@@ -1,6 +1,6 @@
 //! The source: which objects there are, and a loader over them.
 
-use fuelrail::{Access, BadSamples, Format, Listed, LoaderBuilder};
+use fuelrail::{Access, BadSamples, Format, Kind, Listed, LoaderBuilder, Result};
 use fuelrail_plan::order::OrderName;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -62,5 +62,13 @@ impl Source {
         (config.format, config.decode.shape) = (None, None);
         let builder = LoaderBuilder::new(config).listing(self.listed.clone()).epochs(1).rank(0).world(1);
         Ok(builder.order(OrderName::Global).drop_last(false).shuffle(false).bad_samples(BadSamples::Raise))
+    }
+}
+
+/// What is built of the first of these sizes; where memory does not suffice for that, of the second.
+pub(super) fn as_memory_allows<S: Copy, T>([first, second]: [S; 2], build: impl Fn(S) -> Result<T>) -> Result<T> {
+    match build(first) {
+        Err(error) if error.kind() == Kind::Budget => build(second),
+        built => built,
     }
 }

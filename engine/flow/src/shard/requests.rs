@@ -50,11 +50,6 @@ impl<R: Ring> Shard<R> {
         self.planner.ask(self.now, waiter, (block, at, fresh));
     }
 
-    /// A batch's worth of samples wait for chunks under way: further batches would wait for the same ones, and bring few requests.
-    pub(super) fn waits_for_chunks(&self) -> bool {
-        self.chunks.as_ref().is_some_and(|chunks| chunks.waiting >= self.batch_size)
-    }
-
     /// Asks for chunks that have a slot.
     pub(super) fn begin_chunks(&mut self) {
         while let Some(request) = self.chunks.as_mut().and_then(ChunkStage::next) {

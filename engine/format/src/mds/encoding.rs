@@ -49,6 +49,22 @@ impl Array<'_> {
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
         self.fixed.iter().copied().chain(self.stored.chunks_exact(self.width).map(number))
     }
+
+    /// The number that it is, where it is a single integer that fits.
+    #[must_use]
+    pub fn integer(&self) -> Option<i64> {
+        let is_negative = *self.data.last()? >= 0x80;
+        let filler = match self.dtype {
+            _ if self.shape().next().is_some() => return None,
+            Dtype::F16 | Dtype::F32 | Dtype::F64 => return None,
+            Dtype::U64 if is_negative => return None,
+            Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 if is_negative => 0xFF,
+            _ => 0,
+        };
+        let mut number = [filler; 8];
+        number.get_mut(..self.data.len())?.copy_from_slice(self.data);
+        Some(i64::from_le_bytes(number))
+    }
 }
 
 impl Encoding {

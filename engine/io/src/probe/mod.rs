@@ -15,6 +15,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::arena::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 use crate::cgroup::{Budget, budget_under, cgroup_limit};
+use crate::process::open_files_max;
 use crate::topology::{Topology, allowed_cores};
 
 pub use finding::{Finding, Grade};
@@ -62,7 +63,7 @@ pub fn probe() -> Probe {
 #[must_use]
 pub fn probe_under(config: &ProbeConfig) -> Probe {
     let root = config.root.as_path();
-    let (memlock_bytes, open_files) = (getrlimit(Resource::Memlock).current, getrlimit(Resource::Nofile).current);
+    let (memlock_bytes, open_files) = (getrlimit(Resource::Memlock).current, open_files_max());
     let (topology, nics) = (Topology::under(root, &allowed_cores()), network::nics(root));
     let (default_budget, abilities) = (budget_under(root), host::abilities());
     let kernel = fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
