@@ -9,15 +9,13 @@
 use crate::batch::Batch;
 use crate::state::State;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_plan::importance::Draw;
-use fuelrail_plan::run::Cursor;
+use fuelrail_plan::run::{Cursor, Run};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +43,7 @@ struct Line {
     left_out: Vec<u64>,
 }
 
-/// What an epoch drawn by importance must deliver, written before its first batch.
+/// What an epoch drawn by importance, or of a mixture, must deliver, written before its first batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DrawnLine {
@@ -53,17 +51,21 @@ struct DrawnLine {
     /// Samples that are not due.
     absent: Vec<u64>,
     /// Samples that are due more than once, and how often.
-    again: Vec<(u64, u8)>,
+    again: Vec<(u64, u64)>,
+    /// Samples in the data sets of a mixture: not as many as an epoch has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    samples: Option<u64>,
 }
 
 impl DrawnLine {
-    fn new(epoch: u64, draw: &Draw) -> DrawnLine {
-        let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new() };
-        for sample in 0..draw.places() {
-            match draw.places_of(SampleId(sample)).count() {
+    fn new(epoch: u64, run: &Run, samples: u64) -> DrawnLine {
+        let samples_said = run.mixture().map(|_| samples);
+        let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new(), samples: samples_said };
+        for sample in 0..samples {
+            match run.times(epoch, SampleId(sample)) {
                 0 => line.absent.push(sample),
                 1 => {}
-                times => line.again.push((sample, times as u8)),
+                times => line.again.push((sample, times as u64)),
             }
         }
         line
@@ -72,7 +74,7 @@ impl DrawnLine {
     /// Returns how often each sample is due, for those not due exactly once.
     fn due(&self) -> BTreeMap<u64, usize> {
         let absent = self.absent.iter().map(|id| (*id, 0));
-        absent.chain(self.again.iter().map(|(id, times)| (*id, usize::from(*times)))).collect()
+        absent.chain(self.again.iter().map(|(id, times)| (*id, *times as usize))).collect()
     }
 }
 
@@ -119,7 +121,7 @@ impl EpochVerdict {
     fn new(epoch: u64, mut ids: Vec<u64>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
         let mut verdict = EpochVerdict { epoch, once: 0, repeated: 0, missing: 0, left_out: 0 };
         let mut due = drawn.map(DrawnLine::due).unwrap_or_default();
-        let mut untold = samples;
+        let mut untold = drawn.and_then(|line| line.samples).unwrap_or(samples);
         let mut judge = |times: usize, due: usize| {
             untold -= 1;
             match times.cmp(&due) {
@@ -156,9 +158,10 @@ impl Audit {
     }
 
     /// Appends a delivered batch. One write per batch, so that a killed process leaves whole lines and at most one torn last line.
-    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, draw: Option<&Arc<Draw>>) -> Result<()> {
-        if let Some(draw) = draw.filter(|_| self.said != Some(batch.epoch())) {
-            self.append(&DrawnLine::new(batch.epoch(), draw))?;
+    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, run: &Run, samples: u64) -> Result<()> {
+        let is_drawn = run.mixture().is_some() || run.draw(batch.epoch()).is_some();
+        if is_drawn && self.said != Some(batch.epoch()) {
+            self.append(&DrawnLine::new(batch.epoch(), run, samples))?;
         }
         self.said = Some(batch.epoch());
         let line = Line {
@@ -203,18 +206,18 @@ impl Audit {
         if header.fuelrail_audit != 1 {
             return Err(bad(format!("an audit log of version {}; this build reads 1", header.fuelrail_audit)));
         }
-        let samples = header.start.samples;
+        let mut samples = header.start.samples;
         let (mut parsed, mut drawn) = (Vec::with_capacity(rest.len()), Vec::new());
-        let is_beyond = |id: &u64| *id >= samples;
         for (n, text) in rest.iter().enumerate() {
             let beyond = if text.starts_with("{\"drawn\"") {
                 let line: DrawnLine = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
-                let beyond = line.absent.iter().chain(line.again.iter().map(|(id, _)| id)).any(is_beyond);
+                samples = line.samples.unwrap_or(samples);
+                let beyond = line.absent.iter().chain(line.again.iter().map(|(id, _)| id)).any(|id| *id >= samples);
                 drawn.push(line);
                 beyond
             } else {
                 let line: Line = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
-                let beyond = line.ids.iter().chain(&line.left_out).any(is_beyond);
+                let beyond = line.ids.iter().chain(&line.left_out).any(|id| *id >= samples);
                 parsed.push(line);
                 beyond
             };
@@ -360,7 +363,7 @@ mod tests {
     fn a_data_set_as_long_as_a_log_claims_is_not_believed() {
         let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u64::MAX]), (2, 3, &[0])]);
         hostile.header.start.samples = 1 << 60;
-        hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)] });
+        hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)], samples: None });
         let epoch = &Audit::join(&[hostile]).unwrap().epochs[0];
         assert_eq!((epoch.once, epoch.repeated, epoch.missing), (3, 0, (1 << 60) - 3));
     }

@@ -2,36 +2,36 @@
 
 use crate::audit::Audit;
 use crate::batch::Labels;
-use crate::chunks::{chunk_shape, chunks_held, short_of_chunks};
+use crate::chunks::{chunk_shape, chunks_held};
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{Decode, DecodeStage, Fit, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
-use crate::layout::{Layout, Wanted, connections_max, seat};
+use crate::layout::{Layout, Wanted, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts, batch_room_max};
 use crate::memory::{MemoryStats, map_memory};
+use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
 use crate::records::{Asked, Format, Kept, Records, content_of};
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
-use crate::starting::{Plan, Starting, ledger, spill_config};
+use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::{State, fingerprint, state_at};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
 use fuelrail_flow::{
     BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
     scratch_bytes, spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget, open_files_max};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
 use fuelrail_plan::importance::{Horizons, Mode};
-use fuelrail_plan::order::OrderName;
+use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_wire::Addressing;
-use fuelrail_wire::Scheme;
 use fuelrail_wire::kept::SourceId;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -190,6 +190,10 @@ impl LoaderBuilder {
         let directories = open_directories(&config.disk.dirs, &mut notices);
         let id = route.source_id(&prefixes);
         let records = records(&config, (&listing, id), &mut notices)?.map(Arc::new);
+        if config.order.mixture.is_some() && ranges.is_some() {
+            let error = Error::new(Kind::Usage, "a mixture of ranges of objects that the program gives");
+            return Err(error.with_hint("mix objects, or the records of shards: set format"));
+        }
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -199,7 +203,7 @@ impl LoaderBuilder {
         }
         let chunks = chunk_shape(&config, &objects)?;
         if let Some(shape) = chunks {
-            let order = run_from(&config, &objects, Cursor::default())?.chunked(shape);
+            let order = run_from(&config, &objects, None, Cursor::default())?.chunked(shape);
             objects = objects.chunked(order.order());
         }
         if let Some(unit) = disk_unit(&directories) {
@@ -212,7 +216,10 @@ impl LoaderBuilder {
             Some(_) => Labels::default(),
         };
         let objects = Arc::new(objects);
-        let run = |start| Ok(run_from(&config, &objects, start)?.chunked(chunks.unwrap_or_default()));
+        let Order { mixture, mixture_epoch, mixture_window, seed, shuffle, .. } = &config.order;
+        let mixed = |mixture| mixed(mixture, &objects, (*mixture_epoch, *mixture_window), (*seed, *shuffle));
+        let mixture = mixture.as_ref().map(mixed).transpose()?;
+        let run = |start| Ok(run_from(&config, &objects, mixture.as_ref(), start)?.chunked(chunks.unwrap_or_default()));
         let run = match &state {
             None => run(Cursor::default())?,
             Some(state) => {
@@ -228,9 +235,9 @@ impl LoaderBuilder {
 }
 
 /// This rank's run from a place on.
-fn run_from(config: &Config, objects: &Objects, start: Cursor) -> Result<Run> {
-    Run::new(RunConfig {
-        samples: objects.catalog().samples(),
+fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixture>>, start: Cursor) -> Result<Run> {
+    let run = Run::new(RunConfig {
+        samples: mixture.map_or_else(|| objects.catalog().samples(), |mixture| mixture.places()),
         seed: config.order.seed,
         order: config.order.name,
         shuffle: config.order.shuffle,
@@ -240,7 +247,11 @@ fn run_from(config: &Config, objects: &Objects, start: Cursor) -> Result<Run> {
         drop_last: config.order.drop_last,
         epochs: config.epochs,
         start,
-    })
+    })?;
+    match mixture {
+        None => Ok(run),
+        Some(mixture) => run.mixed(Arc::clone(mixture)),
+    }
 }
 
 /// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
@@ -427,19 +438,6 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool
         chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
     }
     .share_out()
-}
-
-/// What is said where a limit of the system or the memory holds less than is wanted.
-fn shortages(config: &Config, objects: &Objects, layout: &Layout) -> Vec<String> {
-    let (wanted, found) =
-        (config.network.connections_max, connections_max(config.network.connections_max, layout.shards));
-    let few = (found < wanted && objects.endpoint().scheme != Scheme::File).then(|| {
-        format!(
-            "connections_max: {found} per shard instead of {wanted}, half of the {} files that this process may open: raise that (ulimit -n)",
-            open_files_max().unwrap_or_default()
-        )
-    });
-    few.into_iter().chain(short_of_chunks(config, objects, layout)).collect()
 }
 
 /// One shard feeds many cores that decode.

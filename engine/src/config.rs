@@ -28,6 +28,7 @@ use fuelrail_base::limits::{
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
+use fuelrail_plan::order::OrderName;
 use fuelrail_wire::{Cloud, Source};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -176,6 +177,12 @@ impl Config {
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
         self.importance(0)?;
+        let is_plain = self.order.name == OrderName::Global && self.order.importance.is_none();
+        check(
+            self.order.mixture.is_none() || is_plain,
+            format!("a mixture with order = {}, or with importance", self.order.name),
+            "a mixture has an order of its own: leave order at global, and importance off",
+        )?;
         between("decode_threads", threads.unwrap_or(1), &(1..=DECODE_THREADS_MAX))?;
         between("decode_depth", *depth, &(1..=DECODE_DEPTH_MAX))?;
         let Some(shape) = self.decode.shape else { return Ok(()) };

@@ -33,8 +33,8 @@ mod access;
 mod audit;
 mod batch;
 mod builder;
-#[cfg(feature = "clouds")]
 mod chunks;
+#[cfg(feature = "clouds")]
 mod client;
 pub mod config;
 #[cfg(feature = "clouds")]
@@ -54,6 +54,7 @@ mod layout;
 mod listing;
 mod loader;
 mod memory;
+mod mixture;
 mod names;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
@@ -82,7 +83,7 @@ pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_
 pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};
 pub use fuelrail_io::{Backend, RingChoice};
 pub use fuelrail_plan::importance::Mode as ImportanceMode;
-pub use fuelrail_plan::order::OrderName;
+pub use fuelrail_plan::order::{MixtureEpoch, OrderName};
 pub use fuelrail_plan::policy::PolicyName;
 pub use fuelrail_plan::prefetch::Prefetch;
 pub use fuelrail_plan::spill::SpillPolicy;
@@ -94,6 +95,7 @@ pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
 pub use loader::{Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
+pub use mixture::Mixture;
 pub use records::Format;
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};

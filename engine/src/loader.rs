@@ -234,7 +234,7 @@ impl Loader {
         );
         let next = self.parts.run.cursor_after(seq);
         if let Some(audit) = &mut self.parts.audit {
-            audit.observe(batch, next, self.parts.run.draw(batch.epoch()))?;
+            audit.observe(batch, next, &self.parts.run, self.parts.objects.catalog().samples())?;
         }
         self.cursor = next;
         Ok(())
@@ -437,10 +437,11 @@ impl Loader {
 /// The most room that the objects of a batch take.
 pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
     let samples = u64::from(config.batch_size);
-    match config.order.importance {
-        None => catalog.batch_room_max(samples),
-        Some(_) => catalog.batch_room_max_drawn(samples),
+    // A sample may come more than once in a batch.
+    if config.order.importance.is_some() || config.order.mixture.is_some() {
+        return catalog.batch_room_max_drawn(samples);
     }
+    catalog.batch_room_max(samples)
 }
 
 impl Iterator for Loader {

@@ -3,6 +3,7 @@
 //!
 //! Owns the threads until a loader does. A start that fails before stops and joins them.
 
+use crate::chunks::short_of_chunks;
 use crate::config::Config;
 use crate::layout::{Layout, Seating, connections_max};
 use crate::system::{refused, spawn};
@@ -15,7 +16,7 @@ use fuelrail_io::GlommioRing;
 use fuelrail_io::TokioUringRing;
 use fuelrail_io::{
     Arena, Backend, Division, OwnDirectory, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig,
-    UringRing, Waker, pin_current_thread,
+    UringRing, Waker, open_files_max, pin_current_thread,
 };
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
@@ -274,6 +275,19 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
 
 /// Of the connections, one in so many is kept for second requests.
 const CONNECTIONS_KEPT_SHARE: usize = 16;
+
+/// What is said where a limit of the system or the memory holds less than is wanted.
+pub(crate) fn shortages(config: &Config, objects: &Objects, layout: &Layout) -> Vec<String> {
+    let wanted = config.network.connections_max;
+    let found = connections_max(wanted, layout.shards);
+    let few = (found < wanted && objects.endpoint().scheme != Scheme::File).then(|| {
+        format!(
+            "connections_max: {found} per shard instead of {wanted}, half of the {} files that this process may open: raise that (ulimit -n)",
+            open_files_max().unwrap_or_default()
+        )
+    });
+    few.into_iter().chain(short_of_chunks(config, objects, layout)).collect()
+}
 
 /// The ledger of this loader's shards, shared with other loaders where the configuration says so.
 pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<String>) -> Ledger {

@@ -24,7 +24,7 @@ pub struct State {
     /// Which shuffle. States from before there was a choice do not say, and mean the global one.
     #[serde(default = "global", skip_serializing_if = "is_global")]
     pub order: String,
-    /// Samples in the data set.
+    /// Samples of an epoch: those of the data set, but for mixtures.
     pub samples: u64,
     /// Hash of keys and sizes: the same listing has the same hash.
     pub listing: String,
@@ -104,9 +104,12 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, c
         version: VERSION,
         seed: config.seed,
         shuffle: config.shuffle,
-        order: match run.order().chunks() {
-            None => config.order.word().into(),
-            Some(ChunkShape { samples, window }) => format!("{} of {samples}, {window} at a time", config.order.word()),
+        order: match (run.order().chunks(), run.mixture()) {
+            (_, Some(mixture)) => mixture.to_string(),
+            (None, None) => config.order.word().into(),
+            (Some(ChunkShape { samples, window }), None) => {
+                format!("{} of {samples}, {window} at a time", config.order.word())
+            }
         },
         samples: config.samples,
         listing: fingerprint.into(),

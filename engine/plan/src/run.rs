@@ -4,7 +4,7 @@
 //! [`Cursor`] is all that needs saving.
 
 use crate::importance::{Draw, Known, ONE};
-use crate::order::{ChunkShape, Order, OrderName, StepOrder};
+use crate::order::{ChunkShape, Mixture, Order, OrderName, StepOrder};
 use crate::split::Split;
 use crate::usage;
 use core::ops::Range;
@@ -26,7 +26,7 @@ pub struct Cursor {
 /// What a run is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunConfig {
-    /// Samples in the data set, `1..=SAMPLES_MAX`.
+    /// Samples of an epoch, `1..=SAMPLES_MAX`: those of the data set, or the places of a mixture.
     pub samples: u64,
     /// Seed of the order.
     pub seed: u64,
@@ -123,6 +123,8 @@ pub struct Run {
     order: Order,
     /// Which epochs are drawn, and how. `None` where every epoch is plain.
     known: Option<Known>,
+    /// The data sets, where they are mixed: the order is then one of places.
+    mixture: Option<Arc<Mixture>>,
     /// The epoch the run starts in, from the start position on.
     first: Split,
     /// Every later epoch.
@@ -139,7 +141,7 @@ impl Run {
         let RunConfig { samples, seed, order, shuffle, world, rank, batch_size, drop_last, start, .. } = config;
         let split = |from| Split::new(samples, from, world, rank, batch_size, drop_last);
         let order = Order::named(order, samples, seed, shuffle);
-        Ok(Run { config, order, known: None, first: split(start.position), later: split(0) })
+        Ok(Run { config, order, known: None, mixture: None, first: split(start.position), later: split(0) })
     }
 
     /// The configuration it was made from.
@@ -158,6 +160,30 @@ impl Run {
     #[must_use]
     pub fn chunked(self, shape: ChunkShape) -> Run {
         Run { order: self.order.cut(shape), ..self }
+    }
+
+    /// The same run with these data sets mixed. Its epochs must have as many samples as the mixture has places.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`](fuelrail_base::Kind) when they have not, or the order is not the global one.
+    pub fn mixed(self, mixture: Arc<Mixture>) -> Result<Run> {
+        if self.config.order != OrderName::Global {
+            return usage(format!("a mixture in the order {}", self.config.order), "set order = global, or no mixture");
+        }
+        if self.config.samples != mixture.places() {
+            let (samples, places) = (self.config.samples, mixture.places());
+            return usage(
+                format!("an epoch of {samples} samples, and a mixture of {places} places"),
+                "make them equal",
+            );
+        }
+        Ok(Run { order: self.order.windowed(mixture.window()), mixture: Some(mixture), ..self })
+    }
+
+    /// The data sets, where they are mixed.
+    #[must_use]
+    pub fn mixture(&self) -> Option<&Arc<Mixture>> {
+        self.mixture.as_ref()
     }
 
     /// Takes in which epochs are drawn. No effect on a run of plain epochs.
@@ -222,12 +248,15 @@ impl Run {
         let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
         let stretch = StepOrder::new(&order, step).stretch(batch.positions.clone());
         assert!(self.known.as_ref().is_none_or(|known| known.holds(batch.epoch)), "epoch {} is not known", batch.epoch);
-        let draw = self.draw(batch.epoch).cloned();
+        let (draw, mixture, epoch) = (self.draw(batch.epoch).cloned(), self.mixture.clone(), batch.epoch);
         // A batch has at most 2^32 - 1 samples, so the offsets fit 32 bits (a range of u64 has no exact size).
         let count = u32::try_from(batch.samples()).expect("a batch is no larger than its 32-bit size");
         (0..count).map(move |offset| {
             let place = stretch.sample_at(from + u64::from(offset));
-            draw.as_ref().map_or(place, |draw| draw.sample_in(place))
+            match &mixture {
+                Some(mixture) => mixture.sample_in(epoch, place.0),
+                None => draw.as_ref().map_or(place, |draw| draw.sample_in(place)),
+            }
         })
     }
 
@@ -239,19 +268,50 @@ impl Run {
     #[must_use]
     pub fn sample_at(&self, epoch: u64, position: u64) -> SampleId {
         let place = self.place_at(epoch, position);
+        if let Some(mixture) = &self.mixture {
+            return mixture.sample_in(epoch, place.0);
+        }
         self.draw(epoch).map_or(place, |draw| draw.sample_in(place))
     }
 
-    /// The positions of an epoch at which the sample comes, whichever rank takes it; of an epoch that is not settled, where
-    /// it comes if it does.
+    /// The first position of an epoch, from `from` on, at which the sample comes and that is `wanted`, whichever rank takes it; of an epoch
+    /// that is not settled, where it comes if it does.
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    pub fn positions_of(&self, epoch: u64, sample: SampleId) -> impl Iterator<Item = u64> + '_ {
-        let draw = self.draw(epoch);
-        let plain = draw.is_none().then_some(sample);
-        let places = plain.into_iter().chain(draw.into_iter().flat_map(move |draw| draw.places_of(sample)));
-        places.map(move |place| self.position_of(epoch, place))
+    pub fn next_position(&self, epoch: u64, sample: SampleId, from: u64, wanted: impl Fn(u64) -> bool) -> Option<u64> {
+        if from >= self.config.samples {
+            return None;
+        }
+        let at = |place| Some(self.position_of(epoch, place)).filter(|at| *at >= from && wanted(*at));
+        let Some(mixture) = &self.mixture else {
+            return match self.draw(epoch) {
+                None => at(sample),
+                Some(draw) => draw.places_of(sample).filter_map(at).min(),
+            };
+        };
+        let mut first: Option<u64> = None;
+        for place in mixture.places_of(epoch, sample, from) {
+            // What is in a later window comes later.
+            if first.is_some_and(|first| first / mixture.window() < place / mixture.window()) {
+                break;
+            }
+            first = [first, at(SampleId(place))].into_iter().flatten().min();
+        }
+        first
+    }
+
+    /// How often a sample comes in an epoch, over all ranks. An epoch that is not settled counts as plain.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set.
+    #[must_use]
+    pub fn times(&self, epoch: u64, sample: SampleId) -> usize {
+        match (&self.mixture, self.draw(epoch)) {
+            (Some(mixture), _) => mixture.places_of(epoch, sample, 0).count(),
+            (None, Some(draw)) => draw.places_of(sample).count(),
+            (None, None) => 1,
+        }
     }
 
     /// The sample whose place in the epoch this position is.

@@ -75,8 +75,13 @@ impl Schedule {
     /// When the sample is not one of the data set.
     #[must_use]
     pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
-        let from = UseTime(after.0.saturating_add(1));
-        self.epochs_from(after).find_map(|epoch| self.uses_in(epoch, sample, from).min())
+        let from = after.0.saturating_add(1);
+        self.epochs_from(after).find_map(|epoch| {
+            let (from, mine) =
+                (from.saturating_sub(epoch * self.samples()), |at| self.run.seq_of_position(epoch, at).is_some());
+            let position = self.run.next_position(epoch, sample, from, mine)?;
+            Some(self.time(epoch, position))
+        })
     }
 
     /// How many of these samples this rank takes in the epoch, as far as it is this run's.
@@ -95,14 +100,6 @@ impl Schedule {
     pub fn worth(&self, next: Option<UseTime>, now: UseTime) -> f64 {
         let epoch = |at| self.cursor(at).epoch;
         next.map_or(0.0, |next| 1.0 / (epoch(next) - epoch(now)).max(1) as f64)
-    }
-
-    /// This rank's uses of a sample in an epoch, in no order.
-    fn uses_in(&self, epoch: u64, sample: SampleId, from: UseTime) -> impl Iterator<Item = UseTime> + '_ {
-        let mine = move |position: &u64| {
-            self.time(epoch, *position) >= from && self.run.seq_of_position(epoch, *position).is_some()
-        };
-        self.run.positions_of(epoch, sample).filter(mine).map(move |position| self.time(epoch, position))
     }
 
     fn epochs_from(&self, from: UseTime) -> core::ops::Range<u64> {

@@ -3,6 +3,7 @@
 
 mod chunks;
 mod importance;
+mod mixture;
 mod order;
 mod pace;
 mod planner;

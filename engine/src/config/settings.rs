@@ -5,6 +5,7 @@ use super::text::{Given, Value};
 use crate::credentials::SharedProvider;
 use crate::decode::{Fit, PixelShape};
 use crate::environment::Environment;
+use crate::mixture::Mixture;
 use crate::records::Format;
 use fuelrail_base::limits::BLOCK_BYTES_DEFAULT;
 use fuelrail_base::{ByteSize, Duration, Result};
@@ -12,7 +13,7 @@ use fuelrail_flow::BadSamples;
 use fuelrail_io::RingChoice;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::Mode;
-use fuelrail_plan::order::OrderName;
+use fuelrail_plan::order::{MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::spill::SpillPolicy;
@@ -243,6 +244,14 @@ settings! {
         chunk_size ("chunk_bytes"): ByteSize = ByteSize(2 << 20),
         /// Under `chunks`, how many are mixed at a time, over all ranks; each rank holds its share of them in memory.
         chunk_window: u32 = 128,
+        /// Data sets and how much of the run each is, by the beginnings of their keys: `en/=7, code/=3`, and what that changes to behind a
+        /// number of samples: `; from 1000000: en/=1, code/=1`. A data set that is used up begins anew, in another order.
+        mixture: Option<Mixture> = None,
+        /// Of a mixture, how long an epoch is: `total` (as many samples as the data sets have), `first-used-up` (until one of them has come
+        /// whole) or `all-used-up` (until all have).
+        mixture_epoch: MixtureEpoch = MixtureEpoch::default(),
+        /// Of a mixture, samples of which each data set has its share, to within two: what is in a window comes in a random order.
+        mixture_window: u32 = 1024,
         /// Seed of the order.
         seed: u64 = 0,
         /// Drop the last step of an epoch when it is not full.

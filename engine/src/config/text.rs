@@ -4,7 +4,7 @@ use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, read_duration};
 use fuelrail_flow::BadSamples;
 use fuelrail_io::RingChoice;
 use fuelrail_plan::importance::Mode;
-use fuelrail_plan::order::OrderName;
+use fuelrail_plan::order::{MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::spill::SpillPolicy;
@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::decode::{Fit, PixelShape};
+use crate::mixture::Mixture;
 use crate::records::Format;
 
 /// A value as a file has it; variables and arguments are text.
@@ -212,7 +213,7 @@ macro_rules! names {
     };
 }
 
-names!(Addressing BadSamples Fit Format Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
+names!(Addressing BadSamples Fit Format Mixture MixtureEpoch Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
 
 /// Words for "not set".
 const NOTHING: [&str; 5] = ["", "auto", "never", "none", "off"];

@@ -1,9 +1,10 @@
 //! The order of samples as a function: a keyed permutation of `0..samples` for every epoch.
 //!
-//! Three kinds. **Global**: one permutation of everything (`permutation.rs`). **Sticky**: every sample belongs to a group for
+//! Four kinds. **Global**: one permutation of everything (`permutation.rs`). **Sticky**: every sample belongs to a group for
 //! ever, every stretch of the epoch holds samples of all groups evenly (`sticky.rs`), and a step is dealt to its ranks by
 //! group (`deal.rs`), so that a sample comes back to the rank whose cache has it. **Chunks**: the same, of groups that are neighbours in the
-//! listing and come chunk by chunk (`chunks.rs`), so that one request reads many samples. In all, *which* samples a stretch of
+//! listing and come chunk by chunk (`chunks.rs`), so that one request reads many samples. **Mixtures**: places of
+//! several data sets, each as often as its weight says (`mixture.rs`). In all, *which* samples a stretch of
 //! positions holds depends on nothing but seed and epoch: cursors mean the same whatever the world. How well they shuffle is
 //! measured (`quality.rs`). Owns a seed and nothing else: O(1) memory, seekable in both directions, the same on every
 //! machine. Never looks at ranks or batches. The golden vectors in `tests/order.rs` and `tests/sticky.rs` pin it for ever: a
@@ -11,17 +12,20 @@
 
 mod chunks;
 mod deal;
+mod mixture;
 mod permutation;
 pub mod quality;
 mod sticky;
 
 pub use chunks::ChunkShape;
 pub use deal::{StepOrder, StretchOrder};
+pub use mixture::{Mixture, MixtureEpoch, SETS_MAX, Weights};
 
 use core::ops::Range;
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::prng::mix64;
 use fuelrail_base::{SampleId, limits};
+use mixture::Windows;
 use permutation::Permutation;
 use sticky::Sticky;
 
@@ -48,6 +52,8 @@ pub struct Order {
     seed: u64,
     shuffle: bool,
     chunks: ChunkShape,
+    /// Places of a window, where the samples are places of a mixture.
+    window: Option<u64>,
 }
 
 impl Order {
@@ -67,13 +73,19 @@ impl Order {
     #[must_use]
     pub fn named(name: OrderName, samples: u64, seed: u64, shuffle: bool) -> Order {
         assert!(samples <= limits::SAMPLES_MAX, "{samples} samples are too many");
-        Order { name, samples, seed, shuffle, chunks: ChunkShape::default() }
+        Order { name, samples, seed, shuffle, chunks: ChunkShape::default(), window: None }
     }
 
     /// The same, with chunks of another shape, which only [`OrderName::Chunks`] has.
     #[must_use]
     pub fn cut(self, chunks: ChunkShape) -> Order {
         Order { chunks, ..self }
+    }
+
+    /// The order of a mixture's places: random within windows of so many. Shuffled or not, since data sets shall be mixed.
+    #[must_use]
+    pub(crate) fn windowed(self, window: u64) -> Order {
+        Order { window: Some(window), ..self }
     }
 
     /// The shape of its chunks, where it has any.
@@ -106,7 +118,10 @@ impl Order {
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         let seed = mix64(self.seed);
+        let windows =
+            self.window.map(|window| Windows { places: self.samples, window, key: mix64(seed.wrapping_add(epoch)) });
         let kind = match (self.shuffle, self.name) {
+            _ if let Some(windows) = windows => Kind::Windows(windows),
             (false, _) => Kind::Global(Permutation::identity(self.samples)),
             (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
             (true, OrderName::Chunks) => Kind::Sticky(Sticky::chunked(self.samples, self.chunks, seed, epoch)),
@@ -138,6 +153,7 @@ impl Order {
 enum Kind {
     Global(Permutation),
     Sticky(Sticky),
+    Windows(Windows),
 }
 
 /// The permutation of one epoch.
@@ -159,6 +175,7 @@ impl EpochOrder {
         SampleId(match &self.kind {
             Kind::Global(permutation) => permutation.at(position),
             Kind::Sticky(sticky) => sticky.sample_at(position),
+            Kind::Windows(windows) => windows.at(position),
         })
     }
 
@@ -173,13 +190,14 @@ impl EpochOrder {
         match &self.kind {
             Kind::Global(permutation) => permutation.of(word),
             Kind::Sticky(sticky) => sticky.position_of(word),
+            Kind::Windows(windows) => windows.of(word),
         }
     }
 
     /// The order as a sticky one, if it is.
     fn sticky(&self) -> Option<&Sticky> {
         match &self.kind {
-            Kind::Global(_) => None,
+            Kind::Global(_) | Kind::Windows(_) => None,
             Kind::Sticky(sticky) => Some(sticky),
         }
     }

@@ -1,0 +1,146 @@
+//! Mixtures as a setting: data sets, by the beginnings of their keys, and how much of a run each is.
+
+use core::fmt;
+use core::ops::Range;
+use core::str::FromStr;
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_flow::Objects;
+use fuelrail_plan::order::{self, MixtureEpoch, Weights};
+use std::sync::Arc;
+
+/// Data sets and their weights, from the first sample of a run on, and from later ones.
+///
+/// As text `PREFIX=WEIGHT, PREFIX=WEIGHT`, and behind semicolons what the weights change to: `en/=7, code/=3; from 1000000: en/=1, code/=1`.
+/// A prefix is the beginning of keys below the URI's folder; a weight is any number, and what counts is its share of all. The samples of a
+/// run are counted over all epochs and ranks. A data set that is left out behind a semicolon has the weight 0 from there on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mixture {
+    /// Beginnings of keys.
+    prefixes: Vec<String>,
+    /// In millionths.
+    weights: Vec<Weights>,
+}
+
+/// What a weight of 1 is, and the greatest one.
+const ONE: f64 = 1e6;
+const WEIGHT_MAX: f64 = 1e6;
+
+impl FromStr for Mixture {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Mixture> {
+        let wrong = |part: &str| {
+            Error::new(Kind::Usage, format!("a mixture with '{}'", part.trim().escape_debug())).with_hint(
+                "write PREFIX=WEIGHT with commas between, such as en/=7, code/=3; what weights change to is behind a semicolon: \
+                 from 1000000: en/=1, code/=1",
+            )
+        };
+        let mut mixture = Mixture { prefixes: Vec::new(), weights: Vec::new() };
+        for (at, change) in text.split(';').enumerate() {
+            let (from, shares) = match change.trim().strip_prefix("from ").and_then(|rest| rest.split_once(':')) {
+                Some((from, shares)) => (from.trim().parse().map_err(|_| wrong(change))?, shares),
+                None if at == 0 => (0, change),
+                None => return Err(wrong(change)),
+            };
+            let mut of = vec![0; mixture.prefixes.len()];
+            for share in shares.split(',') {
+                let (prefix, weight) = share.trim().rsplit_once('=').ok_or_else(|| wrong(share))?;
+                let weight: f64 = weight.trim().parse().map_err(|_| wrong(share))?;
+                if !(0.0..=WEIGHT_MAX).contains(&weight) {
+                    return Err(wrong(share));
+                }
+                let known = mixture.prefixes.iter().position(|known| known == prefix);
+                let set = known.unwrap_or_else(|| {
+                    mixture.prefixes.push(prefix.to_owned());
+                    mixture.weights.iter_mut().for_each(|earlier| earlier.of.push(0));
+                    of.push(0);
+                    of.len() - 1
+                });
+                of[set] = (weight * ONE).round() as u64;
+            }
+            mixture.weights.push(Weights { from, of });
+        }
+        Ok(mixture)
+    }
+}
+
+impl fmt::Display for Mixture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Weights { from, of }) in self.weights.iter().enumerate() {
+            if at > 0 {
+                write!(f, "; from {from}: ")?;
+            }
+            for (set, (prefix, weight)) in self.prefixes.iter().zip(of).enumerate() {
+                write!(f, "{}{prefix}={}", if set > 0 { ", " } else { "" }, *weight as f64 / ONE)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mixture of these objects, with the length of an epoch and of a window, the seed, and whether the data sets are shuffled.
+pub(crate) fn mixed(
+    mixture: &Mixture,
+    objects: &Objects,
+    (epoch, window): (MixtureEpoch, u32),
+    random: (u64, bool),
+) -> Result<Arc<order::Mixture>> {
+    let base = objects.endpoint().prefix.rsplit_once('/').map_or(0, |(folder, _)| folder.len() + 1);
+    let mut sets: Vec<Range<u64>> = Vec::new();
+    for prefix in &mixture.prefixes {
+        let samples = objects.catalog().samples();
+        let key = |sample| objects.key(SampleId(sample)).get(base..).unwrap_or_default();
+        let first = first_that(0..samples, |sample| key(sample) >= prefix.as_str());
+        let end = first_that(first..samples, |sample| !key(sample).starts_with(prefix.as_str()));
+        if first == end {
+            let cause = format!("mixture: no object begins with '{}'", prefix.escape_debug());
+            return Err(Error::new(Kind::Usage, cause).with_hint(
+                "a data set of a mixture is named by the beginning of its keys below the folder of the URI",
+            ));
+        }
+        if let Some(other) = sets.iter().position(|other| other.start < end && first < other.end) {
+            let cause = format!("mixture: '{prefix}' and '{}' begin the same keys", mixture.prefixes[other]);
+            return Err(Error::new(Kind::Usage, cause).with_hint("name every object by one data set at most"));
+        }
+        sets.push(first..end);
+    }
+    let mixed = order::Mixture::new(sets, mixture.weights.clone(), (epoch, u64::from(window)), random)?;
+    Ok(Arc::new(mixed))
+}
+
+/// The first number of a range that all from there on are like; the range's end where none is.
+fn first_that(range: Range<u64>, is_like: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (range.start, range.end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_like(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_read_back_and_wrong_ones_are_refused_with_an_example() {
+        for (text, shown) in [
+            ("a/=1", "a/=1"),
+            (
+                " en/=0.7,code/=.3 ; from 10 : code/=1, new=2",
+                "en/=0.7, code/=0.3, new=0; from 10: en/=0, code/=1, new=2",
+            ),
+            ("a=b/=2", "a=b/=2"),
+        ] {
+            let mixture: Mixture = text.parse().unwrap();
+            assert_eq!(mixture.to_string(), shown);
+            assert_eq!(shown.parse::<Mixture>().unwrap(), mixture);
+        }
+        for bad in
+            ["", "a", "a=", "a=-1", "a=nan", "a=inf", "a=1e9", "a=1;", "a=1; b=2", "a=1; from x: b=2", "a=1,,b=2"]
+        {
+            let error = bad.parse::<Mixture>().unwrap_err();
+            assert!(error.kind() == Kind::Usage && error.to_string().contains("PREFIX=WEIGHT"), "{bad}: {error}");
+        }
+    }
+}
