@@ -32,6 +32,10 @@ pub(crate) fn test(root: &Path) -> bool {
         need(root, "nextest")?;
         run(linted(root, torch, &TESTS).args(["--no-run", "--cargo-quiet"]))
     });
+    log.step("the engine without features", || {
+        let mut check = cargo_in(root, ["check", "--quiet", "--package", "fuelrail", "--no-default-features"]);
+        run(check.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings"))
+    });
     log.step("examples in the docs", || run(&mut linted(root, torch, &["test", "--doc", "--quiet"])));
     // What an earlier run left must not count for this one.
     let [record, report] = [SKIPS, COUNTS].map(|name| target(root).join(name));
