@@ -327,7 +327,7 @@ fn start_shards(
     config.shards = Some(layout.shards);
     let seating = seat(&config, &topology, &mut notices);
     notices.extend(shortages(&config, &objects, &layout));
-    let (arena, regions, aside) = map_memory(&layout, seating.as_ref(), &mut notices)?;
+    let (arena, regions, extra) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
     let channels = channels(layout.shards, keepers(&config, &layout, &directories));
     let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
@@ -359,7 +359,7 @@ fn start_shards(
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = match decoding.zip(aside) {
+    let supply = match decoding.zip(extra) {
         None => Supply::Raw(outlet),
         Some(decoding) => {
             let source = (Arc::clone(&objects), records.clone());
@@ -459,7 +459,7 @@ fn settle_decoding(
         notices.push(format!(
             "decode_depth: {} of {asked} decoded batches of {} fit beside the shards; raise memory_limit for more",
             layout.decoded_batches,
-            ByteSize(layout.aside_bytes / layout.decoded_batches)
+            ByteSize(layout.extra_bytes / layout.decoded_batches)
         ));
     }
     Some(decode)

@@ -58,7 +58,7 @@ pub(crate) struct Layout {
     pub index_bytes: u64,
     pub batch_bytes: u64,
     /// Bytes of the region after those of the shards, for decoded batches, and how many it holds.
-    pub aside_bytes: u64,
+    pub extra_bytes: u64,
     pub decoded_batches: u64,
     /// Scratch memory of each connection.
     pub scratch_bytes: u64,
@@ -111,11 +111,11 @@ impl Wanted {
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
         let each = self.needs(shards, batches) + self.index(shards).1;
         let shared = each.saturating_mul(u64::from(shards));
-        shared.saturating_add(self.aside_bytes(1))
+        shared.saturating_add(self.extra_bytes(1))
     }
 
     /// Bytes that this many decoded batches need.
-    fn aside_bytes(&self, batches: u64) -> u64 {
+    fn extra_bytes(&self, batches: u64) -> u64 {
         self.decoded_bytes.saturating_mul(batches).min(u64::MAX / 2).next_multiple_of(PAGE_BYTES)
     }
 
@@ -124,9 +124,9 @@ impl Wanted {
         if self.decoded_bytes == 0 {
             return 0;
         }
-        let room = |batches| self.in_all(shards, batches) - self.aside_bytes(1);
+        let room = |batches| self.in_all(shards, batches) - self.extra_bytes(1);
         let taken = room(if self.feeds(shards, 2) { 2 } else { 1 });
-        let holds = |n: u64| taken.saturating_add(self.aside_bytes(n)) <= self.memory_bytes;
+        let holds = |n: u64| taken.saturating_add(self.extra_bytes(n)) <= self.memory_bytes;
         (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1)
     }
 
@@ -180,9 +180,9 @@ impl Wanted {
                 .with_hint(format!("raise memory_limit to {need}, or lower batch_size, cache_limit or shards")));
         }
         let decoded_batches = self.decoded(shards);
-        let aside_bytes = self.aside_bytes(decoded_batches);
+        let extra_bytes = self.extra_bytes(decoded_batches);
         let (cached_block_bytes_min, index_bytes) = self.index(shards);
-        let share = (self.memory_bytes - aside_bytes) / u64::from(shards) - index_bytes;
+        let share = (self.memory_bytes - extra_bytes) / u64::from(shards) - index_bytes;
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
             rounded
@@ -205,7 +205,7 @@ impl Wanted {
             cached_block_bytes_min,
             index_bytes,
             batch_bytes,
-            aside_bytes,
+            extra_bytes,
             decoded_batches,
             scratch_bytes,
             spares,
@@ -390,8 +390,8 @@ mod tests {
     fn decoded_batches_take_what_the_shards_can_spare_and_one_at_least() {
         let decoding = |memory| Wanted { decoded_bytes: 3 << 20, decoded_batches: 5, ..wanted(memory, 1) };
         let rich = decoding(1 << 30).share_out().unwrap();
-        assert_eq!((rich.decoded_batches, rich.aside_bytes), (5, 15 << 20));
-        assert!(rich.region_bytes + rich.aside_bytes <= 1 << 30);
+        assert_eq!((rich.decoded_batches, rich.extra_bytes), (5, 15 << 20));
+        assert!(rich.region_bytes + rich.extra_bytes <= 1 << 30);
         // Two batches of 10 MiB, the cache and connections take precedence over the second decoded batch.
         assert_eq!(decoding(29 << 20).share_out().unwrap().decoded_batches, 2);
         assert_eq!(decoding(25 << 20).share_out().unwrap().decoded_batches, 1);

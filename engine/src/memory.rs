@@ -100,9 +100,9 @@ pub(crate) fn map_memory(
     notices: &mut Vec<String>,
 ) -> Result<(Arena, Vec<Region>, Option<Region>)> {
     let (arena, mut regions) = Arena::new(&ArenaConfig {
-        bytes: layout.region_bytes * u64::from(layout.shards) + layout.aside_bytes,
+        bytes: layout.region_bytes * u64::from(layout.shards) + layout.extra_bytes,
         regions: layout.shards,
-        aside_bytes: layout.aside_bytes,
+        extra_bytes: layout.extra_bytes,
         huge_pages: HugePages::Auto,
         nodes: seating.map_or_else(Vec::new, |seating| (0..layout.shards).map(|shard| seating.node(shard)).collect()),
         ..ArenaConfig::default()
@@ -111,6 +111,6 @@ pub(crate) fn map_memory(
     if let Huge::None(why) = &arena.report().huge {
         notices.push(format!("huge pages: none, {why}"));
     }
-    let aside = if layout.aside_bytes > 0 { regions.pop() } else { None };
-    Ok((arena, regions, aside))
+    let extra = if layout.extra_bytes > 0 { regions.pop() } else { None };
+    Ok((arena, regions, extra))
 }

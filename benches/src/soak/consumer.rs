@@ -158,7 +158,7 @@ pub(super) struct Consumer<'a> {
     config: Config,
     listing: Vec<Listed>,
     ledger: Ledger<'a>,
-    mood: Mood,
+    pace: Pace,
     loader: Option<Loader>,
     opened: Instant,
     begun: Instant,
@@ -168,7 +168,7 @@ pub(super) struct Consumer<'a> {
     slope_known: bool,
     stalls: Arc<Mutex<Vec<String>>>,
     ring: String,
-    hoard: (Vec<Batch>, Vec<Vec<u8>>, Vec<File>),
+    leaked: (Vec<Batch>, Vec<Vec<u8>>, Vec<File>),
     lost: bool,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Consumer<'a> {
             ledger: Ledger::new(&objects.all, &config)?,
             config,
             listing,
-            mood: Mood::new(soaking.seed, soaking.share(40, 100, 5_000)),
+            pace: Pace::new(soaking.seed, soaking.share(40, 100, 5_000)),
             loader: None,
             opened: now,
             begun: now,
@@ -195,7 +195,7 @@ impl<'a> Consumer<'a> {
             slope_known: false,
             stalls: Arc::default(),
             ring: String::new(),
-            hoard: Default::default(),
+            leaked: Default::default(),
             lost: false,
         })
     }
@@ -221,7 +221,7 @@ impl<'a> Consumer<'a> {
                 (phase_at, kind) = (now + phase.lasts, phase.kind);
             }
             if now >= reopen_at {
-                reopen_at = now + self.soaking.reopen_every().mul_f64(0.5 + self.mood.draw.unit());
+                reopen_at = now + self.soaking.reopen_every().mul_f64(0.5 + self.pace.draw.unit());
                 let state = self.reopened_from()?;
                 self.open(Some(state))?;
             }
@@ -281,8 +281,8 @@ impl<'a> Consumer<'a> {
         }
         self.ledger.take(&batch);
         self.held.push(batch);
-        let work = self.mood.work();
-        let over = self.held.len().saturating_sub(self.mood.keeps);
+        let work = self.pace.work();
+        let over = self.held.len().saturating_sub(self.pace.keeps);
         self.held.drain(..over);
         std::thread::sleep(work);
         Ok(())
@@ -290,12 +290,12 @@ impl<'a> Consumer<'a> {
 
     /// Closes the loader in mid-run and returns the state that the next one resumes from, after a round trip through JSON.
     fn reopened_from(&mut self) -> Result<State> {
-        let hoards = self.soaking.canary == Some(Canary::Leases);
-        let kept = if hoards || self.mood.draw.chance(0.5) { Some(self.next_batch()?) } else { None };
+        let leaks = self.soaking.canary == Some(Canary::Leases);
+        let kept = if leaks || self.pace.draw.chance(0.5) { Some(self.next_batch()?) } else { None };
         let state = self.loader.as_ref().expect("one is open while batches are taken").state().to_json();
         if let Some(batch) = kept {
             self.ledger.take(&batch);
-            if hoards { &mut self.hoard.0 } else { &mut self.held }.push(batch);
+            if leaks { &mut self.leaked.0 } else { &mut self.held }.push(batch);
         }
         self.close();
         self.totals.reopened += 1;
@@ -342,10 +342,10 @@ impl<'a> Consumer<'a> {
         /// This many measurements leak as much as the tolerance allows.
         const MOMENTS: u64 = 6;
         match self.soaking.canary {
-            Some(Canary::Memory) => self.hoard.1.push(vec![1; (self.tolerance_bytes() / MOMENTS) as usize]),
+            Some(Canary::Memory) => self.leaked.1.push(vec![1; (self.tolerance_bytes() / MOMENTS) as usize]),
             Some(Canary::Descriptors) => {
                 let failed = |error| Error::new(Kind::Environment, format!("/dev/null: {error}"));
-                self.hoard.2.push(File::open("/dev/null").map_err(failed)?);
+                self.leaked.2.push(File::open("/dev/null").map_err(failed)?);
             }
             _ => {}
         }
@@ -362,7 +362,7 @@ impl<'a> Consumer<'a> {
     /// Builds the result, without criteria and the bucket's counters.
     pub(super) fn report(self, before: Gauge, after: Gauge) -> SoakReport {
         let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut notices = self.ledger.told.clone();
+        let mut notices = self.ledger.notices.clone();
         notices.extend(stalls.first().cloned());
         let machine = Machine::here();
         if !machine.optimised {
@@ -403,7 +403,7 @@ impl<'a> Consumer<'a> {
 
 /// The pace of the consumer: as fast as batches come, with occasional periods of slow steps, of held batches, or a pause.
 #[derive(Debug)]
-struct Mood {
+struct Pace {
     draw: Prng,
     /// Mean time between such periods; one lasts a quarter of it.
     mean: Duration,
@@ -412,10 +412,10 @@ struct Mood {
     keeps: usize,
 }
 
-impl Mood {
-    fn new(seed: u64, mean: Duration) -> Mood {
+impl Pace {
+    fn new(seed: u64, mean: Duration) -> Pace {
         let (draw, until) = (Prng::new(seed ^ 0x3000D), Instant::now() + mean);
-        Mood { draw, mean, until, step: Duration::ZERO, keeps: 0 }
+        Pace { draw, mean, until, step: Duration::ZERO, keeps: 0 }
     }
 
     /// How long the consumer works on this batch.
@@ -446,12 +446,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_whim_comes_and_goes() {
-        let mut mood = Mood::new(3, Duration::from_millis(1));
+    fn every_pace_comes_and_goes() {
+        let mut pace = Pace::new(3, Duration::from_millis(1));
         let mut seen = [0; 4];
         while seen.contains(&0) {
-            let work = mood.work();
-            seen[match (work.is_zero(), mood.keeps, mood.step.is_zero()) {
+            let work = pace.work();
+            seen[match (work.is_zero(), pace.keeps, pace.step.is_zero()) {
                 (_, 1.., _) => 0,
                 (true, ..) => 1,
                 (false, _, true) => 2,

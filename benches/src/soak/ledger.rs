@@ -20,7 +20,7 @@ const VOLUMES: (f64, u64) = (40.0, 4);
 /// Volumes have 140 MiB on average as published; these have 4 MiB, and some are longer than a block.
 const VOLUME_SCALE: f64 = 0.03;
 /// Differences reported as text; further ones are only counted.
-const TOLD_MAX: usize = 12;
+const NOTICES_MAX: usize = 12;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Object {
@@ -88,7 +88,7 @@ pub(super) struct Ledger<'a> {
     pub(super) samples: u64,
     pub(super) bytes: u64,
     pub(super) wrong: u64,
-    pub(super) told: Vec<String>,
+    pub(super) notices: Vec<String>,
 }
 
 impl<'a> Ledger<'a> {
@@ -106,7 +106,7 @@ impl<'a> Ledger<'a> {
             start: Cursor::default(),
         })?;
         let (marks, cursor) = (vec![false; objects.len()], Cursor::default());
-        Ok(Ledger { objects, run, next: 0, cursor, marks, samples: 0, bytes: 0, wrong: 0, told: Vec::new() })
+        Ok(Ledger { objects, run, next: 0, cursor, marks, samples: 0, bytes: 0, wrong: 0, notices: Vec::new() })
     }
 
     /// Continues at the ledger's position with a newly opened loader.
@@ -165,8 +165,8 @@ impl<'a> Ledger<'a> {
 
     fn tell(&mut self, text: String) {
         self.wrong += 1;
-        if self.told.len() < TOLD_MAX {
-            self.told.push(text);
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push(text);
         }
     }
 }

@@ -101,7 +101,7 @@ fn the_report_says_which_pages_and_never_exceeds_the_budget() {
 
 #[test]
 fn a_region_aside_comes_last_and_inside_the_budget() {
-    let config = ArenaConfig { bytes: (9 << 20) + 7, regions: 2, aside_bytes: (1 << 20) + 7, ..ArenaConfig::default() };
+    let config = ArenaConfig { bytes: (9 << 20) + 7, regions: 2, extra_bytes: (1 << 20) + 7, ..ArenaConfig::default() };
     let (arena, mut regions) = Arena::new(&config).unwrap();
     assert_eq!(regions.iter().map(|r| r.capacity()).collect::<Vec<_>>(), [4 << 20, 4 << 20, 1 << 20]);
     let spans: Vec<_> = arena.region_spans().collect();
@@ -112,7 +112,7 @@ fn a_region_aside_comes_last_and_inside_the_budget() {
     assert_eq!(slot.as_ptr(), spans[2].0);
     assert_eq!(spans[2].0.addr() + spans[2].1, arena.span().0.addr() + arena.span().1);
     assert_eq!(arena.outstanding(), 1);
-    let wanting = ArenaConfig { bytes: 1 << 20, aside_bytes: 1 << 20, ..ArenaConfig::default() };
+    let wanting = ArenaConfig { bytes: 1 << 20, extra_bytes: 1 << 20, ..ArenaConfig::default() };
     assert_eq!(Arena::new(&wanting).unwrap_err().kind(), Kind::Budget);
 }
 

@@ -29,7 +29,7 @@ pub struct ArenaConfig {
     /// Regions to divide it into, all of the same size: one per shard.
     pub regions: u16,
     /// Bytes of one more region, behind those and inside the budget; 0 for none. Rounded down to whole pages.
-    pub aside_bytes: u64,
+    pub extra_bytes: u64,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,
     /// Slots one region can have in use at a time.
@@ -44,7 +44,7 @@ impl Default for ArenaConfig {
         ArenaConfig {
             bytes: 1 << 30,
             regions: 1,
-            aside_bytes: 0,
+            extra_bytes: 0,
             huge_pages: HugePages::Auto,
             slots_per_region: 8192,
             nodes: Vec::new(),
@@ -66,10 +66,10 @@ impl ArenaConfig {
             return usage(format!("a region has 1 to {} slots, not {}", 1 << 24, self.slots_per_region));
         }
         let least = u64::from(self.regions) * PAGE_BYTES;
-        let shared = self.bytes.saturating_sub(self.aside_bytes);
+        let shared = self.bytes.saturating_sub(self.extra_bytes);
         if shared < least {
             let cause = format!("{} cannot be divided into {} regions", ByteSize(shared), self.regions);
-            let least = least.saturating_add(self.aside_bytes);
+            let least = least.saturating_add(self.extra_bytes);
             return Err(Error::new(Kind::Budget, cause).with_hint(format!("give at least {}", ByteSize(least))));
         }
         Ok(())
@@ -77,11 +77,11 @@ impl ArenaConfig {
 
     /// Ranges of the shards' regions in a mapping of `bytes` bytes, then that of the extra one, if any.
     pub(super) fn ranges(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-        let aside = self.aside_bytes / PAGE_BYTES * PAGE_BYTES;
-        let (regions, shared) = (u64::from(self.regions), bytes - aside);
+        let extra = self.extra_bytes / PAGE_BYTES * PAGE_BYTES;
+        let (regions, shared) = (u64::from(self.regions), bytes - extra);
         let region = shared / regions;
         let shards = (0..regions).map(move |n| n * region..(n + 1) * region);
-        shards.chain((aside > 0).then_some(shared..bytes))
+        shards.chain((extra > 0).then_some(shared..bytes))
     }
 }
 
@@ -104,7 +104,7 @@ pub struct ArenaReport {
     /// Bytes in each region.
     pub region_bytes: u64,
     /// Bytes in the extra one.
-    pub aside_bytes: u64,
+    pub extra_bytes: u64,
     /// Size of the requested pages.
     pub page_bytes: u64,
     /// Which pages, or why not huge ones.

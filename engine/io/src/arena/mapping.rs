@@ -122,8 +122,8 @@ pub(super) fn map(config: &ArenaConfig) -> Result<(Mapping, ArenaReport)> {
 fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) -> Result<(Mapping, ArenaReport)> {
     let regions = u64::from(config.regions);
     // Every region has a whole number of pages, and the sum is never above the budget.
-    let shared = config.bytes - config.aside_bytes;
-    let whole = |page: u64| shared / regions / page * page * regions + config.aside_bytes / page * page;
+    let shared = config.bytes - config.extra_bytes;
+    let whole = |page: u64| shared / regions / page * page * regions + config.extra_bytes / page * page;
     let bytes = whole(PAGE_BYTES);
     // Reserved huge pages cannot be split. A budget that is no multiple of them gets ordinary pages, so that every byte
     // of it is there.
@@ -138,9 +138,9 @@ fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) ->
             others
         }
     };
-    let aside_bytes = config.aside_bytes / PAGE_BYTES * PAGE_BYTES;
-    let region_bytes = (bytes - aside_bytes) / regions;
-    Ok((mapping, ArenaReport { bytes, region_bytes, aside_bytes, page_bytes, huge, notices }))
+    let extra_bytes = config.extra_bytes / PAGE_BYTES * PAGE_BYTES;
+    let region_bytes = (bytes - extra_bytes) / regions;
+    Ok((mapping, ArenaReport { bytes, region_bytes, extra_bytes, page_bytes, huge, notices }))
 }
 
 /// Populates the mapping; `None` and a notice when it cannot. The kernel maps reserved pages without checking the hugetlb cgroup,

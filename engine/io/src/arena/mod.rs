@@ -63,8 +63,8 @@ impl Arena {
     /// The same, region by region.
     pub fn region_spans(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
         let (base, region, last) = (self.span().0, self.report.region_bytes as usize, self.remotes.len() - 1);
-        let aside = self.report.aside_bytes as usize;
-        let bytes = move |n| if n == last && aside > 0 { aside } else { region };
+        let extra = self.report.extra_bytes as usize;
+        let bytes = move |n| if n == last && extra > 0 { extra } else { region };
         (0..self.remotes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
     }
 
