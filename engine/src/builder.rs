@@ -19,7 +19,7 @@ use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_seg
 use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::{State, fingerprint, state_at};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId};
+use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{
     BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
     scratch_bytes, spill_memory_bytes,
@@ -190,10 +190,6 @@ impl LoaderBuilder {
         let directories = open_directories(&config.disk.dirs, &mut notices);
         let id = route.source_id(&prefixes);
         let records = records(&config, (&listing, id), &mut notices)?.map(Arc::new);
-        if config.order.mixture.is_some() && ranges.is_some() {
-            let error = Error::new(Kind::Usage, "a mixture of ranges of objects that the program gives");
-            return Err(error.with_hint("mix objects, or the records of shards: set format"));
-        }
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -266,9 +262,10 @@ fn records(config: &Config, (listing, id): (&Listing, SourceId), notices: &mut V
         picture: config.decode.field.clone(),
         is_decoded: config.decode.shape.is_some(),
         window: (config.token_window, config.token_stride, config.token_bytes),
+        file: config.record_file.clone(),
     };
-    // One of tokens is made without reading anything, and depends on the window.
-    let is_kept = content.is_some() && format.word() != "tokens";
+    // Those are made without reading the bucket, and depend on more than the objects.
+    let is_kept = content.is_some() && !["tokens", "manifest"].contains(&format.word());
     let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
     let kept = opened.transpose().unwrap_or_else(|error| {
         notices.push(format!("listing_dir: {error}; the index of records is not kept"));

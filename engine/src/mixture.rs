@@ -86,6 +86,11 @@ pub(crate) fn mixed(
     random: (u64, bool),
 ) -> Result<Arc<order::Mixture>> {
     let base = objects.endpoint().prefix.rsplit_once('/').map_or(0, |(folder, _)| folder.len() + 1);
+    let keys = (0..objects.catalog().samples()).map(|sample| objects.key(SampleId(sample)));
+    if !keys.is_sorted() {
+        return Err(Error::new(Kind::Usage, "a mixture of records that are not in the order of their objects' keys")
+            .with_hint("sort the lines of record_file by key"));
+    }
     let mut sets: Vec<Range<u64>> = Vec::new();
     for prefix in &mixture.prefixes {
         let samples = objects.catalog().samples();

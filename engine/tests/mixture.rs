@@ -122,7 +122,6 @@ fn what_cannot_be_mixed_is_an_error_with_a_hint() {
         (plain().mixture("training/3/=0".parse().ok()), "all 0"),
         (plain().mixture_window(0), "windows of 0"),
         (plain().order(OrderName::Sticky), "order = sticky"),
-        (plain().ranges(vec![]), "ranges of objects"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(error.kind() == Kind::Usage && error.to_string().contains(cause), "{cause}: {error}");

@@ -323,3 +323,66 @@ fn windows_of_tokens_are_samples_near_each_other_or_anywhere() {
     refused(tokens().token_bytes(3), Kind::Undecodable, "tokens-0.bin");
     refused(tokens().token_bytes(0), Kind::Usage, "token_bytes 0");
 }
+
+#[test]
+fn a_file_lists_ranges_of_objects_with_fields() {
+    let (dir, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let contents: Vec<Vec<u8>> = (0..3).map(|n| some(n, 40_000 + n)).collect();
+    let mut lines = (String::from("key,offset,length,cls,note\n"), String::new());
+    let mut wanted = BTreeMap::new();
+    for (n, bytes) in contents.iter().enumerate() {
+        let key = format!("run-{n}.bin");
+        fs::write(dir.path().join(&key), bytes).unwrap();
+        for (at, (offset, length)) in [(0, 100), (39_000, 1000 + n), (17, 0), (5_000, 20_000)].into_iter().enumerate() {
+            let (cls, note) = ((n + at) % 4, format!("\u{e9}, \"{n}\""));
+            lines.0 += &format!("{key},{offset},{length},{cls},\"{}\"\n", note.replace('"', "\"\""));
+            lines.1 += &format!(
+                "{{\"key\":\"{key}\",\"offset\":{offset},\"length\":{length},\"cls\":{cls},\"note\":{}}}\n",
+                serde_json::to_string(&note).unwrap()
+            );
+            wanted.insert((4 * n + at) as u64, (bytes[offset..offset + length].to_vec(), cls as u32, note));
+        }
+    }
+    let bucket = folder(dir.path(), "");
+    for (name, text) in [("all.csv", &lines.0), ("all.jsonl", &lines.1)] {
+        let file = lists.path().join(name);
+        fs::write(&file, text).unwrap();
+        let builder = loader(&bucket).format(Format::Manifest).record_file(&file).label_field("cls").batch_size(5);
+        let mut loader = builder.clone().build().unwrap();
+        let mut seen = BTreeMap::new();
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch.unwrap();
+            for (i, sample) in batch.samples().enumerate() {
+                let note = String::from_utf8(batch.field(i, "note").unwrap().into_owned()).unwrap();
+                seen.insert(sample.id.0, (batch.field(i, "data").unwrap().into_owned(), sample.label, note));
+            }
+        }
+        assert!(seen == wanted, "{name}");
+        let mixed = builder.mixture("run-1=1".parse().ok()).batch_size(4).build().unwrap();
+        assert!(
+            mixed
+                .map(|batch| batch.unwrap().ids().to_vec())
+                .collect::<Vec<_>>()
+                .concat()
+                .iter()
+                .all(|id| (4..8).contains(&id.0))
+        );
+    }
+    let file = lists.path().join("bad.csv");
+    for (text, cause) in [
+        (
+            "key,offset,length\nrun-0.bin,39999,9\n",
+            "bad.csv: manifest line 2: the 9 bytes from 39999 on go beyond the end",
+        ),
+        ("key\nrun-7.bin\n", "there is no object 'run-7.bin'"),
+        ("key\n", "no record of manifest"),
+        ("key\nrun-1.bin\nrun-0.bin\n", "not in the order"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let builder = loader(&bucket).format(Format::Manifest).record_file(&file).mixture("run-1=1".parse().ok());
+        let error = builder.build().unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains(cause), "{error}");
+    }
+    let error = loader(&bucket).format(Format::Manifest).build().unwrap_err();
+    assert!(error.to_string().contains("record_file"), "{error}");
+}

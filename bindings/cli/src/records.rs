@@ -28,8 +28,8 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct Records {
     /// The shards: a URI, or /FOLDER/
     uri: String,
-    /// How they hold records: webdataset, mds, tfrecord, objects, or tokens: arrays of numbers without a header [default: as their
-    /// names say]
+    /// How they hold records: webdataset, mds, tfrecord, objects, tokens (arrays of numbers without a header), or manifest (as a file
+    /// says) [default: as their names say]
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// Of tokens: how many make a record [default: all of an object]
@@ -41,6 +41,9 @@ pub(crate) struct Records {
     /// Of tokens: bytes of one [default: 2]
     #[arg(long, value_name = "N")]
     token_bytes: Option<u32>,
+    /// Of a manifest: a CSV or JSONL file of key, offset, length and any other fields
+    #[arg(long, value_name = "PATH")]
+    record_file: Option<std::path::PathBuf>,
     /// All buffers together [default: half of the cgroup's limit]
     #[arg(long = "memory-limit", value_name = "SIZE", value_parser = bytes)]
     memory_limit_bytes: Option<u64>,

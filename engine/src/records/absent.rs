@@ -24,6 +24,7 @@ pub(crate) struct Asked {
     pub(crate) picture: Option<String>,
     pub(crate) is_decoded: bool,
     pub(crate) window: (Option<u64>, Option<u64>, u32),
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Where every record of a data set lies.

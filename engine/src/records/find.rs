@@ -4,8 +4,11 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::bytes::Dtype;
 use fuelrail_format::tokens::{self, Window, Windows};
-use fuelrail_format::{Field, Format, Index, IndexBuilder, Need, Place, Scan, mds, objects, tar, tfrecord};
+use fuelrail_format::{Field, Format, Index, IndexBuilder, Need, Place, Scan, manifest, mds, objects, tar, tfrecord};
 use fuelrail_wire::kept::SourceId;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// What is asked of the records.
@@ -21,6 +24,8 @@ pub(crate) struct Asked {
     pub(crate) is_decoded: bool,
     /// Of tokens: how many make a record, from the begin of one to that of the next, and bytes of a token.
     pub(crate) window: (Option<u64>, Option<u64>, u32),
+    /// The file that lists the records.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Shards are read in pieces of this length, bytes.
@@ -32,7 +37,8 @@ pub(crate) type Read<'r> =
 
 /// The index of all records, in the order of the listing.
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
-    let &Asked { format, content, window, .. } = asked;
+    let Asked { format, content, window, file, .. } = asked;
+    let (format, content, window) = (*format, *content, *window);
     let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
@@ -51,9 +57,10 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         }
         Format::Tokens => of_tokens(listing, window, index.without_keys()),
         Format::Mds => of_mds(listing, content, read),
+        Format::Manifest => of_manifest(listing, file.as_deref(), index),
         other => {
             let cause = format!("a loader does not read {other}");
-            Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds, tfrecord or tokens"))
+            Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds, tfrecord, tokens or manifest"))
         }
     }
 }
@@ -101,6 +108,29 @@ fn of_tokens(
     let windows = Windows::new(Index::open(files.to_bytes())?, window)?;
     for span in (0..windows.len()).filter_map(|number| windows.get(number)) {
         index.push(&[], &[(field, Field::Span(span))])?;
+    }
+    Ok(index)
+}
+
+/// The records that a local file lists, in its order.
+fn of_manifest(listing: &Listing, file: Option<&Path>, mut index: IndexBuilder) -> Result<IndexBuilder> {
+    let Some(path) = file else {
+        let error = Error::new(Kind::Usage, "format is manifest, and record_file is not set");
+        return Err(
+            error.with_hint("set record_file to a CSV or JSONL file of key, offset, length and any other fields")
+        );
+    };
+    let failed = |error| Error::from_io(Kind::File, format_args!("cannot read {}", path.display()), error);
+    let is_csv = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+    let syntax = if is_csv { manifest::Syntax::Csv } else { manifest::Syntax::Jsonl };
+    let file = File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    let object = |key: &str| find(listing, key).map(|at| (at, listing.size(at as usize)));
+    let (mut scan, mut bytes) = (manifest::Scan::new(syntax, size, object), Vec::new());
+    while let Need::Read { offset, at_least } = scan.need() {
+        bytes.resize(at_least.max(PIECE_BYTES).min(size - offset) as usize, 0);
+        file.read_exact_at(&mut bytes, offset).map_err(failed)?;
+        scan.give(&bytes, &mut index).map_err(|error| error.within(path.display()))?;
     }
     Ok(index)
 }
