@@ -29,6 +29,7 @@ pub enum Packing {
     Objects,
     Tar,
     Mds,
+    Litdata,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,10 @@ pub const RIVALS: &[Rival] = &[
     python("webdataset", "webdataset_http.py", Packing::Tar),
     python("mosaicml-streaming", "mosaicml_s3.py", Packing::Mds),
     python("runai-model-streamer", "runai_streamer.py", Packing::Objects),
+    python("obstore", "obstore_get.py", Packing::Objects),
+    python("litdata", "litdata_s3.py", Packing::Litdata),
+    // Not a rival: what all that costs from Python.
+    python("fuelrail-python", "fuelrail_loader.py", Packing::Objects),
 ];
 
 const fn native(name: &'static str, program: &'static str, connections: (u16, u16)) -> Rival {
@@ -217,6 +222,9 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("webdataset_http.py", include_str!("../rivals/python/webdataset_http.py")),
     ("mosaicml_s3.py", include_str!("../rivals/python/mosaicml_s3.py")),
     ("runai_streamer.py", include_str!("../rivals/python/runai_streamer.py")),
+    ("obstore_get.py", include_str!("../rivals/python/obstore_get.py")),
+    ("litdata_s3.py", include_str!("../rivals/python/litdata_s3.py")),
+    ("fuelrail_loader.py", include_str!("../rivals/python/fuelrail_loader.py")),
 ];
 /// What is installed, and the note that it was.
 const REQUIREMENTS: &str = include_str!("../rivals/python/requirements.txt");
@@ -275,6 +283,7 @@ impl Python {
             Packing::Objects => return Ok(laid.prefix.clone()),
             Packing::Tar => "tar",
             Packing::Mds => "mds",
+            Packing::Litdata => "litdata",
         };
         stop.check()?;
         let name = laid.prefix.trim_end_matches('/');

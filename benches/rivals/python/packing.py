@@ -1,6 +1,6 @@
 """Packs the objects of a manifest into shards for loaders that read nothing else, and finds them again.
 
-    python packing.py tar|mds MANIFEST SOURCE TARGET
+    python packing.py tar|mds|litdata MANIFEST SOURCE TARGET
 
 SOURCE is the folder the manifest's keys are in, TARGET the folder the shards go to. It is written beside and moved into
 place, so that what is there is whole.
@@ -27,7 +27,7 @@ def pack(kind: str, manifest: Path, source: Path, target: Path) -> None:
     with open(manifest, encoding="utf-8", newline="\n") as file:
         objects = [parse(number, line.rstrip("\n")) for number, line in enumerate(file, 1) if line.strip()]
     beside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    {"tar": pack_tar, "mds": pack_mds}[kind](objects, source, beside)
+    {"tar": pack_tar, "mds": pack_mds, "litdata": pack_litdata}[kind](objects, source, beside)
     beside.rename(target)
 
 
@@ -59,6 +59,17 @@ def pack_mds(objects: list[Object], source: Path, target: Path) -> None:
             writer.write({"bin": (source / item.key).read_bytes()})
 
 
+def pack_litdata(objects: list[Object], source: Path, target: Path) -> None:
+    from litdata import optimize
+
+    files = [str(source / item.key) for item in objects]
+    optimize(fn=content, inputs=files, output_dir=str(target), chunk_bytes=SHARD_BYTES, num_workers=1)
+
+
+def content(file: str) -> bytes:
+    return Path(file).read_bytes()
+
+
 def packed_address(task: Task) -> str:
     if not task.packed:
         raise SystemExit("this loader reads shards: give their address with --packed")
@@ -73,6 +84,6 @@ def packed_shards(task: Task) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5 or sys.argv[1] not in ("tar", "mds"):
+    if len(sys.argv) != 5 or sys.argv[1] not in ("tar", "mds", "litdata"):
         sys.exit(__doc__)
     pack(sys.argv[1], *map(Path, sys.argv[2:]))

@@ -30,6 +30,7 @@ class Task:
     arena: int
     seed: int
     workers: int
+    manifest: str = ""
     packed: str | None = None
     hash: bool = False
     passes: int = 0
@@ -85,7 +86,7 @@ def arguments(argv: list[str] | None = None) -> Task:
     if not objects:
         raise SystemExit(f"{given.manifest} names no object")
     return Task(
-        given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.packed, given.hash
+        given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.manifest, given.packed, given.hash
     )
 
 
