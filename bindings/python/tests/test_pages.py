@@ -13,8 +13,9 @@ DOCS = pathlib.Path(__file__).parents[3] / "engine" / "docs"
 PAGES = sorted(page for page in DOCS.glob("*.md") if "```python" in page.read_text() and page.stem != "MIGRATION")
 
 
-def blocks(page, language="python"):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(text, language="python"):
+    """The blocks of a language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def packed(folder):
@@ -32,7 +33,7 @@ def packed(folder):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_runs(page, serve, tmp_path, monkeypatch):
-    code = "".join(blocks(page))
+    code = "".join(blocks(page.read_text()))
     if "torch" in code:
         pytest.importorskip("torch", reason="torch is not installed")
     digits, shards = serve("digits", "--count", 2000), serve(packed(tmp_path))
