@@ -18,17 +18,21 @@ def blocks(text, language="python"):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def packed(folder):
-    """Tar shards of records with the fields of the examples."""
-    for n in range(100):
-        for field, text in [("jpg", f"picture {n}"), ("json", "{}"), ("cls", str(n % 10))]:
-            path = folder / "source" / str(n % 2) / f"{n:03}.{field}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    source, target = folder / "source", folder / "shards"
-    pack = [COMMAND, "pack", source, target, "--format", "webdataset", "--memory-limit", "64MiB"]
-    subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
-    return target
+def command(*arguments):
+    subprocess.run([COMMAND, *map(os.fspath, arguments)], check=True, stdout=subprocess.DEVNULL)
+
+
+def filled(root):
+    """A bucket with the data sets of the examples, each in the folder of its format."""
+    command("serve", "digits", "--count", "2000", "--write-to", root)
+    for digit in root.glob("training/*/*.png"):
+        digit.with_suffix(".json").write_text("{}")
+    for folder, form in [("tar", "webdataset"), ("mds", "mds"), ("tfrecord", "tfrecord")]:
+        command("pack", root / "training", root / folder, "--format", form, "--shard-size", "1MiB", "--memory-limit", "64MiB")
+    for note in root.glob("training/*/*.json"):
+        note.unlink()
+    command("serve", "tokens", "--count", "2", "--shard-size", "256KiB", "--write-to", root / "tokens")
+    return root
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -36,10 +40,16 @@ def test_a_page_runs(page, serve, tmp_path, monkeypatch):
     code = "".join(blocks(page.read_text()))
     if "torch" in code:
         pytest.importorskip("torch", reason="torch is not installed")
-    digits, shards = serve("digits", "--count", 2000), serve(packed(tmp_path))
-    code = code.replace("http://127.0.0.1:9000/bucket/", digits.url).replace("s3://bucket/shards/", shards.url)
-    assert "s3://" not in code and ":9000" not in code
-    monkeypatch.setenv("FUELRAIL_MEMORY_LIMIT", "128MiB")
-    monkeypatch.setenv("FUELRAIL_SHARDS", "1")
+    bucket = serve(filled(tmp_path / "root"))
+    endpoint = bucket.url.removesuffix("/bucket/")
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "FUELRAIL_ANONYMOUS": "true",
+        "FUELRAIL_MEMORY_LIMIT": "768MiB",
+        "FUELRAIL_SHARDS": "1",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+    code = code.replace("http://127.0.0.1:9000", endpoint)
     exec(compile(code, os.fspath(page), "exec"), {"__name__": "__main__"})
