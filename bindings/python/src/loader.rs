@@ -105,14 +105,12 @@ impl Known {
         }
     }
 
-    /// The number of the step that these samples are of: the oldest unreported one all of whose samples are among them, or else the one
-    /// that had none for this rank. It and those before it are reported then.
-    fn step_of(&mut self, ids: &[u64]) -> Option<u64> {
+    /// Which unreported batch these samples include: the oldest one that they have all samples of, or else one that had none.
+    fn reported_by(&self, ids: &[u64]) -> Option<usize> {
         let given: HashSet<&u64> = ids.iter().collect();
         let is_given = |(_, own): &(u64, Vec<u64>)| !own.is_empty() && own.iter().all(|id| given.contains(id));
         let found = self.unreported.iter().position(is_given);
-        let found = found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))?;
-        self.unreported.drain(..=found).next_back().map(|(seq, _)| seq)
+        found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
     }
 }
 
@@ -270,7 +268,7 @@ impl Loader {
             return Err(usage(py, cause, "report the ids that the batch has"));
         }
         let Some(reporter) = known.reporter.clone() else { return Ok(()) };
-        let Some(step) = known.step_of(&ids) else {
+        let Some(at) = known.reported_by(&ids) else {
             let cause = "losses for samples of no batch that was taken and not yet reported";
             return Err(usage(
                 py,
@@ -278,6 +276,14 @@ impl Loader {
                 "report all samples of a batch, once, and on several ranks those of all ranks",
             ));
         };
+        // Ranks differ by one sample at most: where this one has two, the others have some.
+        let (world, own) = (self.builder.config().world, known.unreported[at].1.len());
+        if world > 1 && own > 1 && ids.len() == own {
+            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
+            return Err(usage(py, cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
+        }
+        let step = known.unreported[at].0;
+        known.unreported.drain(..=at);
         drop(known);
         let ids: Vec<SampleId> = ids.into_iter().map(SampleId).collect();
         let losses: Vec<f32> = losses.into_iter().map(|loss| loss as f32).collect();

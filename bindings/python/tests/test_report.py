@@ -85,6 +85,15 @@ def test_wrong_reports_are_refused_and_nothing_is_recorded(digits):
         loader.report(later.ids, fine)
 
 
+def test_losses_of_one_rank_are_not_those_of_all(digits):
+    with drawing(digits, rank=0, world=2) as first, drawing(digits, rank=1, world=2) as second:
+        one, other = next(first), next(second)
+        with pytest.raises(fuelrail.UsageError, match="one rank's batch, in a run of 2 ranks"):
+            first.report(one.ids, [1.0] * 50)
+        for rank in (first, second):
+            rank.report([*other.ids, *one.ids], [1.0] * 100)
+
+
 def test_a_report_without_importance_does_nothing(digits):
     with drawing(digits, importance=None) as loader:
         assert not loader.takes_losses
