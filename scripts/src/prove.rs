@@ -16,6 +16,7 @@ mod features;
 mod formats;
 mod fuzz;
 mod mutants;
+mod publish;
 mod python;
 mod session;
 
@@ -30,6 +31,8 @@ enum Part {
     C,
     /// The wheel of the Python package, and its tests (pytest).
     Python,
+    /// Every public crate, compiled from its package, and the wheel from its source distribution.
+    Publish,
     /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
     Formats,
     /// Every order of what threads hand each other, by a model checker (loom).
@@ -82,6 +85,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::Features => features::prove,
             Part::C => c::prove,
             Part::Python => python::prove,
+            Part::Publish => publish::prove,
             Part::Formats => formats::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,

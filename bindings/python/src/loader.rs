@@ -3,11 +3,12 @@
 use crate::batch::Batch;
 use crate::error::{raised, usage};
 use crate::{values, warnings};
-use fuelrail::{Config, LoaderBuilder, Overrides, SampleId, State, Taken};
+use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State, Taken};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyDict;
+use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,9 +64,16 @@ pub(crate) struct Loader {
     known: Mutex<Known>,
 }
 
+/// Most batches that are remembered until their losses are reported.
+const UNREPORTED_MAX: usize = 1024;
+
 /// What a loader is, and where it stands.
 struct Known {
     state: State,
+    /// Where epochs are drawn by importance.
+    reporter: Option<Reporter>,
+    /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
+    unreported: VecDeque<(u64, Vec<u64>)>,
     has_begun: bool,
     batches: u64,
     samples: u64,
@@ -77,12 +85,32 @@ impl Known {
     fn of(engine: &fuelrail::Loader) -> Known {
         Known {
             state: engine.state(),
+            reporter: engine.reporter(),
+            unreported: VecDeque::new(),
             has_begun: false,
             batches: engine.batches(),
             samples: engine.samples(),
             classes: engine.classes().to_vec(),
             notices: engine.notices().to_vec(),
         }
+    }
+
+    fn took(&mut self, batch: &fuelrail::Batch, state: State) {
+        (self.state, self.has_begun) = (state, true);
+        if self.reporter.is_some() {
+            if self.unreported.len() == UNREPORTED_MAX {
+                self.unreported.pop_front();
+            }
+            self.unreported.push_back((batch.seq(), batch.ids().iter().map(|id| id.0).collect()));
+        }
+    }
+
+    /// Which unreported batch these samples include: the oldest one that they have all samples of, or else one that had none.
+    fn reported_by(&self, ids: &[u64]) -> Option<usize> {
+        let given: HashSet<&u64> = ids.iter().collect();
+        let is_given = |(_, own): &(u64, Vec<u64>)| !own.is_empty() && own.iter().all(|id| given.contains(id));
+        let found = self.unreported.iter().position(is_given);
+        found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
     }
 }
 
@@ -128,9 +156,8 @@ impl Loader {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine.as_mut()?;
         let taken = engine.next_batch_within(LOOK_EVERY);
-        if let Ok(Taken::Batch(_)) = taken {
-            let mut known = self.known();
-            (known.state, known.has_begun) = (engine.state(), true);
+        if let Ok(Taken::Batch(batch)) = &taken {
+            self.known().took(batch, engine.state());
         }
         Some(taken)
     }
@@ -165,11 +192,11 @@ impl Loader {
         settings.into_iter().flatten().try_for_each(|(name, value)| set(name.extract()?, &value))?;
         let environment = fuelrail::environment_variables();
         let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
-        let mut builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
-        if let Some(state) = state {
-            builder = builder.resume(values::state(state)?);
-        }
-        let engine = build(py, builder.clone())?;
+        let builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
+        let engine = match state {
+            Some(state) => build(py, values::resume(builder.clone(), state)?)?,
+            None => build(py, builder.clone())?,
+        };
         Ok(Loader { builder, known: Mutex::new(Known::of(&engine)), engine: Mutex::new(Some(engine)) })
     }
 
@@ -197,9 +224,70 @@ impl Loader {
     }
 
     /// Where the run stands behind the last batch: a small dict, the same on every rank, for any number of ranks.
+    ///
+    /// Where epochs are drawn by importance it also holds `scores`, text of 5 to 11 bytes a sample.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let state = self.known().state.clone();
-        values::dict(py, &state)
+        let (state, reporter) = {
+            let known = self.known();
+            (known.state.clone(), known.reporter.clone())
+        };
+        let scores = reporter.map(|reporter| py.detach(|| reporter.scores(&state))).transpose();
+        let scores = scores.map_err(|error| raised(py, &error))?;
+        values::state_dict(py, &state, scores.as_deref())
+    }
+
+    /// Reports the losses of one step, by which the next epochs are drawn: after every step, in order. Without importance sampling it
+    /// only looks at its arguments.
+    ///
+    /// Parameters
+    /// ----------
+    /// ids : sequence of int, (samples,)
+    ///     The ids of a batch; on several ranks those of all ranks' batches of the step, in any order, on each of them. NumPy arrays,
+    ///     tensors on any device, memoryviews and lists.
+    /// losses : sequence of float, (samples,)
+    ///     A finite loss for each.
+    ///
+    /// Raises
+    /// ------
+    /// UsageError
+    ///     For numbers of ids and losses that differ, losses that are not finite, ids of no sample or of no batch that waits for its
+    ///     losses, and a report that comes after its draw. Nothing is recorded then.
+    fn report(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, losses: &Bound<'_, PyAny>) -> PyResult<()> {
+        let ids: Vec<u64> = values::numbers(ids, "ids", "one whole number for each sample")?;
+        let losses: Vec<f64> = values::numbers(losses, "losses", "one number for each sample")?;
+        if ids.len() != losses.len() {
+            let cause = format!("{} losses for {} samples", losses.len(), ids.len());
+            return Err(usage(py, cause, "report one loss for each sample: reduction=\"none\" in torch"));
+        }
+        if let Some((id, loss)) = ids.iter().zip(&losses).find(|(_, loss)| !loss.is_finite()) {
+            return Err(usage(py, format!("the loss of sample {id} is {loss}"), "report finite losses"));
+        }
+        let mut known = self.known();
+        if let Some(id) = ids.iter().find(|id| **id >= known.samples) {
+            let cause = format!("a loss for sample {id} of {}", known.samples);
+            return Err(usage(py, cause, "report the ids that the batch has"));
+        }
+        let Some(reporter) = known.reporter.clone() else { return Ok(()) };
+        let Some(at) = known.reported_by(&ids) else {
+            let cause = "losses for samples of no batch that was taken and not yet reported";
+            return Err(usage(
+                py,
+                cause,
+                "report all samples of a batch, once, and on several ranks those of all ranks",
+            ));
+        };
+        // Ranks differ by one sample at most: where this one has two, the others have some.
+        let (world, own) = (self.builder.config().world, known.unreported[at].1.len());
+        if world > 1 && own > 1 && ids.len() == own {
+            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
+            return Err(usage(py, cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
+        }
+        let step = known.unreported[at].0;
+        known.unreported.drain(..=at);
+        drop(known);
+        let ids: Vec<SampleId> = ids.into_iter().map(SampleId).collect();
+        let losses: Vec<f32> = losses.into_iter().map(|loss| loss as f32).collect();
+        py.detach(|| reporter.report(step, &ids, &losses)).map_err(|error| raised(py, &error))
     }
 
     /// Goes on from a state. Only before the first batch is taken.
@@ -208,7 +296,7 @@ impl Loader {
             let cause = "load_state_dict after the first batch was taken";
             return Err(usage(py, cause, "call it before, or make a loader with state="));
         }
-        let builder = self.builder.clone().resume(values::state(state)?);
+        let builder = values::resume(self.builder.clone(), state)?;
         self.close(py)?;
         let engine = build(py, builder)?;
         *self.known() = Known::of(&engine);
@@ -245,6 +333,12 @@ impl Loader {
         let config = self.builder.config();
         let (samples, step) = (self.known().samples, u64::from(config.batch_size) * u64::from(config.world));
         if config.order.drop_last { samples / step } else { samples.div_ceil(step) }
+    }
+
+    /// Whether epochs are drawn by the losses that `report` is given.
+    #[getter]
+    fn takes_losses(&self) -> bool {
+        self.known().reporter.is_some()
     }
 
     /// Samples in the data set.

@@ -48,6 +48,18 @@ def test_tensors_are_the_batch_itself(digits):
     assert torch.equal(kept, image), "tensors outlive the loader"
 
 
+def test_a_transform_runs_once_a_batch(digits):
+    seen = []
+
+    def transform(batch):
+        seen.append(list(batch.ids))
+        return len(seen), torch.from_dlpack(batch).float().div(255)
+
+    batches = list(loader_over(digits_set(digits, transform=transform)))
+    assert [number for number, _ in batches] == list(range(1, 11)) and seen == of_the_engine(digits, 1)[0]
+    assert all(image.shape == (100, 28, 28, 1) and image.max() <= 1 for _, image in batches)
+
+
 def test_a_pass_is_an_epoch_and_the_next_one_the_next(digits):
     dataset = digits_set(digits)
     loader = loader_over(dataset)

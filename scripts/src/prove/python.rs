@@ -6,6 +6,19 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// What the tests of `fuelrail.torch`, of trainers and of the pairs in MIGRATION.md need.
+const SHELF: [&str; 10] = [
+    "torch",
+    "torchdata",
+    "torchvision",
+    "lightning",
+    "accelerate",
+    "ray[train]",
+    "mosaicml-streaming",
+    "webdataset",
+    "litdata",
+    "s3torchconnector",
+];
 /// Where the report of pytest has its counts.
 const SUITE: &str = "<testsuite ";
 
@@ -24,7 +37,7 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     installed(&[&wheel(session)?.to_string_lossy(), "numpy", "pytest"])?;
     // Gigabytes: without them their tests are skipped, by name.
     if std::env::var_os("PROVE_TORCH").is_some() {
-        installed(&["torch", "torchdata"])?;
+        installed(&SHELF)?;
     }
     let report = place.join("report.xml");
     let mut tests = python();

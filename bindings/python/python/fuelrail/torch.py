@@ -14,17 +14,19 @@ __all__ = ["IterableDataset", "tensors"]
 
 def tensors(batch):
     """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C, the batch's own memory: do not write to it), `label` (int64, -1
-    where there is none) and `id` (int64). A batch that is not decoded as it is."""
+    where there is none), `id` (int64) and `weight` (float32: what to multiply each loss by, 1 unless epochs are drawn by importance). A
+    batch that is not decoded as it is."""
     if batch.shape is None:
         return batch
     return {
         "image": torch.from_dlpack(batch),
-        "label": _whole_numbers(batch.labels, torch.int32).long(),
-        "id": _whole_numbers(batch.ids, torch.int64),
+        "label": _copied(batch.labels, torch.int32).long(),
+        "id": _copied(batch.ids, torch.int64),
+        "weight": _copied(batch.weights, torch.float32),
     }
 
 
-def _whole_numbers(view, dtype):
+def _copied(view, dtype):
     # torch takes no empty buffer, and warns about one that is read-only.
     return torch.frombuffer(bytearray(view), dtype=dtype) if len(view) else torch.empty(0, dtype=dtype)
 
@@ -69,9 +71,13 @@ class IterableDataset(torch.utils.data.IterableDataset):
     def _iterate(self):
         loader = self._opened()
         if not self._goes_on:
-            # The pass before was left early: that is its end.
-            self._open(dict(loader.state_dict(), epoch=(self._pass + 1) * self._epochs, position=0))
-            loader = self._loader
+            # The pass before was left early: that is its end. Scores belong to a place, so that drawn epochs are read to theirs.
+            end = (self._pass + 1) * self._epochs
+            while loader.takes_losses and loader.epoch < end:
+                next(loader)
+            if loader.epoch < end:
+                self._open(dict(loader.state_dict(), epoch=end, position=0))
+                loader = self._loader
         self._pass, self._goes_on = loader.epoch // self._epochs, False
         end = (self._pass + 1) * self._epochs
         while loader.epoch < end:
@@ -116,6 +122,36 @@ class IterableDataset(torch.utils.data.IterableDataset):
     def set_epoch(self, epoch):
         """Does nothing: every pass takes the next epochs by itself."""
 
+    def report(self, ids, losses):
+        """Reports the losses of this rank's batch, by which the next epochs are drawn: after every step, on every rank, in order.
+
+        Where `torch.distributed` is initialised the losses of all ranks are gathered first, so that all ranks draw the same. Batches may
+        be of different lengths; a rank whose last batch is empty reports nothing for it: `report([], [])`.
+
+        Parameters
+        ----------
+        ids : tensor or sequence of int, (samples,)
+            `batch["id"]`.
+        losses : tensor or sequence of float, (samples,)
+            A finite loss for each, before it is multiplied with `batch["weight"]`.
+
+        Raises
+        ------
+        UsageError
+            As of `fuelrail.Loader.report`, on every rank alike. Nothing is recorded then.
+        """
+        loader, distributed = self._opened(), torch.distributed
+        if not loader.takes_losses or self._settings["world"] == 1 or not _is_distributed():
+            return loader.report(ids, losses)
+        own = [numbers.tolist() if hasattr(numbers, "tolist") else list(numbers) for numbers in (ids, losses)]
+        ranks = [None] * distributed.get_world_size()
+        distributed.all_gather_object(ranks, own)
+        for rank, (ids, losses) in enumerate(ranks):
+            if len(ids) != len(losses):
+                hint = 'report one loss for each sample: reduction="none"'
+                raise UsageError(f"{len(losses)} losses for {len(ids)} samples on rank {rank}; {hint}", hint=hint)
+        loader.report(*(sum(numbers, []) for numbers in zip(*ranks, strict=True)))
+
     def stats(self):
         """As of `fuelrail.Loader`."""
         return self._opened().stats()
@@ -135,8 +171,11 @@ class IterableDataset(torch.utils.data.IterableDataset):
         return state
 
 
+def _is_distributed():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def _ranks():
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
+    if _is_distributed():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
