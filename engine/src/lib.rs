@@ -107,6 +107,8 @@ pub use upload::{
 /// What the commands, the benchmarks and the bindings need besides. It may change in any version.
 #[doc(hidden)]
 pub mod internal {
+    #[cfg(feature = "decode")]
+    pub use crate::decode::PictureDecoder;
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
     #[cfg(feature = "clouds")]

@@ -1,6 +1,6 @@
 //! Stands in for `picture` in a build without decoding. Configurations that ask for decoding are rejected before this is called.
 
-use super::cut::Occasion;
+use super::cut::{Cut, Occasion};
 use super::{Decode, undecodable};
 use fuelrail_base::Result;
 
@@ -11,7 +11,7 @@ impl Easel {
         Easel
     }
 
-    pub(super) fn paint(&mut self, _: &[u8], _: Occasion, _: &mut [u8]) -> Result<()> {
+    pub(super) fn paint(&mut self, _: &[u8], _: Occasion, _: &mut [u8]) -> Result<Cut> {
         Err(undecodable("this build does not decode"))
     }
 }

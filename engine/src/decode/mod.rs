@@ -15,8 +15,8 @@ mod png;
 mod pool;
 mod stage;
 
-#[cfg(all(feature = "clouds", feature = "decode", feature = "toml"))]
-pub(crate) use picture::decoded;
+#[cfg(feature = "decode")]
+pub use picture::PictureDecoder;
 
 use core::fmt;
 use core::str::FromStr;
@@ -163,11 +163,18 @@ enum Pixels {
     GreyAlpha,
     Rgb,
     RgbAlpha,
+    /// Cyan, magenta, yellow and black, inverted.
+    Cmyk,
 }
 
 impl Pixels {
     fn bytes(self) -> usize {
-        self as usize + 1
+        match self {
+            Pixels::Grey => 1,
+            Pixels::GreyAlpha => 2,
+            Pixels::Rgb => 3,
+            Pixels::RgbAlpha | Pixels::Cmyk => 4,
+        }
     }
 }
 
