@@ -76,7 +76,7 @@ pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
-pub use decode::{Decode, DecodeStats, Fit, PixelShape, Shape};
+pub use decode::{Decode, DecodeStats, Dtype, Fit, PerChannel, PixelLayout, PixelShape, Shape};
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
 pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};

@@ -2,7 +2,7 @@
 
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
-use fuelrail::{Decode, Fit, Loader, LoaderBuilder, SampleId, Shape, State};
+use fuelrail::{Decode, Dtype, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout, SampleId, Shape, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
@@ -18,7 +18,8 @@ fn read(loader: &mut Loader, decode: &Decode) -> Seen {
         let bytes = decode.sample_bytes() as usize;
         let (height, width) = (decode.height as usize, decode.width as usize);
         let channels = decode.channels as usize;
-        assert_eq!(batch.shape(), Some(Shape { samples: batch.len(), height, width, channels }));
+        let (samples, dtype, layout) = (batch.len(), decode.dtype, decode.layout);
+        assert_eq!(batch.shape(), Some(Shape { samples, height, width, channels, dtype, layout }));
         assert_eq!((batch.bytes().len(), batch.payload_bytes() as usize), (batch.len() * bytes, batch.len() * bytes));
         assert_eq!(batch.offsets(), (0..batch.len()).map(|i| i * bytes).collect::<Vec<_>>());
         for sample in batch.samples() {
@@ -180,6 +181,59 @@ fn delivered(files: &[(&str, Vec<u8>)], decode: Decode) -> Vec<Vec<u8>> {
     let bucket = folder(dir.path(), "");
     let mut loader = loader(&bucket).batch_size(4).shuffle(false).decode(decode).build().unwrap();
     read(&mut loader, &decode).into_values().collect()
+}
+
+/// As torchvision's `ToTensor` and `Normalize` do it.
+#[test]
+fn numbers_are_normalised_and_laid_out_as_asked() {
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let normalised = (Some(PerChannel::new(mean)), Some(PerChannel::new(std)));
+    let (rgb, plain) = (scene(10, 6, 3), Decode::exact(6, 10, 3));
+    let files = [("a.png", pictures::png(10, 6, ColorType::Rgb, BitDepth::Eight, &rgb))];
+    for layout in PixelLayout::ALL {
+        for dtype in Dtype::ALL {
+            for (mean, std) in [(None, None), normalised].into_iter().filter(|of| dtype != Dtype::U8 || of.0.is_none())
+            {
+                let wanted = Decode { dtype, layout, mean, std, ..plain };
+                let seen = &delivered(&files, wanted)[0];
+                let number = |at: usize, channel: usize| {
+                    let unit = f32::from(rgb[at]) / 255.0;
+                    let [mean, std] = [mean, std].map(|of| of.map(|of| of.values()[channel]));
+                    (unit - mean.unwrap_or(0.0)) / std.unwrap_or(1.0)
+                };
+                for (at, &byte) in rgb.iter().enumerate() {
+                    let (pixel, channel) = (at / 3, at % 3);
+                    let place = if layout == PixelLayout::Nhwc { at } else { channel * 60 + pixel } * dtype.bytes();
+                    let bytes = &seen[place..place + dtype.bytes()];
+                    match *bytes {
+                        [one] => assert_eq!(one, byte),
+                        [low, high] => {
+                            // A half of these sizes is no subnormal: its exponent and fraction, less 15 of bias.
+                            let bits = u16::from_le_bytes([low, high]);
+                            let size = f32::from(bits & 0x3FF | 0x400) * 2f32.powi(i32::from(bits >> 10 & 31) - 25);
+                            let half = if bits & 0x7FFF == 0 {
+                                0.0
+                            } else if bits >> 15 == 1 {
+                                -size
+                            } else {
+                                size
+                            };
+                            let apart = (half - number(at, channel)).abs();
+                            assert!(apart <= number(at, channel).abs() / 2048.0, "{half} for {}", number(at, channel));
+                        }
+                        _ => assert_eq!(f32::from_le_bytes(bytes.try_into().unwrap()), number(at, channel)),
+                    }
+                }
+            }
+        }
+    }
+    for wrong in [
+        Decode { mean: normalised.0, ..plain },
+        Decode { dtype: Dtype::F32, std: Some(PerChannel::new([0.5, 0.0, 0.5])), ..plain },
+    ] {
+        let error = Loader::builder("/nowhere").decode(wrong).build().unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("decode_"), "{error}");
+    }
 }
 
 #[test]

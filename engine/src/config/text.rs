@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::decode::{Fit, PixelShape};
+use crate::decode::{Dtype, Fit, PerChannel, PixelLayout, PixelShape};
 use crate::records::Format;
 
 /// A value as a file has it; variables and arguments are text.
@@ -212,7 +212,7 @@ macro_rules! names {
     };
 }
 
-names!(Addressing BadSamples Fit Format Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
+names!(Addressing BadSamples Dtype Fit Format Mode OrderName PerChannel PixelLayout PixelShape PolicyName Prefetch RingChoice SpillPolicy);
 
 /// Words for "not set".
 const NOTHING: [&str; 5] = ["", "auto", "never", "none", "off"];

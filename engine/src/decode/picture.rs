@@ -4,6 +4,7 @@
 //! Owns one thread's scratch memory. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, Occasion, cut};
+use super::output::Numbers;
 use super::{Decode, Picture, Pixels, jpeg, png, undecodable};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -35,6 +36,9 @@ impl PictureDecoder {
 /// One thread's decoder and scratch memory.
 pub(super) struct Easel {
     wanted: Decode,
+    /// The sample's pixels before they become the numbers that are delivered, where these are others.
+    numbers: Option<Numbers>,
+    pixels: Vec<u8>,
     /// The picture as decoded, whole or scaled, and after conversion to the requested channels.
     decoded: Vec<u8>,
     converted: Vec<u8>,
@@ -46,8 +50,9 @@ pub(super) struct Easel {
 
 impl Easel {
     pub(super) fn new(wanted: Decode) -> Easel {
-        let (decoded, converted, file) = (Vec::new(), Vec::new(), Vec::new());
-        Easel { wanted, decoded, converted, jpeg: None, file, resizer: Resizer::new() }
+        let (pixels, decoded, converted, file) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (numbers, resizer) = (Numbers::new(wanted), Resizer::new());
+        Easel { wanted, numbers, pixels, decoded, converted, jpeg: None, file, resizer }
     }
 
     /// Decodes the object's bytes into `out`, which must be exactly as long as a sample. Returns the part it took.
@@ -55,21 +60,36 @@ impl Easel {
     /// # Errors
     /// `Undecodable`, without the object's name.
     pub(super) fn paint(&mut self, bytes: &[u8], occasion: Occasion, out: &mut [u8]) -> Result<Cut> {
-        let painted = if bytes.starts_with(&png::SIGNATURE) {
+        let painted = match self.numbers.take() {
+            None => self.paint_pixels(bytes, occasion, out),
+            Some(numbers) => {
+                let mut pixels = core::mem::take(&mut self.pixels);
+                let painted =
+                    self.paint_pixels(bytes, occasion, sized(&mut pixels, self.wanted.pixel_bytes() as usize));
+                if painted.is_ok() {
+                    numbers.write(&pixels, out);
+                }
+                (self.numbers, self.pixels) = (Some(numbers), pixels);
+                painted
+            }
+        };
+        self.tidy_up();
+        painted
+    }
+
+    fn paint_pixels(&mut self, bytes: &[u8], occasion: Occasion, out: &mut [u8]) -> Result<Cut> {
+        if bytes.starts_with(&png::SIGNATURE) {
             png::open(bytes).and_then(|picture| self.finish(picture, (|_, _| 8, png::decode), occasion, out))
         } else if bytes.starts_with(&jpeg::SIGNATURE) {
             let (mut decoder, mut file) = (self.jpeg.take(), core::mem::take(&mut self.file));
             let opened = jpeg::open(bytes, self.wanted.channels == 1, &mut decoder, &mut file);
-            let painted =
-                opened.and_then(|picture| self.finish(picture, (jpeg::eighths, jpeg::decode), occasion, out));
+            let painted = opened.and_then(|picture| self.finish(picture, (jpeg::eighths, jpeg::decode), occasion, out));
             // One that has failed may be stuck in that file's headers.
             (self.jpeg, self.file) = (decoder.filter(|_| painted.is_ok()), file);
             painted
         } else {
             Err(unknown(bytes))
-        };
-        self.tidy_up();
-        painted
+        }
     }
 
     /// Decodes an opened picture at the size that its cut needs, in eighths of its own, and makes the sample of it.

@@ -13,7 +13,8 @@ __all__ = ["IterableDataset", "tensors"]
 
 
 def tensors(batch):
-    """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C, the batch's own memory: do not write to it), `label` (int64, -1
+    """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C unless the loader has
+    `decode_dtype` and `decode_layout`; the batch's own memory: do not write to it), `label` (int64, -1
     where there is none) and `id` (int64). A batch that is not decoded as it is."""
     if batch.shape is None:
         return batch
