@@ -33,8 +33,8 @@ mod access;
 mod audit;
 mod batch;
 mod builder;
-#[cfg(feature = "clouds")]
 mod chunks;
+#[cfg(feature = "clouds")]
 mod client;
 pub mod config;
 #[cfg(feature = "clouds")]

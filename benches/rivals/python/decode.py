@@ -5,7 +5,7 @@
     target/decode-rivals/bin/python benches/rivals/python/decode.py target/release/fuelrail-bench [--photos FOLDER] [--json FILE]
 
 Prints CPU-ms per image of each (of the whole process) and the mean absolute difference from torchvision, antialiased, in levels of 255. A rival that
-does not install is left out. Generated photos are of four sizes; --photos adds real ones, every JPEG below a folder.
+does not install is left out; PyTurboJPEG needs Debian's libturbojpeg0, spdl its ffmpeg. Generated photos are of four sizes; --photos adds real ones, every JPEG below a folder.
 """
 
 import argparse, io, json, pathlib, subprocess, sys, tempfile, time

@@ -8,7 +8,6 @@ mod cut;
 mod facts;
 #[cfg(feature = "decode")]
 mod jpeg;
-#[cfg_attr(not(feature = "decode"), expect(dead_code, reason = "nothing is decoded"))]
 mod output;
 #[cfg_attr(not(feature = "decode"), path = "absent.rs")]
 mod picture;
