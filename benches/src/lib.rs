@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod cores;
+pub mod decode;
 pub mod floor;
 pub mod harness;
 mod line;

@@ -8,7 +8,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use fuelrail::{SampleId, State};
+use fuelrail::{Dtype, SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::driver::CUstream;
@@ -90,11 +90,17 @@ impl DeviceBatch {
         self.info().bytes
     }
 
-    /// Dimensions of the bytes at [`pointer`](DeviceBatch::pointer), dense: samples, rows, columns, channels when decoded,
-    /// else all bytes in one.
+    /// Dimensions of the numbers at [`pointer`](DeviceBatch::pointer), dense: samples, rows, columns, channels, or samples,
+    /// channels, rows, columns, when decoded, else all bytes in one.
     #[must_use]
     pub fn shape(&self) -> &[i64] {
         &self.info().shape
+    }
+
+    /// The type of those numbers.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.info().dtype
     }
 
     /// Number of samples.

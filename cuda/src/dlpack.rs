@@ -5,7 +5,7 @@
 
 use core::ffi::c_void;
 
-use fuelrail::Batch;
+use fuelrail::{Batch, Dtype};
 use fuelrail_base::Result;
 
 use crate::batch::{DeviceBatch, RawStream};
@@ -60,8 +60,11 @@ struct DlManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
-/// The element type of batches: unsigned bytes.
-const BYTE: DlDataType = DlDataType { code: 1, bits: 8, lanes: 1 };
+/// DLPack's codes of types: `kDLUInt` and `kDLFloat`.
+fn element(dtype: Dtype) -> DlDataType {
+    DlDataType { code: if dtype == Dtype::U8 { 1 } else { 2 }, bits: dtype.bytes() as u8 * 8, lanes: 1 }
+}
+
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
@@ -91,14 +94,19 @@ struct Holder<T> {
 }
 
 impl ManagedTensor {
-    fn new<T: Send>(elements: *mut c_void, device: DlDevice, shape: &[i64], kept: T) -> ManagedTensor {
+    fn new<T: Send>(
+        elements: *mut c_void,
+        device: DlDevice,
+        (shape, dtype): (&[i64], Dtype),
+        kept: T,
+    ) -> ManagedTensor {
         let mut lengths = [0; 4];
         lengths[..shape.len()].copy_from_slice(shape);
         let tensor = DlTensor {
             elements,
             device,
             dimensions: shape.len() as i32,
-            dtype: BYTE,
+            dtype: element(dtype),
             shape: core::ptr::null_mut(),
             strides: core::ptr::null_mut(),
             byte_offset: 0,
@@ -158,8 +166,8 @@ impl DeviceBatch {
         self.move_to(stream)?;
         let elements = core::ptr::without_provenance_mut(self.pointer() as usize);
         let device = DlDevice { kind: CUDA, ordinal: self.device().cast_signed() };
-        let shape = self.shape().to_owned();
-        Ok(ManagedTensor::new(elements, device, &shape, self))
+        let (shape, dtype) = (self.shape().to_owned(), self.dtype());
+        Ok(ManagedTensor::new(elements, device, (&shape, dtype), self))
     }
 }
 
@@ -168,12 +176,12 @@ impl ManagedTensor {
     /// memory back to the loader.
     #[must_use]
     pub fn from_host(mut batch: Batch, kind: HostKind) -> ManagedTensor {
-        let shape = match batch.shape() {
-            Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
-            None => vec![batch.bytes().len() as i64],
+        let (shape, dtype) = match batch.shape() {
+            Some(shape) => (shape.dims().map(|n| n as i64).to_vec(), shape.dtype),
+            None => (vec![batch.bytes().len() as i64], Dtype::U8),
         };
         let device = DlDevice { kind: if kind == HostKind::Plain { CPU } else { CUDA_HOST }, ordinal: 0 };
-        ManagedTensor::new(batch.bytes_mut().as_mut_ptr().cast(), device, &shape, batch)
+        ManagedTensor::new(batch.bytes_mut().as_mut_ptr().cast(), device, (&shape, dtype), batch)
     }
 }
 
@@ -200,13 +208,13 @@ mod tests {
     fn whoever_is_left_with_it_gives_it_back_once() {
         let host = DlDevice { kind: CPU, ordinal: 0 };
         let kept = Arc::new(());
-        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, &[2, 3, 5], Arc::clone(&kept));
-        assert_eq!((tensor.tensor().dimensions, tensor.tensor().dtype.code, tensor.tensor().dtype.bits), (3, 1, 8));
+        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, (&[2, 3, 5], Dtype::F32), Arc::clone(&kept));
+        assert_eq!((tensor.tensor().dimensions, tensor.tensor().dtype.code, tensor.tensor().dtype.bits), (3, 2, 32));
         // SAFETY: the shape has as many lengths as there are dimensions and lives as long as the tensor.
         assert_eq!(unsafe { core::slice::from_raw_parts(tensor.tensor().shape, 3) }, [2, 3, 5]);
         drop(tensor);
         assert_eq!(Arc::strong_count(&kept), 1, "never handed over: drop gives back");
-        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, &[], Arc::clone(&kept));
+        let tensor = ManagedTensor::new(core::ptr::null_mut(), host, (&[], Dtype::U8), Arc::clone(&kept));
         let raw = tensor.into_raw().cast::<DlManagedTensor>();
         assert_eq!(Arc::strong_count(&kept), 2, "handed over: it is the receiver's");
         // SAFETY: what a receiver does, once.

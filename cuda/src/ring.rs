@@ -12,7 +12,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use fuelrail::{Batch, SampleId, State};
+use fuelrail::{Batch, Dtype, SampleId, State};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
@@ -213,8 +213,9 @@ pub(crate) struct BatchInfo {
     pub(crate) offsets: Vec<usize>,
     pub(crate) lens: Vec<usize>,
     pub(crate) left_out: Vec<(SampleId, Error)>,
-    /// Samples, rows, columns, channels, where they were decoded; else bytes.
+    /// Samples, rows, columns, channels, as they lie in memory, where they were decoded; else bytes.
     pub(crate) shape: Vec<i64>,
+    pub(crate) dtype: Dtype,
     pub(crate) bytes: usize,
     pub(crate) payload_bytes: u64,
     pub(crate) state: Option<State>,
@@ -235,8 +236,9 @@ impl BatchInfo {
         refill(&mut self.offsets, batch.offsets());
         refill(&mut self.left_out, batch.left_out());
         self.shape.clear();
+        self.dtype = batch.shape().map_or(Dtype::U8, |shape| shape.dtype);
         match batch.shape() {
-            Some(s) => self.shape.extend([s.samples, s.height, s.width, s.channels].map(|n| n as i64)),
+            Some(shape) => self.shape.extend(shape.dims().map(|n| n as i64)),
             None => self.shape.push(self.bytes as i64),
         }
         self.lens.clear();

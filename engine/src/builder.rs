@@ -5,7 +5,7 @@ use crate::batch::Labels;
 use crate::chunks::{chunk_shape, chunks_held};
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeStage, Fit, Supply};
+use crate::decode::{Decode, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -93,8 +93,9 @@ impl LoaderBuilder {
     /// Decodes PNG and JPEG objects: batches come dense, with a [`shape`](crate::Batch::shape).
     #[must_use]
     pub fn decode(mut self, decode: Decode) -> LoaderBuilder {
-        let (shape, fit, flip) = (Some(decode.shape()), decode.fit, decode.flip);
-        self.config.decode = Decoding { shape, fit, flip, ..self.config.decode };
+        let Decode { fit, flip, dtype, layout, mean, std, .. } = decode;
+        let shape = Some(decode.shape());
+        self.config.decode = Decoding { shape, fit, flip, dtype, layout, mean, std, ..self.config.decode };
         self
     }
 

@@ -185,9 +185,9 @@ impl Config {
         )?;
         between("decode_threads", threads.unwrap_or(1), &(1..=DECODE_THREADS_MAX))?;
         between("decode_depth", *depth, &(1..=DECODE_DEPTH_MAX))?;
-        let Some(shape) = self.decode.shape else { return Ok(()) };
+        let Some(decode) = self.decoded() else { return Ok(()) };
         check(cfg!(feature = "decode"), "this build does not decode".into(), "build it with the feature `decode`")?;
-        shape.validate()
+        decode.validate()
     }
 
     /// Which requests are sent a second time.
@@ -208,8 +208,9 @@ impl Config {
     /// What samples are decoded to; `None` where they are delivered as the bucket has them.
     #[must_use]
     pub fn decoded(&self) -> Option<Decode> {
-        let Decoding { shape, fit, flip, .. } = self.decode;
-        shape.map(|PixelShape { height, width, channels }| Decode { height, width, channels, fit, flip })
+        let Decoding { shape, fit, flip, dtype, layout, mean, std, .. } = self.decode;
+        let PixelShape { height, width, channels } = shape?;
+        Some(Decode { height, width, channels, fit, flip, dtype, layout, mean, std })
     }
 
     /// What is not set, from the variables of the cloud's own tools.

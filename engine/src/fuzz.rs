@@ -6,7 +6,7 @@
 use crate::audit::Audit;
 use crate::config::{Config, Values};
 use crate::credentials;
-use crate::decode::{self, Decode, Fit};
+use crate::decode::{Decode, Fit, PictureDecoder};
 use crate::importance::Table;
 use crate::state::State;
 use fuelrail_base::{Kind, Result};
@@ -57,8 +57,9 @@ fn picture(bytes: &[u8]) {
     let [choice, file @ ..] = bytes else { return };
     let fit = [Fit::Exact, Fit::CenterCrop, Fit::RandomCrop][usize::from(choice % 3)];
     let channels = if choice & 64 == 0 { 1 } else { 3 };
-    let wanted = Decode { height: 8, width: 8, channels, fit, flip: choice & 128 != 0 };
-    if let Err(error) = decode::decoded(wanted, file) {
+    let wanted = Decode { fit, flip: choice & 128 != 0, ..Decode::exact(8, 8, channels) };
+    let mut out = vec![0; wanted.sample_bytes() as usize];
+    if let Err(error) = PictureDecoder::new(wanted).decode(file, 0, &mut out) {
         assert_eq!(error.kind(), Kind::Undecodable);
     }
 }

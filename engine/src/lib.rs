@@ -77,7 +77,7 @@ pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
-pub use decode::{Decode, DecodeStats, Fit, PixelShape, Shape};
+pub use decode::{Decode, DecodeStats, Dtype, Fit, PerChannel, PixelLayout, PixelShape, Shape};
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
 pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};
@@ -109,6 +109,8 @@ pub use upload::{
 /// What the commands, the benchmarks and the bindings need besides. It may change in any version.
 #[doc(hidden)]
 pub mod internal {
+    #[cfg(feature = "decode")]
+    pub use crate::decode::PictureDecoder;
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
     #[cfg(feature = "clouds")]

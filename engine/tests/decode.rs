@@ -2,7 +2,7 @@
 
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
-use fuelrail::{Decode, Fit, Loader, LoaderBuilder, SampleId, Shape, State};
+use fuelrail::{Decode, Dtype, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout, SampleId, Shape, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
@@ -18,7 +18,8 @@ fn read(loader: &mut Loader, decode: &Decode) -> Seen {
         let bytes = decode.sample_bytes() as usize;
         let (height, width) = (decode.height as usize, decode.width as usize);
         let channels = decode.channels as usize;
-        assert_eq!(batch.shape(), Some(Shape { samples: batch.len(), height, width, channels }));
+        let (samples, dtype, layout) = (batch.len(), decode.dtype, decode.layout);
+        assert_eq!(batch.shape(), Some(Shape { samples, height, width, channels, dtype, layout }));
         assert_eq!((batch.bytes().len(), batch.payload_bytes() as usize), (batch.len() * bytes, batch.len() * bytes));
         assert_eq!(batch.offsets(), (0..batch.len()).map(|i| i * bytes).collect::<Vec<_>>());
         for sample in batch.samples() {
@@ -95,21 +96,21 @@ fn slow_samples_hold_nothing_up_but_their_batch_and_order_stays() {
     assert_eq!(ids, (0..24).collect::<Vec<_>>());
 }
 
+/// The small ones are decoded at a part of their size.
 #[test]
 fn photos_cropped_at_the_centre_are_what_the_plain_way_makes_of_them() {
     let set = DataSet::photos(60, 3);
     let (bucket, files) = (bucket(&set, ""), contents(&set));
-    for (height, width) in [(64, 64), (48, 96), (224, 224), (90, 20)] {
+    for (height, width) in [(16, 16), (64, 64), (48, 96), (224, 224), (90, 20)] {
         let decode = Decode { fit: Fit::CenterCrop, ..Decode::exact(height, width, 3) };
         let mut loader = loader(&bucket).batch_size(8).decode(decode).decode_threads(2).build().unwrap();
         let seen = read(&mut loader, &decode);
         assert_eq!(seen.len(), 60);
         for ((_, id), pixels) in &seen {
             let (w, h, rgb) = jpeg_pixels(&files[loader.key(SampleId(*id))]);
-            assert!(
-                *pixels == centre_cropped(&rgb, (w, h), (width as usize, height as usize)),
-                "sample {id}: {w} × {h}"
-            );
+            let plain = centre_cropped(&rgb, (w, h), (width as usize, height as usize));
+            let apart = difference(pixels, &plain);
+            assert!(apart.1 <= 2.0, "sample {id}: {w} × {h} to {width} × {height}: {apart:?}");
         }
     }
 }
@@ -182,6 +183,59 @@ fn delivered(files: &[(&str, Vec<u8>)], decode: Decode) -> Vec<Vec<u8>> {
     read(&mut loader, &decode).into_values().collect()
 }
 
+/// As torchvision's `ToTensor` and `Normalize` do it.
+#[test]
+fn numbers_are_normalised_and_laid_out_as_asked() {
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let normalised = (Some(PerChannel::new(mean)), Some(PerChannel::new(std)));
+    let (rgb, plain) = (scene(10, 6, 3), Decode::exact(6, 10, 3));
+    let files = [("a.png", pictures::png(10, 6, ColorType::Rgb, BitDepth::Eight, &rgb))];
+    for layout in PixelLayout::ALL {
+        for dtype in Dtype::ALL {
+            for (mean, std) in [(None, None), normalised].into_iter().filter(|of| dtype != Dtype::U8 || of.0.is_none())
+            {
+                let wanted = Decode { dtype, layout, mean, std, ..plain };
+                let seen = &delivered(&files, wanted)[0];
+                let number = |at: usize, channel: usize| {
+                    let unit = f32::from(rgb[at]) / 255.0;
+                    let [mean, std] = [mean, std].map(|of| of.map(|of| of.values()[channel]));
+                    (unit - mean.unwrap_or(0.0)) / std.unwrap_or(1.0)
+                };
+                for (at, &byte) in rgb.iter().enumerate() {
+                    let (pixel, channel) = (at / 3, at % 3);
+                    let place = if layout == PixelLayout::Nhwc { at } else { channel * 60 + pixel } * dtype.bytes();
+                    let bytes = &seen[place..place + dtype.bytes()];
+                    match *bytes {
+                        [one] => assert_eq!(one, byte),
+                        [low, high] => {
+                            // A half of these sizes is no subnormal: its exponent and fraction, less 15 of bias.
+                            let bits = u16::from_le_bytes([low, high]);
+                            let size = f32::from(bits & 0x3FF | 0x400) * 2f32.powi(i32::from(bits >> 10 & 31) - 25);
+                            let half = if bits & 0x7FFF == 0 {
+                                0.0
+                            } else if bits >> 15 == 1 {
+                                -size
+                            } else {
+                                size
+                            };
+                            let apart = (half - number(at, channel)).abs();
+                            assert!(apart <= number(at, channel).abs() / 2048.0, "{half} for {}", number(at, channel));
+                        }
+                        _ => assert_eq!(f32::from_le_bytes(bytes.try_into().unwrap()), number(at, channel)),
+                    }
+                }
+            }
+        }
+    }
+    for wrong in [
+        Decode { mean: normalised.0, ..plain },
+        Decode { dtype: Dtype::F32, std: Some(PerChannel::new([0.5, 0.0, 0.5])), ..plain },
+    ] {
+        let error = Loader::builder("/nowhere").decode(wrong).build().unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("decode_"), "{error}");
+    }
+}
+
 #[test]
 fn every_kind_of_png_becomes_grey_or_rgb() {
     use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
@@ -244,6 +298,16 @@ fn every_kind_of_jpeg_becomes_grey_or_rgb() {
         let luma = |p: &[u8]| 0.299 * f64::from(p[0]) + 0.587 * f64::from(p[1]) + 0.114 * f64::from(p[2]);
         rgb.chunks(3).map(|p| luma(p).round() as u8).collect::<Vec<u8>>()
     };
+    // What stands between the headers (the first is JFIF's), or behind the last pixel, is of no account.
+    let file = files[0].1.clone();
+    let (start, end) = file.split_at(20);
+    let profile = [&[0xFF, 0xE2, 0, 18][..], b"ICC_PROFILE\0", &[7, 2, 1, 1]].concat();
+    let (pixels, marker) = end.split_at(end.len() - 2);
+    let odd = [start, &[0, 1, 2, 0xFF][..], &profile, pixels, &[0x12; 40], marker, b"behind"].concat();
+    let odds = [("a.jpg", file), ("b.jpg", odd)];
+    let seen = delivered(&odds, Decode::exact(40, 50, 3));
+    assert!(seen[0] == seen[1]);
+
     for (n, seen) in delivered(&files, Decode::exact(40, 50, 3)).iter().enumerate() {
         let wanted = if n == 5 { threefold(&grey) } else { rgb.clone() };
         let apart = difference(seen, &wanted);

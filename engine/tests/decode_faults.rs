@@ -1,7 +1,7 @@
 //! Decoding when something is wrong: pictures that are none, too little memory, a consumer that keeps everything, a loader
 //! that is dropped in the middle.
 
-use crate::common::pictures::{self, jpeg, jpeg_pixels, png, scene};
+use crate::common::pictures::{self, difference, jpeg, jpeg_pixels, png, scene};
 use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
 use fuelrail::internal::memory_use;
 use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken};
@@ -123,7 +123,9 @@ fn what_is_no_picture_is_left_out_with_its_reason_and_batches_stay_dense() {
             for sample in batch.samples() {
                 let n = loader.key(sample.id)[..2].parse::<usize>().unwrap();
                 assert!(loader.key(sample.id).ends_with('b'), "{} was decoded", loader.key(sample.id));
-                assert!(sample.bytes == sound[n % 2], "{}", loader.key(sample.id));
+                // Two decoders of JPEG differ in the last bit.
+                let apart = difference(sample.bytes, &sound[n % 2]);
+                assert!(apart.0 <= 3, "{}: {apart:?}", loader.key(sample.id));
                 seen += 1;
             }
             left_out.extend(batch.left_out().iter().map(|(id, error)| (loader.key(*id).to_owned(), error.clone())));

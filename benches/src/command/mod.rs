@@ -38,6 +38,7 @@ enum Benchmark {
     Cores(Box<crate::cores::Coring>),
     Soak(Box<crate::soak::Soaking>),
     Scenario(scenario::ScenarioArgs),
+    Decode(crate::decode::DecodeArgs),
     #[command(hide = true)]
     ScenarioReader(scenario::ReaderArgs),
     #[command(hide = true)]
@@ -58,6 +59,10 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Cores(args) => run_cores(&args),
         Benchmark::Soak(args) => run_soak(*args),
         Benchmark::Scenario(args) => scenario::run(&args),
+        Benchmark::Decode(args) => {
+            JsonTo::output(true).show(&crate::decode::decode(&args)?, String::new)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Benchmark::ScenarioReader(args) => scenario::run_reader(&args),
         Benchmark::SoakBucket(args) => run_bucket(&args),
         Benchmark::Contestant(args) => contestant(&args),

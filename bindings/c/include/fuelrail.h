@@ -94,13 +94,17 @@ typedef struct fuelrail_error {
 } fuelrail_error;
 
 /**
- * What the bytes of a decoded batch are: samples of `height` rows of `width` pixels of `channels` bytes, without gaps.
+ * What the bytes of a decoded batch are: samples of `height` rows of `width` pixels of `channels` numbers, without gaps; or, where
+ * `planes` is true, samples of `channels` planes of `height` rows of `width` numbers. A number has `number_bytes`: 1 of an integer
+ * from 0 to 255, 2 or 4 of a floating-point number.
  */
 typedef struct fuelrail_shape {
   size_t samples;
   size_t height;
   size_t width;
   size_t channels;
+  size_t number_bytes;
+  bool planes;
 } fuelrail_shape;
 
 #ifdef __cplusplus

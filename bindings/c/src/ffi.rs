@@ -39,7 +39,9 @@ pub enum Next {
     Over = 2,
 }
 
-/// What the bytes of a decoded batch are: samples of `height` rows of `width` pixels of `channels` bytes, without gaps.
+/// What the bytes of a decoded batch are: samples of `height` rows of `width` pixels of `channels` numbers, without gaps; or, where
+/// `planes` is true, samples of `channels` planes of `height` rows of `width` numbers. A number has `number_bytes`: 1 of an integer
+/// from 0 to 255, 2 or 4 of a floating-point number.
 #[repr(C)]
 #[expect(missing_docs, reason = "said above")]
 pub struct Shape {
@@ -47,6 +49,8 @@ pub struct Shape {
     pub height: usize,
     pub width: usize,
     pub channels: usize,
+    pub number_bytes: usize,
+    pub planes: bool,
 }
 
 /// The version of this library, such as `0.1.0`.
@@ -220,8 +224,10 @@ pub extern "C" fn fuelrail_batch_offsets(batch: Option<&Batch>) -> *const usize 
 #[unsafe(no_mangle)]
 pub extern "C" fn fuelrail_batch_shape(batch: Option<&Batch>, shape: Option<&mut MaybeUninit<Shape>>) -> bool {
     let found = batch.and_then(|batch| batch.engine.shape()).zip(shape);
-    found.is_some_and(|(fuelrail::Shape { samples, height, width, channels }, place)| {
-        place.write(Shape { samples, height, width, channels });
+    found.is_some_and(|(shape, place)| {
+        let fuelrail::Shape { samples, height, width, channels, dtype, layout } = shape;
+        let planes = layout == fuelrail::PixelLayout::Nchw;
+        place.write(Shape { samples, height, width, channels, number_bytes: dtype.bytes(), planes });
         true
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::error::usage;
 use crate::ffi::{self, Memory, View};
-use fuelrail::Shape;
+use fuelrail::{Dtype, Shape};
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyKeyError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
@@ -35,13 +35,11 @@ impl Batch {
         }
     }
 
-    fn dense(&self, py: Python<'_>) -> PyResult<(Arc<fuelrail::Batch>, [usize; 4])> {
+    fn dense(&self, py: Python<'_>) -> PyResult<(Arc<fuelrail::Batch>, Shape)> {
         let batch = self.held(py)?;
-        let Some(Shape { samples, height, width, channels }) = batch.shape() else {
-            let cause = "the samples are not decoded, and of different lengths; set decode, such as \"224x224x3\"";
-            return Err(PyBufferError::new_err(cause));
-        };
-        Ok((batch, [samples, height, width, channels]))
+        let cause = "the samples are not decoded, and of different lengths; set decode, such as \"224x224x3\"";
+        let shape = batch.shape().ok_or_else(|| PyBufferError::new_err(cause))?;
+        Ok((batch, shape))
     }
 }
 
@@ -108,11 +106,11 @@ impl Batch {
         Ok(self.held(py)?.step())
     }
 
-    /// (samples, height, width, channels) of a decoded batch, else None.
+    /// (samples, height, width, channels) of a decoded batch, (samples, channels, height, width) where decode_layout is nchw, else None.
     #[getter]
     fn shape(&self, py: Python<'_>) -> PyResult<Option<(usize, usize, usize, usize)>> {
         let shape = self.held(py)?.shape();
-        Ok(shape.map(|shape| (shape.samples, shape.height, shape.width, shape.channels)))
+        Ok(shape.map(|shape| shape.dims().into()))
     }
 
     /// Bytes of sample `i`, or of one of its fields: a read-only memoryview of uint8, without a copy.
@@ -156,13 +154,19 @@ impl Batch {
         if found { Ok(views) } else { Err(PyKeyError::new_err(field.to_owned())) }
     }
 
-    /// The pixels of a decoded batch as a read-only NumPy array of uint8, (samples, height, width, channels), without a copy.
+    /// The pixels of a decoded batch as a read-only NumPy array of `shape`, without a copy: uint8, float16 or float32 by `decode_dtype`.
     ///
     /// Raises BufferError where samples are not decoded.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (batch, shape) = self.dense(py)?;
         let all = viewed(py, &batch, batch.bytes().into())?;
-        py.import("numpy")?.call_method1("asarray", (all,))?.call_method1("reshape", (shape,))
+        let dtype = match shape.dtype {
+            Dtype::U8 => "uint8",
+            Dtype::F16 => "float16",
+            Dtype::F32 => "float32",
+        };
+        let numbers = py.import("numpy")?.call_method1("asarray", (all,))?.call_method1("view", (dtype,))?;
+        numbers.call_method1("reshape", (shape.dims(),))
     }
 
     /// A DLPack capsule of the pixels of a decoded batch, on the CPU: versioned and marked read-only from `max_version` (1, 0) on.

@@ -3,7 +3,7 @@
 //! Both keep the memory they point into alive by owning a [`Memory`]: the object behind a buffer by its reference count, a DLPack tensor
 //! until its consumer calls the deleter. The memory is never written to while it is shared.
 
-use fuelrail::Batch;
+use fuelrail::{Batch, Dtype, Shape};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -164,32 +164,29 @@ struct Exported<T> {
     memory: Memory,
 }
 
-/// Samples × rows × pixels × channels of one byte each, dense.
-pub(crate) fn capsule(
-    py: Python<'_>,
-    memory: Memory,
-    shape: [usize; 4],
-    versioned: bool,
-) -> PyResult<Bound<'_, PyCapsule>> {
+/// The numbers of a decoded batch, dense.
+pub(crate) fn capsule(py: Python<'_>, memory: Memory, shape: Shape, versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
     if versioned { export::<Versioned>(py, memory, shape) } else { export::<Managed>(py, memory, shape) }
 }
 
 const CPU: (i32, i32) = (1, 0);
 const UNSIGNED: u8 = 1;
+const FLOAT: u8 = 2;
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: [usize; 4]) -> PyResult<Bound<'_, PyCapsule>> {
+fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: Shape) -> PyResult<Bound<'_, PyCapsule>> {
     let (data, items, item, _) = memory.items();
-    assert_eq!(items * item, shape.iter().product::<usize>(), "the memory is as long as the shape says");
+    let (dims, number) = (shape.dims(), shape.dtype.bytes());
+    assert_eq!(items * item, dims.iter().product::<usize>() * number, "the memory is as long as the shape says");
     let flags = if matches!(memory, Memory::Batch(..)) { READ_ONLY } else { IS_COPIED };
-    let [_, height, width, channels] = shape;
+    let [_, first, second, third] = dims;
     let tensor = Tensor {
         data: data.cast_mut(),
         device: CPU,
         ndim: 4,
-        code: UNSIGNED,
-        bits: 8,
+        code: if shape.dtype == Dtype::U8 { UNSIGNED } else { FLOAT },
+        bits: number as u8 * 8,
         lanes: 1,
         shape: null_mut(),
         strides: null_mut(),
@@ -197,8 +194,8 @@ fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: [usize; 4]) -> PyResul
     };
     let mut exported = Box::new(Exported {
         kind: T::of(tensor, flags),
-        shape: shape.map(|side| side as i64),
-        strides: [height * width * channels, width * channels, channels, 1].map(|step| step as i64),
+        shape: dims.map(|side| side as i64),
+        strides: [first * second * third, second * third, third, 1].map(|step| step as i64),
         memory,
     });
     let (shape, strides) = (exported.shape.as_mut_ptr(), exported.strides.as_mut_ptr());

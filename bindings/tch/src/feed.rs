@@ -168,7 +168,7 @@ impl TensorBatch {
         let (epoch, seq) = (batch.epoch(), batch.seq());
         let weights = weights_of(batch.weights());
         let sizes = match batch.shape() {
-            Some(shape) => [shape.samples, shape.height, shape.width, shape.channels].map(|n| n as i64).to_vec(),
+            Some(shape) => shape.dims().map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
         Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch, seq, weights })

@@ -3,7 +3,7 @@
 
 use super::text::{Given, Value};
 use crate::credentials::SharedProvider;
-use crate::decode::{Fit, PixelShape};
+use crate::decode::{Dtype, Fit, PerChannel, PixelLayout, PixelShape};
 use crate::environment::Environment;
 use crate::mixture::Mixture;
 use crate::records::Format;
@@ -343,6 +343,14 @@ settings! {
         fit as decode_fit: Fit = Fit::default(),
         /// Mirror every other decoded sample left to right, by seed, epoch and sample.
         flip as decode_flip: bool = false,
+        /// What the numbers of decoded samples are: `u8`, or `f16` and `f32`, 0 to 1 unless normalised.
+        dtype as decode_dtype: Dtype = Dtype::default(),
+        /// How decoded samples lie in memory: `nhwc`, rows of pixels, or `nchw`, a plane for each channel.
+        layout as decode_layout: PixelLayout = PixelLayout::default(),
+        /// Subtracted from decoded pixels of 0 to 1, for each channel, such as `0.485,0.456,0.406`; `f16` and `f32` only.
+        mean as decode_mean: Option<PerChannel> = None,
+        /// What decoded pixels less their mean are divided by, for each channel, such as `0.229,0.224,0.225`.
+        std as decode_std: Option<PerChannel> = None,
         /// Threads that decode; without a number the cores that the shards leave, at least one.
         threads as decode_threads: Option<usize> = None,
         /// Batches decoded ahead, as far as memory has room for them.

@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::decode::{Fit, PixelShape};
+use crate::decode::{Dtype, Fit, PerChannel, PixelLayout, PixelShape};
 use crate::mixture::Mixture;
 use crate::records::Format;
 
@@ -213,7 +213,7 @@ macro_rules! names {
     };
 }
 
-names!(Addressing BadSamples Fit Format Mixture MixtureEpoch Mode OrderName PixelShape PolicyName Prefetch RingChoice SpillPolicy);
+names!(Addressing BadSamples Dtype Fit Format Mixture MixtureEpoch Mode OrderName PerChannel PixelLayout PixelShape PolicyName Prefetch RingChoice SpillPolicy);
 
 /// Words for "not set".
 const NOTHING: [&str; 5] = ["", "auto", "never", "none", "off"];

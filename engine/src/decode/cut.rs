@@ -19,7 +19,7 @@ pub(super) struct Cut {
 
 /// What one sample's draws in one epoch are derived from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Occasion {
+pub(super) struct DrawKey {
     pub seed: u64,
     pub epoch: u64,
     pub id: SampleId,
@@ -28,7 +28,7 @@ pub(super) struct Occasion {
 /// Separates the draws for augmentation from those for the order, which use the same seed.
 const AUGMENTATION: u64 = 0xA06_3E47_A710_0001;
 
-impl Occasion {
+impl DrawKey {
     fn draws(self) -> Prng {
         let run = mix64(self.seed ^ AUGMENTATION);
         Prng::new(mix64(mix64(run ^ self.epoch) ^ self.id.0))
@@ -42,8 +42,8 @@ const DRAWS_MAX: u32 = 10;
 const RATIO_LOG: f64 = 0.287_682_072_451_780_9;
 
 /// Returns the cut of a picture of `width` × `height` pixels; `None` when `Fit::Exact` wants another size.
-pub(super) fn cut(wanted: &Decode, width: u32, height: u32, occasion: Occasion) -> Option<Cut> {
-    let mut draws = occasion.draws();
+pub(super) fn cut(wanted: &Decode, width: u32, height: u32, draw_key: DrawKey) -> Option<Cut> {
+    let mut draws = draw_key.draws();
     let flip = wanted.flip && draws.next() >> 63 == 1;
     let part = match wanted.fit {
         Fit::Exact if (width, height) != (wanted.width, wanted.height) => return None,
@@ -119,19 +119,19 @@ mod tests {
         Decode { fit, flip, ..Decode::exact(30, 40, 3) }
     }
 
-    fn occasion(epoch: u64, id: u32) -> Occasion {
-        Occasion { seed: 7, epoch, id: SampleId(id.into()) }
+    fn draw_key(epoch: u64, id: u32) -> DrawKey {
+        DrawKey { seed: 7, epoch, id: SampleId(id.into()) }
     }
 
     #[test]
     fn exact_takes_the_whole_or_nothing() {
-        assert_eq!(cut(&wanted(Fit::Exact, false), 40, 30, occasion(0, 0)), Some(whole(40, 30)));
-        assert_eq!(cut(&wanted(Fit::Exact, false), 30, 40, occasion(0, 0)), None);
+        assert_eq!(cut(&wanted(Fit::Exact, false), 40, 30, draw_key(0, 0)), Some(whole(40, 30)));
+        assert_eq!(cut(&wanted(Fit::Exact, false), 30, 40, draw_key(0, 0)), None);
     }
 
     #[test]
     fn the_centre_covers_and_stays_inside() {
-        let centre = |w, h| cut(&wanted(Fit::CenterCrop, false), w, h, occasion(0, 0)).unwrap();
+        let centre = |w, h| cut(&wanted(Fit::CenterCrop, false), w, h, draw_key(0, 0)).unwrap();
         assert_eq!(centre(500, 375), whole(500, 375));
         assert_eq!(centre(600, 300), Cut { left: 100, width: 400, ..whole(0, 300) });
         assert_eq!(centre(40, 300), Cut { top: 135, height: 30, ..whole(40, 0) });
@@ -144,7 +144,7 @@ mod tests {
         let mut areas = Vec::new();
         for id in 0..4000 {
             let Cut { left, top, width, height, .. } =
-                cut(&wanted(Fit::RandomCrop, false), 500, 375, occasion(0, id)).unwrap();
+                cut(&wanted(Fit::RandomCrop, false), 500, 375, draw_key(0, id)).unwrap();
             assert!(left + width <= 500 && top + height <= 375 && width > 0 && height > 0);
             let ratio = f64::from(width) / f64::from(height);
             assert!((0.74..1.35).contains(&ratio), "{ratio}");
@@ -154,7 +154,7 @@ mod tests {
         assert!(areas[0] > 0.078 && areas[0] < 0.09 && areas[3999] > 0.97, "{} to {}", areas[0], areas[3999]);
         for (w, h) in [(1, 1), (1, 9000), (9000, 1), (2, 3)] {
             let Cut { left, top, width, height, .. } =
-                cut(&wanted(Fit::RandomCrop, false), w, h, occasion(0, 0)).unwrap();
+                cut(&wanted(Fit::RandomCrop, false), w, h, draw_key(0, 0)).unwrap();
             assert!(width > 0 && height > 0 && left + width <= w && top + height <= h, "{w} × {h}");
         }
     }
@@ -162,13 +162,13 @@ mod tests {
     /// The values are pinned for good: a resumed run may use another build.
     #[test]
     fn golden() {
-        let drawn = cut(&wanted(Fit::RandomCrop, true), 500, 375, Occasion { seed: 1, epoch: 2, id: SampleId(3) });
+        let drawn = cut(&wanted(Fit::RandomCrop, true), 500, 375, DrawKey { seed: 1, epoch: 2, id: SampleId(3) });
         assert_eq!(drawn, Some(Cut { left: 120, top: 23, width: 176, height: 218, flip: false }));
     }
 
     #[test]
     fn half_are_mirrored_and_epochs_differ() {
-        let draw = |epoch, id| cut(&wanted(Fit::RandomCrop, true), 500, 375, occasion(epoch, id)).unwrap();
+        let draw = |epoch, id| cut(&wanted(Fit::RandomCrop, true), 500, 375, draw_key(epoch, id)).unwrap();
         let mirrored = (0..4000).filter(|&id| draw(0, id).flip).count();
         assert!((1800..2200).contains(&mirrored), "{mirrored} of 4000");
         assert!((0..100).filter(|&id| draw(0, id) == draw(1, id)).count() < 5);

@@ -1,59 +1,96 @@
-//! JPEG through `zune-jpeg`: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. EXIF orientation is not applied.
+//! JPEG through libjpeg-turbo: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. EXIF orientation is not applied.
 //!
-//! The decoder prefers half a picture to an error; training needs the error. A file without an end marker is rejected
-//! before it is decoded, and damage inside the pixel data is an error, as is a file with fewer pixels than its header
-//! says (see `until_the_end`).
+//! A picture of which little is wanted is decoded at a half, a quarter or an eighth of its size: see `eighths`. libjpeg warns
+//! where pixels are missing or damaged and goes on; here each warning is an error, as is a file without an end marker.
 
-use super::{Picture, Pixels, check_size, undecodable};
+use super::cut::Cut;
+use super::{Decode, Picture, Pixels, check_size, undecodable};
 use fuelrail_base::{Error, Result};
-use zune_jpeg::JpegDecoder;
-use zune_jpeg::errors::DecodeErrors;
-use zune_jpeg::zune_core::bytestream::ZCursor;
-use zune_jpeg::zune_core::colorspace::ColorSpace;
-use zune_jpeg::zune_core::options::DecoderOptions;
+use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat, ScalingFactor};
 
 /// The first bytes of every file.
 pub(super) const SIGNATURE: [u8; 3] = [0xFF, 0xD8, 0xFF];
 const END: [u8; 2] = [0xFF, 0xD9];
-const SIDE_MAX: usize = u16::MAX as usize;
+/// Most scans of a progressive picture: encoders make about ten, and each costs a pass over all pixels.
+const SCANS_MAX: u32 = 100;
 
-pub(super) type Jpeg<'a> = Picture<JpegDecoder<ZCursor<&'a [u8]>>>;
+/// The decoder, made once and used for one picture after the other, and the file it is to read.
+pub(super) struct Source<'a> {
+    decoder: &'a mut Decompressor,
+    file: &'a [u8],
+    /// Bytes that belong to no pixel, in front of the end marker, are as harmless as those behind it.
+    is_one_stretch: bool,
+}
 
-/// Reads the headers, up to the pixels. `grey` drops colour; `scratch` holds a rewritten form of the file.
-pub(super) fn open<'a>(bytes: &'a [u8], grey: bool, scratch: &'a mut Vec<u8>) -> Result<Jpeg<'a>> {
-    let outline = Outline::of(bytes);
+pub(super) type Jpeg<'a> = Picture<Source<'a>>;
+
+/// Reads the headers, up to the pixels. `grey` drops colour; `decoder` is made at the first call; `scratch` holds what is
+/// decoded of the file.
+pub(super) fn open<'a>(
+    bytes: &[u8],
+    grey: bool,
+    decoder: &'a mut Option<Decompressor>,
+    scratch: &'a mut Vec<u8>,
+) -> Result<Jpeg<'a>> {
+    let outline = Outline::of(bytes, scratch);
     if let Some(kind) = outline.frame.and_then(foreign) {
         return Err(unread(kind));
     }
-    if outline.finer_later {
-        return Err(unread("its first component is subsampled"));
-    }
-    let Some(end) = outline.end(bytes) else {
+    let Some((from, end)) = outline.pixels_at.and_then(|from| Some((from, end(bytes, from)?))) else {
         return Err(undecodable("the JPEG ends before its end marker: it is truncated"));
     };
-    let bytes = if outline.is_one_stretch() { until_the_end(bytes, end, scratch) } else { bytes };
-    // Irregularities between the headers are common and harmless.
-    let lenient = DecoderOptions::default().set_max_width(SIDE_MAX).set_max_height(SIDE_MAX).set_strict_mode(false);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), lenient);
-    decoder.decode_headers().map_err(|e| failed(&e))?;
-    let (width, height) = decoder.dimensions().ok_or_else(|| undecodable("the JPEG header has no size"))?;
-    let (width, height) = (width as u32, height as u32);
-    check_size(width, height)?;
-    let pixels = match decoder.input_colorspace() {
-        Some(ColorSpace::Luma) => Pixels::Grey,
-        Some(ColorSpace::YCbCr) if grey => Pixels::Grey,
-        Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => Pixels::Rgb,
-        other => return Err(undecodable(&format!("unsupported JPEG colour space: {other:?}"))),
+    scratch.extend_from_slice(&bytes[from..end]);
+    scratch.extend_from_slice(&END);
+    let decoder = match decoder {
+        Some(decoder) => decoder,
+        none => none.insert(made().map_err(|e| failed(&e))?),
     };
-    let out = if pixels == Pixels::Grey { ColorSpace::Luma } else { ColorSpace::RGB };
-    // Inside the pixel data every error counts: the decoder would fill what is missing with grey.
-    decoder.set_options(lenient.set_strict_mode(true).jpeg_set_out_colorspace(out));
+    let header = decoder.read_header(scratch).map_err(|e| failed(&e))?;
+    let (width, height) = (header.width as u32, header.height as u32);
+    check_size(width, height)?;
+    let pixels = match header.colorspace {
+        Colorspace::Gray => Pixels::Grey,
+        Colorspace::YCbCr if grey => Pixels::Grey,
+        Colorspace::CMYK | Colorspace::YCCK => Pixels::Cmyk,
+        _ => Pixels::Rgb,
+    };
+    let decoder = Source { decoder, file: scratch, is_one_stretch: outline.is_one_stretch() };
     Ok(Picture { width, height, pixels, decoder })
 }
 
-/// Decodes into `out`, whose length must be what size and pixel kind give.
-pub(super) fn decode(picture: &mut Jpeg<'_>, out: &mut [u8]) -> Result<()> {
-    picture.decoder.decode_into(out).map_err(|e| failed(&e))
+fn made() -> turbojpeg::Result<Decompressor> {
+    let mut decoder = Decompressor::new()?;
+    decoder.set_scan_limit(SCANS_MAX)?;
+    Ok(decoder)
+}
+
+/// In how many eighths of its size the picture is to be decoded: 1, 2, 4 or 8, for which libjpeg-turbo has SIMD. The smallest
+/// that leaves the cut 1.5 × as large as the sample: of 320 cuts of 40 photos none then differs by more than 1.5/255 on
+/// average from the whole picture, resized; at 1.25 × that is 1.6, at 1 × it is 3.3.
+pub(super) fn eighths(cut: &Cut, wanted: &Decode) -> u32 {
+    let leaves = |eighths: u32| {
+        let enough = |from: u32, to: u32| u64::from(from) * u64::from(eighths) >= u64::from(to) * 12;
+        enough(cut.width, wanted.width) && enough(cut.height, wanted.height)
+    };
+    [1, 2, 4].into_iter().find(|&eighths| leaves(eighths)).unwrap_or(8)
+}
+
+/// Decodes at `eighths` of the size into `out`, whose length must be what the scaled size (rounded up) and pixel kind give.
+pub(super) fn decode(picture: &mut Jpeg<'_>, eighths: u32, out: &mut [u8]) -> Result<()> {
+    let Source { decoder, file, is_one_stretch } = &mut picture.decoder;
+    let scale = ScalingFactor::new(eighths as usize, 8);
+    let (width, height) = (scale.scale(picture.width as usize), scale.scale(picture.height as usize));
+    let format = match picture.pixels {
+        Pixels::Grey => PixelFormat::GRAY,
+        Pixels::Cmyk => PixelFormat::CMYK,
+        _ => PixelFormat::RGB,
+    };
+    let image = Image { pixels: out, width, pitch: width * format.size(), height, format };
+    match decoder.set_scaling_factor(scale).and_then(|()| decoder.decompress(file, image)) {
+        // The first warning is the one told. In one stretch this one comes behind the last pixel.
+        Err(turbojpeg::Error::TurboJpegError(text)) if *is_one_stretch && text.contains("before marker 0xd9") => Ok(()),
+        decoded => decoded.map_err(|e| failed(&e)),
+    }
 }
 
 /// What a walk over the headers finds, without decoding.
@@ -66,14 +103,16 @@ struct Outline {
     /// The first scan holds all components, without interruption.
     whole_scan: bool,
     restarts: bool,
-    /// A later component is sampled more finely than the first: no encoder does that, and the decoder panics.
-    finer_later: bool,
 }
 
 impl Outline {
-    fn of(bytes: &[u8]) -> Outline {
+    /// Copies what decoding needs of the headers to `kept`: irregularities between them, metadata and profiles are common,
+    /// and of no account.
+    fn of(bytes: &[u8], kept: &mut Vec<u8>) -> Outline {
         let mut outline = Outline::default();
         let (mut at, mut components) = (2, None);
+        kept.clear();
+        kept.extend_from_slice(&SIGNATURE[..2]);
         while let Some(&[first, marker, high, low]) = bytes.get(at..at + 4) {
             match (first, marker) {
                 (0xFF, 0xDA) => {
@@ -88,24 +127,18 @@ impl Outline {
                     if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
                         outline.frame = Some(marker);
                         components = bytes.get(at + 9).copied();
-                        let samplings = bytes.get(at + 10..).unwrap_or_default().chunks_exact(3).map(|about| about[1]);
-                        let mut samplings = samplings.take(usize::from(components.unwrap_or(0)));
-                        let first = samplings.next().unwrap_or(0);
-                        outline.finer_later = samplings.any(|other| other >> 4 > first >> 4 || other & 15 > first & 15);
                     }
                     outline.restarts |= marker == 0xDD;
-                    at += 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
+                    let next = at + 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
+                    // JFIF's and Adobe's segments tell the colours.
+                    if (0xC0..=0xDF).contains(&marker) || [0xE0, 0xEE].contains(&marker) {
+                        kept.extend_from_slice(bytes.get(at..next).unwrap_or_default());
+                    }
+                    at = next;
                 }
             }
         }
         outline
-    }
-
-    /// Returns the position of the first end marker after the start of the pixels. Pixel data cannot contain one; a
-    /// thumbnail in the headers has its own.
-    fn end(&self, bytes: &[u8]) -> Option<usize> {
-        let from = self.pixels_at?;
-        memchr::memmem::find(&bytes[from..], &END).map(|at| from + at)
     }
 
     /// Whether all pixels lie in one stretch between the headers and the end marker.
@@ -114,19 +147,13 @@ impl Outline {
     }
 }
 
-/// Returns the file up to its end marker, followed by one bits. A decoder that meets the marker before the last pixel goes on
-/// with zeroes, which decode as valid pixels; a run of ones is no valid code, so it fails. Of a sound file it reads at most a
-/// few bytes past the last pixel, and encoders pad the last byte with ones too.
-fn until_the_end<'a>(bytes: &[u8], end: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    scratch.clear();
-    scratch.extend_from_slice(&bytes[..end]);
-    // A 0xFF byte is followed by a zero, so that it is not read as a marker.
-    scratch.extend_from_slice([[0xFF, 0]; 32].as_flattened());
-    scratch.extend_from_slice(&END);
-    scratch
+/// Returns the position of the first end marker after the start of the pixels. Pixel data cannot contain one; a thumbnail in
+/// the headers has its own.
+fn end(bytes: &[u8], pixels_at: usize) -> Option<usize> {
+    memchr::memmem::find(&bytes[pixels_at..], &END).map(|at| pixels_at + at)
 }
 
-/// Names a frame type that the decoder does not support.
+/// Names a frame type that is not decoded.
 fn foreign(frame: u8) -> Option<&'static str> {
     match frame {
         0xC0..=0xC2 => None,
@@ -136,13 +163,17 @@ fn foreign(frame: u8) -> Option<&'static str> {
     }
 }
 
-fn failed(error: &DecodeErrors) -> Error {
-    match error {
-        DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(_) => {
-            undecodable("the JPEG ends before its last pixel: it is truncated")
-        }
-        DecodeErrors::Unsupported(kind) => unread(&format!("{kind:?}")),
-        other => undecodable(&format!("the JPEG is damaged: {other}")),
+fn failed(error: &turbojpeg::Error) -> Error {
+    let text = match error {
+        turbojpeg::Error::TurboJpegError(text) => text.replace('\n', " "),
+        other => other.to_string(),
+    };
+    if text.contains("premature end") || text.contains("Premature end") {
+        undecodable("the JPEG ends before its last pixel: it is truncated")
+    } else if text.contains("nsupported") {
+        unread(&text)
+    } else {
+        undecodable(&format!("the JPEG is damaged: {text}"))
     }
 }
 

@@ -8,6 +8,7 @@ mod cut;
 mod facts;
 #[cfg(feature = "decode")]
 mod jpeg;
+mod output;
 #[cfg_attr(not(feature = "decode"), path = "absent.rs")]
 mod picture;
 #[cfg(feature = "decode")]
@@ -15,8 +16,8 @@ mod png;
 mod pool;
 mod stage;
 
-#[cfg(all(feature = "clouds", feature = "decode", feature = "toml"))]
-pub(crate) use picture::decoded;
+#[cfg(feature = "decode")]
+pub use picture::PictureDecoder;
 
 use core::fmt;
 use core::str::FromStr;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::facts::DecodeStats;
 pub(crate) use self::facts::Facts;
+pub use self::output::{Dtype, PerChannel, PixelLayout};
 pub(crate) use self::stage::{DecodeStage, Supply};
 
 /// The pixel format and size of every sample.
@@ -42,13 +44,22 @@ pub struct Decode {
     pub fit: Fit,
     /// Mirrors half of the samples left to right, drawn by seed, epoch and sample.
     pub flip: bool,
+    /// The type of the numbers.
+    pub dtype: Dtype,
+    /// The order of the dimensions.
+    pub layout: PixelLayout,
+    /// Subtracted from pixels of 0 to 1; 0 without one. Not of bytes.
+    pub mean: Option<PerChannel>,
+    /// What the difference from the mean is divided by; 1 without one. Not of bytes.
+    pub std: Option<PerChannel>,
 }
 
 impl Decode {
     /// Pictures of exactly this size, never mirrored.
     #[must_use]
     pub fn exact(height: u32, width: u32, channels: u32) -> Decode {
-        Decode { height, width, channels, fit: Fit::Exact, flip: false }
+        let (fit, dtype, layout) = (Fit::Exact, Dtype::U8, PixelLayout::Nhwc);
+        Decode { height, width, channels, fit, flip: false, dtype, layout, mean: None, std: None }
     }
 
     /// The size and channels, without fit and flip.
@@ -60,7 +71,25 @@ impl Decode {
     /// Bytes of one sample.
     #[must_use]
     pub fn sample_bytes(&self) -> u64 {
+        self.pixel_bytes() * self.dtype.bytes() as u64
+    }
+
+    /// Bytes of one sample before its numbers become those of `dtype`.
+    fn pixel_bytes(&self) -> u64 {
         u64::from(self.height) * u64::from(self.width) * u64::from(self.channels)
+    }
+
+    /// Checks what is beside the shape.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let normalised = self.mean.is_some() || self.std.is_some();
+        let (cause, hint) = if normalised && self.dtype == Dtype::U8 {
+            ("decode_mean and decode_std with decode_dtype = u8".to_owned(), "use decode_dtype = f16 or f32")
+        } else if let Some(std) = self.std.filter(|std| std.values().iter().any(|&value| value <= 0.0)) {
+            (format!("decode_std is '{std}'"), "give the deviation of pixels of 0 to 1, such as 0.229,0.224,0.225")
+        } else {
+            return self.shape().validate();
+        };
+        Err(Error::new(Kind::Usage, cause).with_hint(hint))
     }
 }
 
@@ -132,7 +161,7 @@ fuelrail_base::named!(
     RandomCrop = "random-crop",
 );
 
-/// The shape of a decoded batch: samples × rows × pixels × channels of one byte each, contiguous.
+/// The shape of a decoded batch: contiguous numbers of one type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// Samples in the batch.
@@ -141,8 +170,14 @@ pub struct Shape {
     pub height: usize,
     /// Pixels per row.
     pub width: usize,
-    /// Bytes per pixel.
+    /// Numbers per pixel.
     pub channels: usize,
+    /// The type of the numbers.
+    #[serde(default)]
+    pub dtype: Dtype,
+    /// The order of the dimensions.
+    #[serde(default)]
+    pub layout: PixelLayout,
 }
 
 impl Shape {
@@ -152,6 +187,18 @@ impl Shape {
             height: decode.height as usize,
             width: decode.width as usize,
             channels: decode.channels as usize,
+            dtype: decode.dtype,
+            layout: decode.layout,
+        }
+    }
+
+    /// The lengths of the four dimensions, as they lie in memory: those of `layout`.
+    #[must_use]
+    pub fn dims(&self) -> [usize; 4] {
+        let Shape { samples, height, width, channels, .. } = *self;
+        match self.layout {
+            PixelLayout::Nhwc => [samples, height, width, channels],
+            PixelLayout::Nchw => [samples, channels, height, width],
         }
     }
 }
@@ -163,11 +210,18 @@ enum Pixels {
     GreyAlpha,
     Rgb,
     RgbAlpha,
+    /// Cyan, magenta, yellow and black, inverted.
+    Cmyk,
 }
 
 impl Pixels {
     fn bytes(self) -> usize {
-        self as usize + 1
+        match self {
+            Pixels::Grey => 1,
+            Pixels::GreyAlpha => 2,
+            Pixels::Rgb => 3,
+            Pixels::RgbAlpha | Pixels::Cmyk => 4,
+        }
     }
 }
 

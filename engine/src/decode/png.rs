@@ -33,8 +33,8 @@ pub(super) fn open(bytes: &[u8]) -> Result<Png<'_>> {
     Ok(Picture { width, height, pixels, decoder: reader })
 }
 
-/// Decodes into `out`, whose length must be what size and pixel kind give.
-pub(super) fn decode(picture: &mut Png<'_>, out: &mut [u8]) -> Result<()> {
+/// Decodes into `out`, whole, whose length must be what size and pixel kind give.
+pub(super) fn decode(picture: &mut Png<'_>, _eighths: u32, out: &mut [u8]) -> Result<()> {
     picture.decoder.next_frame(out).map(drop).map_err(|e| failed(&e))
 }
 

@@ -3,9 +3,9 @@
 //! A job owns its sample's place in the slot and a reference to its batch; the job that drops the last reference finishes
 //! the batch. A panic inside a decoder is an error of that sample only.
 
-use super::cut::Occasion;
+use super::cut::DrawKey;
 use super::facts::Facts;
-use super::picture::Easel;
+use super::picture::SampleDecoder;
 use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Decodes one sample into its place, or records it as bad.
-    fn decode(&self, easel: &mut Easel, job: &mut Job) {
+    fn decode(&self, decoder: &mut SampleDecoder, job: &mut Job) {
         let Job { work, index, window } = job;
         let placed = work.raw.samples[*index];
         let known = self.quarantined(placed.id);
@@ -129,19 +129,19 @@ impl Shared {
         let error = match known {
             Some(error) => Some(error),
             None => {
-                let occasion = Occasion { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
+                let draw_key = DrawKey { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
                 let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
                 let picture =
                     self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes));
-                let painted = picture.and_then(|picture| {
-                    let paint = || easel.paint(&picture, occasion, window.unfilled_mut());
-                    catch_unwind(AssertUnwindSafe(paint)).unwrap_or_else(|_| {
+                let decoded = picture.and_then(|picture| {
+                    let decode_sample = || decoder.decode_sample(&picture, draw_key, window.unfilled_mut());
+                    catch_unwind(AssertUnwindSafe(decode_sample)).unwrap_or_else(|_| {
                         // The panic may have left it half updated.
-                        *easel = Easel::new(self.wanted);
+                        *decoder = SampleDecoder::new(self.wanted);
                         Err(undecodable("the decoder panicked on it"))
                     })
                 });
-                painted.err().map(|error| error.with_object(&*self.objects.name(placed.id)))
+                decoded.err().map(|error| error.with_object(&*self.objects.name(placed.id)))
             }
         };
         match error {
@@ -200,7 +200,7 @@ impl Shared {
 
 /// Runs one decoding thread.
 pub(super) fn serve(shared: &Shared) {
-    let mut easel = Easel::new(shared.wanted);
+    let mut decoder = SampleDecoder::new(shared.wanted);
     let (mut told, mut since) = (cpu(), 0);
     loop {
         let next = shared.next(|| {
@@ -209,7 +209,7 @@ pub(super) fn serve(shared: &Shared) {
         });
         let Some(mut job) = next else { break };
         canary::pass(0, Stage::Decode);
-        shared.decode(&mut easel, &mut job);
+        shared.decode(&mut decoder, &mut job);
         since += 1;
         if since >= METERED_AFTER {
             told = tell(shared, told);

@@ -13,9 +13,9 @@ __all__ = ["IterableDataset", "tensors"]
 
 
 def tensors(batch):
-    """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C, the batch's own memory: do not write to it), `label` (int64, -1
-    where there is none), `id` (int64) and `weight` (float32: what to multiply each loss by, 1 unless epochs are drawn by importance). A
-    batch that is not decoded as it is."""
+    """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C unless the loader has `decode_dtype` and `decode_layout`; the batch's
+    own memory: do not write to it), `label` (int64, -1 where there is none), `id` (int64) and `weight` (float32: what to multiply each loss
+    by, 1 unless epochs are drawn by importance). A batch that is not decoded as it is."""
     if batch.shape is None:
         return batch
     return {

@@ -257,6 +257,10 @@ pub(crate) fn task(
         Error::new(Kind::Usage, format!("{} needs pictures", arguments.model))
             .with_hint("add --decode HEIGHTxWIDTHxCHANNELS")
     })?;
+    if (decode.dtype, decode.layout) != Default::default() {
+        let cause = "decode_dtype or decode_layout is set, and the models here take bytes of rows";
+        return Err(Error::new(Kind::Usage, cause).with_hint("leave them out: the training normalises by itself"));
+    }
     let channels = i64::from(decode.channels);
     let classes = i64::try_from(classes).unwrap_or(i64::MAX);
     if classes < 2 {

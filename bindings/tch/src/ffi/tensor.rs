@@ -1,7 +1,7 @@
 //! Tensors over memory that is not torch's, and torch's current CUDA stream.
 
 use super::{check, code_of};
-use fuelrail::Batch;
+use fuelrail::{Batch, Dtype};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_cuda::{DeviceBatch, RawStream};
 use std::ffi::{c_char, c_int, c_void};
@@ -76,23 +76,32 @@ pub(crate) unsafe fn tensor_over<K: Send + 'static>(
     Ok(unsafe { Tensor::from_ptr(made.cast()) })
 }
 
-/// The memory of a batch as a tensor of bytes, which holds the batch until it is gone.
+fn element(dtype: Dtype) -> Element {
+    match dtype {
+        Dtype::U8 => Element::Uint8,
+        Dtype::F16 => Element::Half,
+        Dtype::F32 => Element::Float,
+    }
+}
+
+/// The memory of a batch as a tensor of bytes, or of what it was decoded to, which holds the batch until it is gone.
 pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
+    let kind = element(batch.shape().map_or(Dtype::U8, |shape| shape.dtype));
     let memory = batch.bytes_mut();
     let (at, len) = (memory.as_mut_ptr(), memory.len());
     // SAFETY: the bytes lie in the loader's arena, which the batch keeps mapped; they do not move with it, and only the tensor knows the batch
     // until it is dropped, which is when the memory returns to the loader.
-    unsafe { tensor_over(at, len, sizes, Element::Uint8, None, batch) }
+    unsafe { tensor_over(at, len, sizes, kind, None, batch) }
 }
 
 /// The same for a batch on a CUDA device. Dropping the last tensor of it marks its end on the stream it was taken with.
 pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
-    let (sizes, bytes) = (batch.shape().to_vec(), batch.bytes());
+    let (sizes, bytes, kind) = (batch.shape().to_vec(), batch.bytes(), element(batch.dtype()));
     let at = ptr::with_exposed_provenance_mut(batch.pointer() as usize);
     let device = batch.device() as usize;
     // SAFETY: the buffer is the batch's until it is dropped, which is when the last tensor goes; the stream torch works on was made to wait for
     // the copy when the batch was taken, and is the one on which the buffer's end is marked.
-    unsafe { tensor_over(at, bytes, &sizes, Element::Uint8, Some(device), batch) }
+    unsafe { tensor_over(at, bytes, &sizes, kind, Some(device), batch) }
 }
 
 /// Torch's current stream, for a feed.
