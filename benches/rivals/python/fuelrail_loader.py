@@ -1,5 +1,7 @@
 """Fuelrail's own Python package: views of samples in batches that stay where they landed."""
 
+import time
+
 try:
     import fuelrail
 except ModuleNotFoundError:
@@ -8,6 +10,18 @@ except ModuleNotFoundError:
 from protocol import Task, main, serve
 
 EPOCHS = 1 << 20
+
+
+def rest(loader) -> None:
+    """Waits until the loader has fetched all it wants to: a pass pays for as much of the next one as the one before paid for it."""
+    before = None
+    while True:
+        stats = loader.stats()
+        owed = stats["asks"] + stats["retries"] - stats["hits"] - stats["shared"]
+        if before == owed <= next((gate["passed"] for gate in stats["gates"] if gate["name"] == "fetch"), 0):
+            return
+        before = owed
+        time.sleep(0.005)
 
 
 def run(task: Task) -> None:
@@ -21,6 +35,7 @@ def run(task: Task) -> None:
         for _ in range(steps):
             batch = next(batches)
             yield [batch.sample(i) for i in range(len(batch))]
+        rest(loader)
 
     serve(task, epoch, f"fuelrail {fuelrail.__version__}, one shard, defaults")
 
