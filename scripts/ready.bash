@@ -33,12 +33,13 @@ need() {
 }
 
 # need_rust COMPONENT...: cargo, new enough for the workspace, with these parts of the toolchain, and what the build scripts of
-# dependencies call: a C compiler, git (glommio), and cmake and nasm (libjpeg-turbo).
+# dependencies call: a C compiler, git (glommio), and cmake, make and nasm (libjpeg-turbo).
 need_rust() {
     local wanted found part
     need cc gcc libc6-dev
     need git git
     need cmake cmake
+    need make make # cmake only recommends it
     [ "$(uname -m)" != x86_64 ] || have nasm || try_install nasm || step "there is no nasm: JPEGs will be decoded without SIMD, slowly"
     PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
