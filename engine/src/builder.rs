@@ -5,7 +5,7 @@ use crate::batch::Labels;
 use crate::chunks::{chunk_shape, chunks_held};
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
+use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply, Undecoded};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -93,10 +93,22 @@ impl LoaderBuilder {
     /// Decodes PNG and JPEG objects: batches come dense, with a [`shape`](crate::Batch::shape).
     #[must_use]
     pub fn decode(mut self, decode: Decode) -> LoaderBuilder {
-        let Decode { fit, flip, dtype, layout, mean, std, .. } = decode;
-        let shape = Some(decode.shape());
+        let (Decode { fit, flip, dtype, layout, mean, std, .. }, shape) = (decode, Some(decode.shape()));
         self.config.decode = Decoding { shape, fit, flip, dtype, layout, mean, std, ..self.config.decode };
         self
+    }
+
+    /// Decodes by a function of the program's own, on the decoding threads: it gets a sample's bytes and the memory of what it becomes, as long
+    /// as `decode` says, all of which it fills. An error, of kind `Undecodable` say, and a panic follow `bad_samples`. What `decode` says
+    /// beyond size, type and layout is for the function to follow.
+    #[must_use]
+    pub fn decode_with(
+        mut self,
+        decode: Decode,
+        function: impl Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync + 'static,
+    ) -> LoaderBuilder {
+        self.config.decode.function = Some(DecodeFunction::new(function));
+        self.decode(decode)
     }
 
     /// A listing at hand instead of asking the bucket. Sorted by key here.

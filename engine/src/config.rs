@@ -186,7 +186,8 @@ impl Config {
         between("decode_threads", threads.unwrap_or(1), &(1..=DECODE_THREADS_MAX))?;
         between("decode_depth", *depth, &(1..=DECODE_DEPTH_MAX))?;
         let Some(decode) = self.decoded() else { return Ok(()) };
-        check(cfg!(feature = "decode"), "this build does not decode".into(), "build it with the feature `decode`")?;
+        let decodes = cfg!(feature = "decode") || self.decode.function.is_some();
+        check(decodes, "this build does not decode".into(), "build it with the feature `decode`")?;
         decode.validate()
     }
 

@@ -77,7 +77,9 @@ pub use batch::{Batch, NO_LABEL, Sample, classes_of};
 pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
-pub use decode::{Decode, DecodeStats, Dtype, Fit, PerChannel, PixelLayout, PixelShape, Shape};
+pub use decode::{
+    Decode, DecodeFunction, DecodeStats, Dtype, Fit, PerChannel, PixelLayout, PixelShape, Shape, Undecoded,
+};
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
 pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};

@@ -2,7 +2,10 @@
 
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
-use fuelrail::{Decode, Dtype, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout, SampleId, Shape, State};
+use fuelrail::{
+    BadSamples, Decode, Dtype, Error, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout, SampleId, Shape,
+    State, Undecoded,
+};
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
@@ -318,4 +321,43 @@ fn every_kind_of_jpeg_becomes_grey_or_rgb() {
         let apart = difference(seen, &wanted);
         assert!(apart.1 < 4.0, "{}: {apart:?}", files[n].0);
     }
+}
+
+#[test]
+fn a_function_of_the_program_decodes_into_dense_batches() {
+    let set = DataSet::digits(200, 7);
+    let (bucket, files) = (bucket(&set, ""), contents(&set));
+    // Sixteen numbers of four bytes: id, epoch, length, and the first bytes of the file.
+    let wanted = Decode { dtype: Dtype::F32, ..Decode::exact(2, 8, 1) };
+    let function = |sample: Undecoded<'_>, out: &mut [u8]| {
+        match sample.id.0 {
+            13 => return Err(Error::new(Kind::Undecodable, "thirteen")),
+            17 => panic!("seventeen"),
+            _ => {}
+        }
+        let numbers = [sample.id.0 as f32, sample.epoch as f32, sample.bytes.len() as f32];
+        let numbers = numbers.into_iter().chain(sample.bytes.iter().map(|byte| f32::from(*byte))).take(16);
+        out.copy_from_slice(&numbers.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>());
+        Ok(())
+    };
+    let builder = loader(&bucket).batch_size(16).epochs(2).decode_threads(2).decode_with(wanted, function);
+    let mut loader = builder.clone().bad_samples(BadSamples::Skip).build().unwrap();
+    let (mut seen, mut left_out) = (0, Vec::new());
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        let shape = batch.shape().unwrap();
+        assert_eq!((shape.dims(), shape.dtype), ([batch.len(), 2, 8, 1], Dtype::F32));
+        for sample in batch.samples() {
+            let numbers: Vec<f32> = sample.bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+            let file = &files[loader.key(sample.id)];
+            assert_eq!(numbers[..3], [sample.id.0 as f32, batch.epoch() as f32, file.len() as f32]);
+            assert!(numbers[3..].iter().zip(file).all(|(number, byte)| *number == f32::from(*byte)));
+            seen += 1;
+        }
+        left_out.extend(batch.left_out().iter().map(|(id, error)| (id.0, error.kind())));
+    }
+    left_out.sort_unstable_by_key(|(id, _)| *id);
+    assert_eq!((seen, left_out), (396, [13, 13, 17, 17].map(|id| (id, Kind::Undecodable)).to_vec()));
+    let error = builder.build().unwrap().find_map(Result::err).unwrap();
+    assert!(error.kind() == Kind::Undecodable && error.object().is_some(), "{error}");
 }

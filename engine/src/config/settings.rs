@@ -3,7 +3,7 @@
 
 use super::text::{Given, Value};
 use crate::credentials::SharedProvider;
-use crate::decode::{Dtype, Fit, PerChannel, PixelLayout, PixelShape};
+use crate::decode::{DecodeFunction, Dtype, Fit, PerChannel, PixelLayout, PixelShape};
 use crate::environment::Environment;
 use crate::mixture::Mixture;
 use crate::records::Format;
@@ -355,6 +355,9 @@ settings! {
         threads as decode_threads: Option<usize> = None,
         /// Batches decoded ahead, as far as memory has room for them.
         depth as decode_depth: usize = 4,
+        ;
+        /// The program's own function, in the place of the decoders of PNG and JPEG.
+        function: Option<DecodeFunction> = None
     }
     /// Whose certificates are accepted, and what requests are signed with.
     trust: Trust {

@@ -6,6 +6,7 @@
 
 mod cut;
 mod facts;
+mod function;
 #[cfg(feature = "decode")]
 mod jpeg;
 mod output;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::facts::DecodeStats;
 pub(crate) use self::facts::Facts;
+pub use self::function::{DecodeFunction, Undecoded};
 pub use self::output::{Dtype, PerChannel, PixelLayout};
 pub(crate) use self::stage::{DecodeStage, Supply};
 

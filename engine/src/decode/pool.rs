@@ -5,6 +5,7 @@
 
 use super::cut::DrawKey;
 use super::facts::Facts;
+use super::function::{DecodeFunction, Undecoded};
 use super::picture::SampleDecoder;
 use super::{Decode, undecodable};
 use crate::records::Records;
@@ -38,6 +39,8 @@ pub(super) struct Job {
 /// State shared by all threads of the stage.
 pub(super) struct Shared {
     pub wanted: Decode,
+    /// The program's own function, in the place of our decoders.
+    pub function: Option<DecodeFunction>,
     pub seed: u64,
     pub bad_samples: BadSamples,
     pub objects: Arc<Objects>,
@@ -134,8 +137,13 @@ impl Shared {
                 let picture =
                     self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes));
                 let decoded = picture.and_then(|picture| {
-                    let decode_sample = || decoder.decode_sample(&picture, draw_key, window.unfilled_mut());
-                    catch_unwind(AssertUnwindSafe(decode_sample)).unwrap_or_else(|_| {
+                    let (out, sample) =
+                        (window.unfilled_mut(), Undecoded { id: placed.id, epoch: draw_key.epoch, bytes: &picture });
+                    let decode = || match &self.function {
+                        None => decoder.decode_sample(sample.bytes, draw_key, out).map(drop),
+                        Some(function) => function.decode(sample, out),
+                    };
+                    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
                         // The panic may have left it half updated.
                         *decoder = SampleDecoder::new(self.wanted);
                         Err(undecodable("the decoder panicked on it"))

@@ -43,6 +43,7 @@ impl DecodeStage {
         region.set_waker(feeder.clone());
         let shared = Arc::new(Shared {
             wanted: decode,
+            function: config.decode.function.clone(),
             seed,
             bad_samples: config.bad_samples,
             objects,

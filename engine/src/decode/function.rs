@@ -1,0 +1,53 @@
+//! Samples decoded by a function of the program's own, on the same threads, into the same dense batches.
+
+use fuelrail_base::{Result, SampleId};
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+
+/// What a function of the program decodes: an object, or the field of a record that `decode_field` names.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Undecoded<'a> {
+    /// The sample's place in the sorted listing.
+    pub id: SampleId,
+    /// The epoch it comes in: with the id and a seed, what augmentation is drawn from, so that a resumed run draws the same.
+    pub epoch: u64,
+    /// Its bytes, as the bucket has them.
+    pub bytes: &'a [u8],
+}
+
+type Function = dyn Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync;
+
+/// A shared function that decodes samples. Equal to its clones only.
+#[derive(Clone)]
+pub struct DecodeFunction(Arc<Function>);
+
+// Settings may be read after a panic; what the function keeps is up to it.
+impl UnwindSafe for DecodeFunction {}
+impl RefUnwindSafe for DecodeFunction {}
+
+impl DecodeFunction {
+    /// Shares `function`: it fills all of a sample's place, which holds what the sample before left there.
+    pub fn new(function: impl Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync + 'static) -> DecodeFunction {
+        DecodeFunction(Arc::new(function))
+    }
+
+    pub(super) fn decode(&self, sample: Undecoded<'_>, out: &mut [u8]) -> Result<()> {
+        (self.0)(sample, out)
+    }
+}
+
+impl PartialEq for DecodeFunction {
+    fn eq(&self, other: &DecodeFunction) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for DecodeFunction {}
+
+impl fmt::Debug for DecodeFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DecodeFunction")
+    }
+}
