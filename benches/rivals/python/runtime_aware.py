@@ -84,7 +84,7 @@ def main():
             print(f"{compute:4} s a batch  {name:45} whole {row['whole_s']:7.1f} s  stall {row['stall_s']:6.1f} s  first {row['first_s']:5.1f} s", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
+            json.dump({"schema": 1, "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
         Mistake::SpillTrusts | Mistake::JournalMisplaces => {
             let first = LifeShape { world: 1, kill_after_steps: Some(40), kill_after_events: 0 };
             s.lives.insert(0, first);
+            // A disk that is no faster than the bucket is not read.
+            s.bucket.latency_us = (20_000, 30_000);
             let rot_bits = if mistake == Mistake::SpillTrusts { 400 } else { 0 };
             s.add_disk(DiskShape { rot_bits, ..DiskShape::faultless() });
         }
