@@ -28,6 +28,16 @@ struct Header {
     begun_us: u64,
     /// Where this run started.
     start: State,
+    /// Samples in the data sets of a mixture, whose epochs have another number of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mixed: Option<u64>,
+}
+
+impl Header {
+    /// Samples in the data set.
+    fn samples(&self) -> u64 {
+        self.mixed.unwrap_or(self.start.samples)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,15 +62,11 @@ struct DrawnLine {
     absent: Vec<u64>,
     /// Samples that are due more than once, and how often.
     again: Vec<(u64, u64)>,
-    /// Samples in the data sets of a mixture: not as many as an epoch has.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    samples: Option<u64>,
 }
 
 impl DrawnLine {
     fn new(epoch: u64, run: &Run, samples: u64) -> DrawnLine {
-        let samples_said = run.mixture().map(|_| samples);
-        let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new(), samples: samples_said };
+        let mut line = DrawnLine { drawn: epoch, absent: Vec::new(), again: Vec::new() };
         for sample in 0..samples {
             match run.times(epoch, SampleId(sample)) {
                 0 => line.absent.push(sample),
@@ -121,7 +127,7 @@ impl EpochVerdict {
     fn new(epoch: u64, mut ids: Vec<u64>, drawn: Option<&DrawnLine>, samples: u64) -> EpochVerdict {
         let mut verdict = EpochVerdict { epoch, once: 0, repeated: 0, missing: 0, left_out: 0 };
         let mut due = drawn.map(DrawnLine::due).unwrap_or_default();
-        let mut untold = drawn.and_then(|line| line.samples).unwrap_or(samples);
+        let mut untold = samples;
         let mut judge = |times: usize, due: usize| {
             untold -= 1;
             match times.cmp(&due) {
@@ -140,7 +146,7 @@ impl EpochVerdict {
 
 impl Audit {
     /// Creates a new log.
-    pub(crate) fn create(path: &Path, rank: u32, world: u32, start: State) -> Result<Audit> {
+    pub(crate) fn create(path: &Path, (rank, world): (u32, u32), start: State, mixed: Option<u64>) -> Result<Audit> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 Error::new(Kind::Usage, format!("audit log {} exists already", path.display()))
@@ -151,17 +157,17 @@ impl Audit {
         let mut file = File::create_new(path).map_err(failed)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let begun_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-        let header = Header { fuelrail_audit: 1, rank, world, begun_us, start };
+        let header = Header { fuelrail_audit: 1, rank, world, begun_us, start, mixed };
         let text = serde_json::to_string(&header).expect("plain fields serialise");
         writeln!(file, "{text}").map_err(failed)?;
         Ok(Audit { header, lines: Vec::new(), drawn: Vec::new(), file: Some(file), said: None })
     }
 
     /// Appends a delivered batch. One write per batch, so that a killed process leaves whole lines and at most one torn last line.
-    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, run: &Run, samples: u64) -> Result<()> {
+    pub(crate) fn observe(&mut self, batch: &Batch, next: Cursor, run: &Run) -> Result<()> {
         let is_drawn = run.mixture().is_some() || run.draw(batch.epoch()).is_some();
         if is_drawn && self.said != Some(batch.epoch()) {
-            self.append(&DrawnLine::new(batch.epoch(), run, samples))?;
+            self.append(&DrawnLine::new(batch.epoch(), run, self.header.samples()))?;
         }
         self.said = Some(batch.epoch());
         let line = Line {
@@ -206,18 +212,18 @@ impl Audit {
         if header.fuelrail_audit != 1 {
             return Err(bad(format!("an audit log of version {}; this build reads 1", header.fuelrail_audit)));
         }
-        let mut samples = header.start.samples;
+        let samples = header.samples();
         let (mut parsed, mut drawn) = (Vec::with_capacity(rest.len()), Vec::new());
+        let is_beyond = |id: &u64| *id >= samples;
         for (n, text) in rest.iter().enumerate() {
             let beyond = if text.starts_with("{\"drawn\"") {
                 let line: DrawnLine = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
-                samples = line.samples.unwrap_or(samples);
-                let beyond = line.absent.iter().chain(line.again.iter().map(|(id, _)| id)).any(|id| *id >= samples);
+                let beyond = line.absent.iter().chain(line.again.iter().map(|(id, _)| id)).any(is_beyond);
                 drawn.push(line);
                 beyond
             } else {
                 let line: Line = serde_json::from_str(text).map_err(|e| bad(format!("line {}: {e}", n + 2)))?;
-                let beyond = line.ids.iter().chain(&line.left_out).any(|id| *id >= samples);
+                let beyond = line.ids.iter().chain(&line.left_out).any(is_beyond);
                 parsed.push(line);
                 beyond
             };
@@ -254,6 +260,10 @@ impl Audit {
         for log in logs {
             let start = &log.header.start;
             start.check(reference)?;
+            if log.header.mixed != first.header.mixed {
+                let cause = "logs of mixtures of other numbers of samples";
+                return Err(Error::new(Kind::Usage, cause).with_hint("give the logs of one run"));
+            }
         }
         let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
         starts.sort_unstable();
@@ -278,7 +288,7 @@ impl Audit {
         }
         let judge = |(epoch, ids)| EpochVerdict {
             left_out: left_out.get(&epoch).copied().unwrap_or(0),
-            ..EpochVerdict::new(epoch, ids, drawn.get(&epoch).copied(), reference.samples)
+            ..EpochVerdict::new(epoch, ids, drawn.get(&epoch).copied(), first.header.samples())
         };
         let epochs: Vec<EpochVerdict> = seen.into_iter().map(judge).collect();
         let exactly_once = !epochs.is_empty() && epochs.iter().all(|e| e.repeated == 0 && e.missing == 0);
@@ -322,7 +332,7 @@ mod tests {
             position,
             importance: None,
         };
-        let header = Header { fuelrail_audit: 1, rank, world, begun_us: 0, start };
+        let header = Header { fuelrail_audit: 1, rank, world, begun_us: 0, start, mixed: None };
         let lines = lines
             .iter()
             .map(|&(from, next, ids)| Line { epoch: 0, from, next: (0, next), ids: ids.to_vec(), left_out: vec![] })
@@ -363,9 +373,28 @@ mod tests {
     fn a_data_set_as_long_as_a_log_claims_is_not_believed() {
         let mut hostile = log(0, 1, 0, &[(0, 2, &[0, u64::MAX]), (2, 3, &[0])]);
         hostile.header.start.samples = 1 << 60;
-        hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)], samples: None });
+        hostile.drawn.push(DrawnLine { drawn: 0, absent: vec![7], again: vec![(0, 2), (9, 3)] });
         let epoch = &Audit::join(&[hostile]).unwrap().epochs[0];
         assert_eq!((epoch.once, epoch.repeated, epoch.missing), (3, 0, (1 << 60) - 3));
+    }
+
+    #[test]
+    fn a_mixture_has_other_samples_than_an_epoch_has() {
+        let mut mixed = log(0, 1, 0, &[(0, 6, &[0, 9, 9, 5, 1, 0])]);
+        mixed.header.mixed = Some(10);
+        let absent = vec![2, 3, 4, 6, 7, 8];
+        mixed.drawn.push(DrawnLine { drawn: 0, absent, again: vec![(0, 2), (9, 2)] });
+        let text = serde_json::to_string(&mixed.header).unwrap();
+        let lines =
+            [serde_json::to_string(&mixed.drawn[0]), serde_json::to_string(&mixed.lines[0])].map(Result::unwrap);
+        let text = format!("{text}\n{}\n{}\n", lines[0], lines[1]);
+        let verdict = Audit::join(&[Audit::parse(&text).unwrap()]).unwrap();
+        assert!(verdict.exactly_once && verdict.epochs[0].once == 10, "{verdict:?}");
+        for beyond in ["\"mixed\":9", "\"mixed\":1"] {
+            assert!(Audit::parse(&text.replace("\"mixed\":10", beyond)).is_err());
+        }
+        let plain = log(0, 1, 0, &[(0, 6, &[0, 1, 2, 3, 4, 5])]);
+        assert_eq!(Audit::join(&[plain, mixed]).unwrap_err().kind(), Kind::Usage);
     }
 
     #[test]

@@ -365,7 +365,7 @@ fn start_shards(
         starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk))?;
     }
     let shards = starting.wait(&mut notices)?;
-    let audit = audit(&config, &run, &fingerprint)?;
+    let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
@@ -405,10 +405,10 @@ fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool 
 }
 
 /// The log of what is delivered, where one is wanted.
-fn audit(config: &Config, run: &Run, fingerprint: &str) -> Result<Option<Audit>> {
+fn audit(config: &Config, run: &Run, fingerprint: &str, samples: u64) -> Result<Option<Audit>> {
     let Some(path) = &config.audit else { return Ok(None) };
     let start = state_at(run, fingerprint, config.order.importance, run.config().start);
-    Audit::create(path, config.rank, config.world, start).map(Some)
+    Audit::create(path, (config.rank, config.world), start, run.mixture().map(|_| samples)).map(Some)
 }
 
 /// Takes the default where no budget was given, and says so.

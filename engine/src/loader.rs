@@ -234,7 +234,7 @@ impl Loader {
         );
         let next = self.parts.run.cursor_after(seq);
         if let Some(audit) = &mut self.parts.audit {
-            audit.observe(batch, next, &self.parts.run, self.parts.objects.catalog().samples())?;
+            audit.observe(batch, next, &self.parts.run)?;
         }
         self.cursor = next;
         Ok(())
