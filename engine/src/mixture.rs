@@ -3,6 +3,7 @@
 use core::fmt;
 use core::ops::Range;
 use core::str::FromStr;
+use fuelrail_base::search::first_wanted;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::Objects;
 use fuelrail_plan::order::{self, MixtureEpoch, Weights};
@@ -87,7 +88,8 @@ pub(crate) fn mixed(
 ) -> Result<Arc<order::Mixture>> {
     let base = objects.endpoint().prefix.rsplit_once('/').map_or(0, |(folder, _)| folder.len() + 1);
     let keys = (0..objects.catalog().samples()).map(|sample| objects.key(SampleId(sample)));
-    if !keys.is_sorted() {
+    // Objects come in the order of their keys; records of shards too, but for those that a file lists.
+    if !objects.are_whole() && !keys.is_sorted() {
         return Err(Error::new(Kind::Usage, "a mixture of records that are not in the order of their objects' keys")
             .with_hint("sort the lines of record_file by key"));
     }
@@ -95,8 +97,8 @@ pub(crate) fn mixed(
     for prefix in &mixture.prefixes {
         let samples = objects.catalog().samples();
         let key = |sample| objects.key(SampleId(sample)).get(base..).unwrap_or_default();
-        let first = first_that(0..samples, |sample| key(sample) >= prefix.as_str());
-        let end = first_that(first..samples, |sample| !key(sample).starts_with(prefix.as_str()));
+        let first = first_wanted(0..samples, |sample| key(sample) >= prefix.as_str());
+        let end = first_wanted(first..samples, |sample| !key(sample).starts_with(prefix.as_str()));
         if first == end {
             let cause = format!("mixture: no object begins with '{}'", prefix.escape_debug());
             return Err(Error::new(Kind::Usage, cause).with_hint(
@@ -111,16 +113,6 @@ pub(crate) fn mixed(
     }
     let mixed = order::Mixture::new(sets, mixture.weights.clone(), (epoch, u64::from(window)), random)?;
     Ok(Arc::new(mixed))
-}
-
-/// The first number of a range that all from there on are like; the range's end where none is.
-fn first_that(range: Range<u64>, is_like: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (range.start, range.end);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if is_like(middle) { high = middle } else { low = middle + 1 }
-    }
-    low
 }
 
 #[cfg(test)]

@@ -33,8 +33,7 @@ pub(crate) fn test(root: &Path) -> bool {
         run(linted(root, torch, &TESTS).args(["--no-run", "--cargo-quiet"]))
     });
     log.step("the engine without features", || {
-        let mut check = cargo_in(root, ["check", "--quiet", "--package", "fuelrail", "--no-default-features"]);
-        run(check.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings"))
+        run(lints(&mut cargo_in(root, ["check", "--quiet", "--package", "fuelrail", "--no-default-features"])))
     });
     log.step("examples in the docs", || run(&mut linted(root, torch, &["test", "--doc", "--quiet"])));
     // What an earlier run left must not count for this one.
@@ -66,8 +65,12 @@ pub(crate) fn test(root: &Path) -> bool {
 fn linted(root: &Path, torch: bool, args: &[&str]) -> Command {
     let mut command = cargo_in(root, args.iter().copied());
     command.arg("--workspace").args(if torch { [].as_slice() } else { &["--exclude", NEEDS_TORCH] });
-    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings");
+    lints(&mut command);
     command
+}
+
+fn lints(command: &mut Command) -> &mut Command {
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings")
 }
 
 /// Tests and failures, as the first line of a JUnit report counts them.

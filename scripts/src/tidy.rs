@@ -17,7 +17,7 @@ mod minimal;
 mod promises;
 mod workspace;
 
-pub(crate) use workspace::minimal as minimal_packages;
+pub(crate) use workspace::{minimal as minimal_packages, packages};
 
 const TOP_LEVEL: [&str; 8] =
     ["Cargo.toml", "Cargo.lock", "engine", "cuda", "bindings", "benches", "scripts", "README.md"];

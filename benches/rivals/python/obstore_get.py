@@ -20,9 +20,8 @@ def run(task: Task) -> None:
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
     )
-    # Results are held until a window is whole: as many as fit into half the memory the others have.
-    largest = max(item.size for item in task.objects)
-    window = max(1, min(IN_FLIGHT, task.arena // 2 // max(1, largest)))
+    # Results are held until a window is whole.
+    window = task.window(IN_FLIGHT)
     loop = asyncio.new_event_loop()
 
     async def get(item):

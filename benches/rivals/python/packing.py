@@ -76,6 +76,13 @@ def packed_address(task: Task) -> str:
     return task.packed.rstrip("/")
 
 
+def packed_s3(task: Task) -> tuple[str, str]:
+    """The endpoint, and the address of the shards as an S3 URI."""
+    scheme, _, rest = packed_address(task).partition("://")
+    endpoint, _, path = rest.partition("/")
+    return f"{scheme}://{endpoint}", f"s3://{path}"
+
+
 def packed_shards(task: Task) -> list[str]:
     """Addresses of the tar shards."""
     address = packed_address(task)

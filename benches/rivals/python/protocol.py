@@ -64,6 +64,11 @@ class Task:
         random.Random(self.seed * 1_000_003 + self.passes).shuffle(order)
         return order
 
+    def window(self, most: int) -> int:
+        """How many objects a client may hold until all of them are there: `most`, as far as they fit into half the memory the others have."""
+        largest = max(item.size for item in self.objects)
+        return max(1, min(most, self.arena // 2 // max(1, largest)))
+
     @property
     def wanted(self) -> int:
         return sum(item.size for item in self.objects)
@@ -88,6 +93,15 @@ def arguments(argv: list[str] | None = None) -> Task:
     return Task(
         given.uri, objects, given.batch_size, given.arena, given.seed, given.workers, given.manifest, given.packed, given.hash
     )
+
+
+# What signs requests that nobody checks, and looks for nothing on the network.
+DUMMY_KEYS = {
+    "AWS_ACCESS_KEY_ID": "rival",
+    "AWS_SECRET_ACCESS_KEY": "rival",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 def parse(number: int, line: str) -> Object:

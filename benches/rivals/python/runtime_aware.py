@@ -12,6 +12,9 @@ time, and the time within `next()`, after a first batch that each loader waits f
 import argparse
 import json
 import math
+import os
+import platform
+import subprocess
 import time
 
 import fuelrail
@@ -45,7 +48,7 @@ def torch_loader(task, workers, ahead):
 
 
 def dlcache(task, compute_s):
-    """The number of workers that a window of batches, fetched by one, asks for; and the run with them, the window's included."""
+    """The number of workers that a window of batches, fetched by one, asks for."""
     alone = Bucket(task)
     begun = time.perf_counter()
     for batch in range(WINDOW):
@@ -58,6 +61,11 @@ def ours(task):
     loader = fuelrail.Loader(task.uri, manifest=task.manifest, batch_size=BATCH, epochs=1 << 20, seed=task.seed, memory_limit=task.arena)
     for batch in loader:
         yield [batch.sample(i) for i in range(len(batch))]
+
+
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        return next((line.partition(": ")[2].strip() for line in file if line.startswith("model name")), platform.machine())
 
 
 def main():
@@ -84,7 +92,9 @@ def main():
             print(f"{compute:4} s a batch  {name:45} whole {row['whole_s']:7.1f} s  stall {row['stall_s']:6.1f} s  first {row['first_s']:5.1f} s", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
+            commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+            machine = {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
+            json.dump({"schema": 1, "machine": machine, "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

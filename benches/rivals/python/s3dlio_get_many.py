@@ -3,24 +3,17 @@
 import os
 from importlib.metadata import version
 
-from protocol import Task, batched, main, serve
+from protocol import DUMMY_KEYS, Task, batched, main, serve
 
 IN_FLIGHT = 64
 
 
 def run(task: Task) -> None:
-    os.environ.update(
-        AWS_ENDPOINT_URL=task.endpoint,
-        AWS_ACCESS_KEY_ID="rival",
-        AWS_SECRET_ACCESS_KEY="rival",
-        AWS_REGION="us-east-1",
-        AWS_EC2_METADATA_DISABLED="true",
-    )
+    os.environ.update(DUMMY_KEYS, AWS_ENDPOINT_URL=task.endpoint)
     import s3dlio  # reads the environment when it is imported
 
-    # As many objects a call as fit into half the memory the others have: results are held until the call returns.
-    largest = max(item.size for item in task.objects)
-    window = max(1, min(IN_FLIGHT, task.arena // 2 // max(1, largest)))
+    # Results are held until the call returns.
+    window = task.window(IN_FLIGHT)
 
     def samples():
         for uris in batched(map(task.s3_uri, task.shuffled()), window):

@@ -11,6 +11,7 @@ pub mod limits;
 pub mod metrics;
 pub mod prng;
 pub mod reorder;
+pub mod search;
 pub mod sync;
 pub mod time;
 pub mod units;

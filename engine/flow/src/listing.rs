@@ -2,6 +2,7 @@
 //!
 //! Owns 34 bytes an object beside its key, plus the text of tags that are neither an MD5 nor what Azure writes. Never lists a bucket.
 
+use fuelrail_base::search::first_wanted;
 use fuelrail_wire::Etag;
 use std::borrow::Cow;
 use std::io::Write;
@@ -102,6 +103,12 @@ impl Listing {
     pub fn key(&self, at: usize) -> &str {
         let (chunk, at) = self.find(at);
         chunk.key(at)
+    }
+
+    /// The first object, of a listing in the order of its keys, whose key is this one or behind it.
+    #[must_use]
+    pub fn first_from(&self, key: &str) -> usize {
+        first_wanted(0..self.len as u64, |at| self.key(at as usize) >= key) as usize
     }
 
     /// The length of an object, bytes.

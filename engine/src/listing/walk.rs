@@ -202,17 +202,7 @@ fn probe_behind(source: &Source, listing: &Listing, at: usize) -> Probe {
     }
     let folder = key.rfind('/').map_or("", |slash| &key[..=slash]);
     let prefix = if folder.len() > prefix.len() { folder } else { prefix };
-    Probe { prefix: prefix.to_owned(), after: None, first: first_from(listing, prefix) }
-}
-
-/// The first object whose key is `prefix` or behind it.
-fn first_from(listing: &Listing, prefix: &str) -> usize {
-    let (mut low, mut high) = (0, listing.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if listing.key(middle) < prefix { low = middle + 1 } else { high = middle }
-    }
-    low
+    Probe { prefix: prefix.to_owned(), after: None, first: listing.first_from(prefix) }
 }
 
 /// The first key of which page and listing do not say the same.

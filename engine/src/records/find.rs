@@ -37,8 +37,7 @@ pub(crate) type Read<'r> =
 
 /// The index of all records, in the order of the listing.
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
-    let Asked { format, content, window, file, .. } = asked;
-    let (format, content, window) = (*format, *content, *window);
+    let &Asked { format, content, window, ref file, .. } = asked;
     let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
@@ -201,16 +200,8 @@ fn in_folder(key: &str) -> (&str, &str) {
 
 /// An object by its key: listings are sorted.
 fn find(listing: &Listing, key: &str) -> Option<u32> {
-    let (mut from, mut to) = (0, listing.len());
-    while from < to {
-        let middle = from.midpoint(to);
-        match listing.key(middle).cmp(key) {
-            std::cmp::Ordering::Less => from = middle + 1,
-            std::cmp::Ordering::Equal => return Some(middle as u32),
-            std::cmp::Ordering::Greater => to = middle,
-        }
-    }
-    None
+    let at = listing.first_from(key);
+    (at < listing.len() && listing.key(at) == key).then_some(at as u32)
 }
 
 /// Scans the objects whose pieces these are, in their order.

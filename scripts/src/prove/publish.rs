@@ -3,11 +3,16 @@
 
 use super::session::{Finding, Session};
 use crate::steps::{cargo_in, run, target};
-use serde_json::{Value, json};
+use crate::tidy::packages;
+use serde_json::json;
 use std::process::Command;
 
 pub(super) fn prove(session: &Session<'_>) -> Finding {
-    let crates = public(session)?;
+    // The one that links libtorch is left out where there is none (`scripts/libtorch`): the record lists the others.
+    let has_torch = std::env::var_os("LIBTORCH").is_some();
+    let mut crates = packages(session.root)?;
+    crates.retain(|package| package.publish.is_none() && (has_torch || package.name != "fuelrail-tch"));
+    let crates: Vec<String> = crates.into_iter().map(|package| package.name).collect();
     let mut publish = cargo_in(session.root, ["publish", "--dry-run", "--locked", "--allow-dirty"]);
     publish.args(crates.iter().flat_map(|name| ["--package", name]));
     // Compiled to see that it compiles: without what debuggers need, which would be gigabytes.
@@ -17,17 +22,4 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     let listed = std::fs::read_dir(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;
     let names: Vec<_> = listed.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     Ok((true, json!({ "crates": crates, "files": names })))
-}
-
-/// The members that may be published. The one that links libtorch is left out where there is none (`scripts/libtorch`): the record lists
-/// the others.
-fn public(session: &Session<'_>) -> Result<Vec<String>, String> {
-    let output = cargo_in(session.root, ["metadata", "--no-deps", "--format-version", "1"]).output();
-    let output = output.map_err(|e| format!("cargo metadata: {e}"))?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    let has_torch = std::env::var_os("LIBTORCH").is_some();
-    let public =
-        packages.filter(|package| package["publish"].is_null() && (has_torch || package["name"] != "fuelrail-tch"));
-    Ok(public.filter_map(|package| package["name"].as_str()).map(str::to_owned).collect())
 }

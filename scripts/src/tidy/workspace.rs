@@ -18,21 +18,23 @@ pub(super) struct Workspace {
 
 /// A member of the workspace, as `cargo metadata` lists it.
 #[derive(Default, Deserialize)]
-pub(super) struct Package {
-    pub(super) name: String,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// The registries that it may be published to: any without a list.
+    pub(crate) publish: Option<Vec<String>>,
     pub(super) manifest_path: String,
     pub(super) targets: Vec<Target>,
     pub(super) dependencies: Vec<Dependency>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Target {
+pub(crate) struct Target {
     pub(super) kind: Vec<String>,
     pub(super) src_path: String,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Dependency {
+pub(crate) struct Dependency {
     pub(super) name: String,
     pub(super) rename: Option<String>,
     /// `dev` for those of tests.
@@ -47,24 +49,29 @@ impl Package {
     }
 }
 
+/// The members of the workspace. Paths are from the root.
+pub(crate) fn packages(root: &Path) -> Result<Vec<Package>, String> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    let listed = printed(&mut cargo_in(root, ["metadata", "--no-deps", "--locked", "--format-version", "1"]))?;
+    let root_path = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
+    let listed = listed.replace(&format!("{}/", root_path.display()), "");
+    let metadata: Metadata = serde_json::from_str(&listed).map_err(|e| format!("cargo metadata: {e}"))?;
+    Ok(metadata.packages)
+}
+
 impl Workspace {
     /// Reads the files that git tracks or would track (without git, all but build outputs) and the members.
     pub(super) fn read(root: &Path) -> Result<Workspace, String> {
-        #[derive(Deserialize)]
-        struct Metadata {
-            packages: Vec<Package>,
-        }
         const LIST: &str = "git ls-files -z --cached --others --exclude-standard 2>/dev/null || \
                             find . -name target -prune -o -type f -printf '%P\\0'";
         let paths = printed(Command::new("sh").args(["-c", LIST]).current_dir(root))?;
-        let listed = printed(&mut cargo_in(root, ["metadata", "--no-deps", "--locked", "--format-version", "1"]))?;
-        let root_path = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        let listed = listed.replace(&format!("{}/", root_path.display()), "");
-        let metadata: Metadata = serde_json::from_str(&listed).map_err(|e| format!("cargo metadata: {e}"))?;
         // A listed file that is gone, or is not text, is no concern of these checks.
         let read = |path: &str| Some((path.to_owned(), std::fs::read_to_string(root.join(path)).ok()?));
         let files = paths.split('\0').filter_map(read).collect();
-        Ok(Workspace { files, packages: metadata.packages, minimal: minimal(root)? })
+        Ok(Workspace { files, packages: packages(root)?, minimal: minimal(root)? })
     }
 
     /// The Rust files of a package, without those of packages inside its folder.
@@ -82,6 +89,7 @@ impl Workspace {
     pub(super) fn of(files: &[(&str, &str)]) -> Workspace {
         let package = |name: &str, folder: &str| Package {
             name: name.to_owned(),
+            publish: None,
             manifest_path: format!("{folder}/Cargo.toml"),
             targets: vec![Target { kind: vec!["lib".to_owned()], src_path: format!("{folder}/src/lib.rs") }],
             dependencies: Vec::new(),

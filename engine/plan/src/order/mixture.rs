@@ -11,6 +11,7 @@ use crate::usage;
 use core::fmt;
 use core::ops::Range;
 use fuelrail_base::prng::mix64;
+use fuelrail_base::search::first_wanted;
 use fuelrail_base::{Result, SampleId, limits};
 
 /// Most data sets of a mixture.
@@ -115,27 +116,19 @@ impl Mixture {
     fn length(&self, epoch: MixtureEpoch) -> Result<u64> {
         let sizes = || self.sets.iter().map(|set| set.end - set.start);
         let total = sizes().sum();
-        let end = |is_behind: &dyn Fn(u64) -> bool, most: u64| {
-            let (mut low, mut high) = (0, most);
-            while low < high {
-                let middle = low + (high - low) / 2;
-                if is_behind(middle) { high = middle } else { low = middle + 1 }
-            }
-            low
-        };
         let is_weighted = |set: usize| self.weights.iter().any(|(weights, _)| weights.of[set] > 0);
         let places = match epoch {
             MixtureEpoch::Total => total,
             // One place more, and a data set has more than it has samples.
             MixtureEpoch::FirstUsedUp => {
-                end(&|places| sizes().zip(self.counts(places + 1)).any(|(size, count)| count > size), total)
+                first_wanted(0..total, |places| sizes().zip(self.counts(places + 1)).any(|(size, count)| count > size))
             }
             MixtureEpoch::AllUsedUp => {
                 let all = |places| {
                     let mut counted = sizes().zip(self.counts(places)).enumerate();
                     counted.all(|(set, (size, count))| count >= size || !is_weighted(set))
                 };
-                let places = end(&all, limits::SAMPLES_MAX);
+                let places = first_wanted(0..limits::SAMPLES_MAX, all);
                 if !all(places) {
                     return usage(
                         format!("a data set of the mixture is not used up within {} samples", limits::SAMPLES_MAX),
@@ -207,16 +200,9 @@ impl Mixture {
 
     /// Where in an epoch a draw of a data set is.
     fn place_of(&self, epoch: u64, set: usize, draw: u64) -> u64 {
-        let (mut low, mut high) = (0, self.places.div_ceil(self.window));
-        while low + 1 < high {
-            let middle = low + (high - low) / 2;
-            if self.counts(epoch * self.places + middle * self.window)[set] <= draw {
-                low = middle
-            } else {
-                high = middle
-            }
-        }
-        let (first, from, to) = self.window_around(epoch, low * self.window);
+        let windows = 1..self.places.div_ceil(self.window);
+        let behind = first_wanted(windows, |n| self.counts(epoch * self.places + n * self.window)[set] > draw);
+        let (first, from, to) = self.window_around(epoch, (behind - 1) * self.window);
         let before: u64 = from.iter().zip(&to).take(set).map(|(from, to)| to - from).sum();
         first + before + draw - from[set]
     }

@@ -118,14 +118,13 @@ impl Order {
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         let seed = mix64(self.seed);
-        let windows =
-            self.window.map(|window| Windows { places: self.samples, window, key: mix64(seed.wrapping_add(epoch)) });
-        let kind = match (self.shuffle, self.name) {
-            _ if let Some(windows) = windows => Kind::Windows(windows),
-            (false, _) => Kind::Global(Permutation::identity(self.samples)),
-            (true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, mix64(seed.wrapping_add(epoch)))),
-            (true, OrderName::Chunks) => Kind::Sticky(Sticky::chunked(self.samples, self.chunks, seed, epoch)),
-            (true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
+        let key = mix64(seed.wrapping_add(epoch));
+        let kind = match (self.window, self.shuffle, self.name) {
+            (Some(window), ..) => Kind::Windows(Windows { places: self.samples, window, key }),
+            (None, false, _) => Kind::Global(Permutation::identity(self.samples)),
+            (None, true, OrderName::Global) => Kind::Global(Permutation::new(self.samples, key)),
+            (None, true, OrderName::Chunks) => Kind::Sticky(Sticky::chunked(self.samples, self.chunks, seed, epoch)),
+            (None, true, OrderName::Sticky) => Kind::Sticky(Sticky::new(self.samples, seed, epoch)),
         };
         EpochOrder { samples: self.samples, kind }
     }
