@@ -337,7 +337,8 @@ settings! {
     decode: Decoding {
         /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; without it their bytes are delivered.
         shape as decode: Option<PixelShape> = None,
-        /// The field of a record that is decoded; without one the first of `jpg`, `jpeg`, `png`, `img` and `image` that the records have.
+        /// The field of a record that is decoded; without one the first of `jpg`, `jpeg`, `png`, `img`, `image` and `image/encoded` that the
+        /// records have.
         field as decode_field: Option<String> = None,
         /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
         fit as decode_fit: Fit = Fit::default(),

@@ -83,7 +83,7 @@ pub(crate) struct Read {
     /// Longest span fetched and cached as one [default: 8MiB]
     #[arg(long = "block-size", value_name = "SIZE", value_parser = bytes)]
     block_bytes: Option<u64>,
-    /// Most connections per shard [default: 128]
+    /// Most connections per shard [default: 256]
     #[arg(long = "connections", value_name = "N")]
     connections_max: Option<usize>,
     /// When a sample cannot be had: raise, skip or quarantine [default: raise]
