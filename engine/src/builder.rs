@@ -5,7 +5,7 @@ use crate::batch::Labels;
 use crate::chunks::{chunk_shape, chunks_held};
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply, Undecoded};
+use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
 use crate::layout::{Layout, Wanted, seat};
@@ -98,16 +98,12 @@ impl LoaderBuilder {
         self
     }
 
-    /// Decodes by a function of the program's own, on the decoding threads: it gets a sample's bytes and the memory of what it becomes, as long
-    /// as `decode` says, all of which it fills. An error, of kind `Undecodable` say, and a panic follow `bad_samples`. What `decode` says
-    /// beyond size, type and layout is for the function to follow.
+    /// Decodes by a function of the program's own, on the decoding threads: it gets the bytes of a sample, or of all samples of a batch, and
+    /// the memory of what they become, each as long as `decode` says, all of which it fills. An error, of kind `Undecodable` say, and a panic
+    /// follow `bad_samples`. What `decode` says beyond size, type and layout is for the function to follow.
     #[must_use]
-    pub fn decode_with(
-        mut self,
-        decode: Decode,
-        function: impl Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync + 'static,
-    ) -> LoaderBuilder {
-        self.config.decode.function = Some(DecodeFunction::new(function));
+    pub fn decode_with(mut self, decode: Decode, function: DecodeFunction) -> LoaderBuilder {
+        self.config.decode.function = Some(function);
         self.decode(decode)
     }
 

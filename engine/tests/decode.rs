@@ -3,12 +3,14 @@
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
 use fuelrail::{
-    BadSamples, Decode, Dtype, Error, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout, SampleId, Shape,
-    State, Undecoded,
+    BadSamples, Decode, DecodeFunction, Dtype, Error, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout,
+    SampleId, Shape, State, Undecoded,
 };
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Pixels by epoch and sample.
 type Seen = BTreeMap<(u64, u64), Vec<u8>>;
@@ -340,7 +342,8 @@ fn a_function_of_the_program_decodes_into_dense_batches() {
         out.copy_from_slice(&numbers.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>());
         Ok(())
     };
-    let builder = loader(&bucket).batch_size(16).epochs(2).decode_threads(2).decode_with(wanted, function);
+    let builder =
+        loader(&bucket).batch_size(16).epochs(2).decode_threads(2).decode_with(wanted, DecodeFunction::new(function));
     let mut loader = builder.clone().bad_samples(BadSamples::Skip).build().unwrap();
     let (mut seen, mut left_out) = (0, Vec::new());
     while let Some(batch) = loader.next_batch() {
@@ -360,4 +363,49 @@ fn a_function_of_the_program_decodes_into_dense_batches() {
     assert_eq!((seen, left_out), (396, [13, 13, 17, 17].map(|id| (id, Kind::Undecodable)).to_vec()));
     let error = builder.build().unwrap().find_map(Result::err).unwrap();
     assert!(error.kind() == Kind::Undecodable && error.object().is_some(), "{error}");
+}
+
+#[test]
+fn a_function_that_takes_batches_is_called_once_for_each_and_tells_who_is_bad() {
+    let set = DataSet::digits(200, 7);
+    let bucket = bucket(&set, "");
+    let wanted = Decode::exact(1, 4, 1);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let function = DecodeFunction::of_batches(move |samples, out| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        for (sample, out) in samples.iter().zip(out.chunks_exact_mut(4)) {
+            match sample.id.0 {
+                13 => return Err(Error::new(Kind::Undecodable, "thirteen")),
+                17 => panic!("seventeen"),
+                id => out.copy_from_slice(&(id as u32).to_ne_bytes()),
+            }
+        }
+        Ok(())
+    });
+    for policy in [BadSamples::Skip, BadSamples::Quarantine] {
+        calls.store(0, Ordering::Relaxed);
+        let builder = loader(&bucket).batch_size(16).epochs(2).decode_threads(2).bad_samples(policy);
+        let mut loader = builder.decode_with(wanted, function.clone()).build().unwrap();
+        let (mut seen, mut left_out, mut bad_batches) = (0, Vec::new(), 0);
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch.unwrap();
+            for sample in batch.samples() {
+                assert_eq!(*sample.bytes, (sample.id.0 as u32).to_ne_bytes());
+                seen += 1;
+            }
+            left_out.extend(batch.left_out().iter().map(|(id, error)| (id.0, error.kind())));
+            bad_batches += usize::from(!batch.left_out().is_empty());
+        }
+        left_out.sort_unstable_by_key(|(id, _)| *id);
+        assert_eq!((seen, left_out), (396, [13, 13, 17, 17].map(|id| (id, Kind::Undecodable)).to_vec()));
+        // Batches of 16, but for the last of an epoch, and each sample of one that failed.
+        let most = 26 + 16 * bad_batches;
+        assert!(calls.load(Ordering::Relaxed) <= most, "{calls:?} calls, {bad_batches} of 26 batches had a bad sample");
+    }
+    let builder = loader(&bucket).batch_size(16).decode_with(wanted, function);
+    let error = builder.build().unwrap().find_map(Result::err).unwrap();
+    let keys = loader(&bucket).build().unwrap();
+    let bad = [13, 17].map(|n| keys.key(SampleId(n)).to_owned());
+    assert!(bad.iter().any(|key| error.object() == Some(key)), "{error}");
 }

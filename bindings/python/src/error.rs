@@ -9,7 +9,12 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         let facts = (error.kind().word(), error.to_string(), error.object(), error.hint(), error.attempts());
         module.getattr("of_kind")?.call1(facts)
     });
-    made.map_or_else(|failed| failed, PyErr::from_value)
+    let made = made.map_or_else(|failed| failed, PyErr::from_value);
+    // What a function of the program raised, with its traceback.
+    if let Some(cause) = std::error::Error::source(error).and_then(|source| source.downcast_ref::<PyErr>()) {
+        made.set_cause(py, Some(cause.clone_ref(py)));
+    }
+    made
 }
 
 /// Wrong use of this library.

@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::error::{raised, usage};
-use crate::{values, warnings};
+use crate::{transform, values, warnings};
 use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State, Taken};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -42,6 +42,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///     `"webdataset"`, `"mds"`, `"tfrecord"` or `"tokens"`: samples are records of shards. Without one every object is a sample.
 /// decode : str, optional
 ///     `"224x224x3"`: PNG and JPEG become pixels of this shape.
+/// decode_with : callable, optional
+///     Called with the samples of a batch in the place of our decoders, on a thread of the engine's: `decode_with(samples, ids, epoch)`, a
+///     list of bytes, a list of their ids, and the epoch. Returns an array or tensor of what `decode`, `decode_dtype` and `decode_layout`
+///     say for so many samples, or one for each. What it raises follows `bad_samples`.
 /// state : dict or str, optional
 ///     What `state_dict()` gave, or its JSON: the run goes on there.
 /// **settings
@@ -163,6 +167,14 @@ impl Loader {
     }
 }
 
+impl Drop for Loader {
+    /// Threads that end may need the GIL first.
+    fn drop(&mut self) {
+        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = Python::try_attach(|py| py.detach(|| drop(engine)));
+    }
+}
+
 fn closed(py: Python<'_>) -> PyErr {
     usage(py, "the loader is closed", "make a new one, with state= what its state_dict() gives to go on")
 }
@@ -171,14 +183,15 @@ fn closed(py: Python<'_>) -> PyErr {
 impl Loader {
     #[new]
     #[pyo3(
-        signature = (uri, *, batch_size, state=None, **settings),
+        signature = (uri, *, batch_size, decode_with=None, state=None, **settings),
         text_signature = "(uri, *, batch_size, epochs=1, seed=0, shuffle=True, rank=0, world=1, memory_limit=None, \
-                          cache_limit=0, spill_dirs=(), format=None, decode=None, state=None, **settings)"
+                          cache_limit=0, spill_dirs=(), format=None, decode=None, decode_with=None, state=None, **settings)"
     )]
     fn new(
         py: Python<'_>,
         uri: &Bound<'_, PyAny>,
         batch_size: &Bound<'_, PyAny>,
+        decode_with: Option<Py<PyAny>>,
         state: Option<&Bound<'_, PyAny>>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Loader> {
@@ -192,7 +205,12 @@ impl Loader {
         settings.into_iter().flatten().try_for_each(|(name, value)| set(name.extract()?, &value))?;
         let environment = fuelrail::environment_variables();
         let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
-        let builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
+        let mut builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
+        if let Some(function) = decode_with {
+            let hint = "say with decode what it returns for a sample, as in \"224x224x3\"";
+            let decode = builder.config().decoded().ok_or_else(|| usage(py, "decode_with without decode", hint))?;
+            builder = builder.decode_with(decode, transform::function(function, decode));
+        }
         let engine = match state {
             Some(state) => build(py, values::resume(builder.clone(), state)?)?,
             None => build(py, builder.clone())?,

@@ -17,11 +17,15 @@ pub struct Undecoded<'a> {
     pub bytes: &'a [u8],
 }
 
-type Function = dyn Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync;
+type Function = dyn Fn(&[Undecoded<'_>], &mut [u8]) -> Result<()> + Send + Sync;
 
 /// A shared function that decodes samples. Equal to its clones only.
 #[derive(Clone)]
-pub struct DecodeFunction(Arc<Function>);
+pub struct DecodeFunction {
+    function: Arc<Function>,
+    /// It takes all samples of a batch at once.
+    pub(super) takes_batches: bool,
+}
 
 // Settings may be read after a panic; what the function keeps is up to it.
 impl UnwindSafe for DecodeFunction {}
@@ -30,17 +34,26 @@ impl RefUnwindSafe for DecodeFunction {}
 impl DecodeFunction {
     /// Shares `function`: it fills all of a sample's place, which holds what the sample before left there.
     pub fn new(function: impl Fn(Undecoded<'_>, &mut [u8]) -> Result<()> + Send + Sync + 'static) -> DecodeFunction {
-        DecodeFunction(Arc::new(function))
+        let each = move |samples: &[Undecoded<'_>], out: &mut [u8]| function(samples[0], out);
+        DecodeFunction { function: Arc::new(each), takes_batches: false }
     }
 
-    pub(super) fn decode(&self, sample: Undecoded<'_>, out: &mut [u8]) -> Result<()> {
-        (self.0)(sample, out)
+    /// As [`DecodeFunction::new`], of a function that takes all samples of a batch, in their order, and fills the places of all, one behind
+    /// another. Where it fails it is called again with each sample alone, to know which to leave out.
+    pub fn of_batches(
+        function: impl Fn(&[Undecoded<'_>], &mut [u8]) -> Result<()> + Send + Sync + 'static,
+    ) -> DecodeFunction {
+        DecodeFunction { function: Arc::new(function), takes_batches: true }
+    }
+
+    pub(super) fn decode(&self, samples: &[Undecoded<'_>], out: &mut [u8]) -> Result<()> {
+        (self.function)(samples, out)
     }
 }
 
 impl PartialEq for DecodeFunction {
     fn eq(&self, other: &DecodeFunction) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.function, &other.function)
     }
 }
 

@@ -183,7 +183,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn new(samples: usize, decode: &Decode) -> Shape {
+    /// Of so many samples, each as `decode` says.
+    #[must_use]
+    pub fn new(samples: usize, decode: &Decode) -> Shape {
         Shape {
             samples,
             height: decode.height as usize,

@@ -11,9 +11,10 @@ use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
-use fuelrail_base::{Error, SampleId};
+use fuelrail_base::{Error, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan};
 use fuelrail_io::{Filling, Waker, Window, thread_cpu};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +30,10 @@ pub(super) struct Work {
     pub bad: Mutex<Vec<(usize, Error)>>,
 }
 
-/// One sample of a batch.
+/// One sample of a batch, or all of them where a function takes batches.
 pub(super) struct Job {
     pub work: Arc<Work>,
+    /// The first sample's place in the batch.
     pub index: usize,
     pub window: Window,
 }
@@ -123,51 +125,72 @@ impl Shared {
         self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Decodes one sample into its place, or records it as bad.
+    /// Decodes the samples of a job into their places, or records them as bad.
     fn decode(&self, decoder: &mut SampleDecoder, job: &mut Job) {
         let Job { work, index, window } = job;
-        let placed = work.raw.samples[*index];
-        let known = self.quarantined(placed.id);
-        let tried = known.is_none();
-        let error = match known {
-            Some(error) => Some(error),
-            None => {
-                let draw_key = DrawKey { seed: self.seed, epoch: work.raw.spec.epoch, id: placed.id };
-                let bytes = &work.raw.slot[placed.offset..placed.offset + placed.len];
-                let picture =
-                    self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes));
-                let decoded = picture.and_then(|picture| {
-                    let (out, sample) =
-                        (window.unfilled_mut(), Undecoded { id: placed.id, epoch: draw_key.epoch, bytes: &picture });
-                    let decode = || match &self.function {
-                        None => decoder.decode_sample(sample.bytes, draw_key, out).map(drop),
-                        Some(function) => function.decode(sample, out),
-                    };
-                    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
-                        // The panic may have left it half updated.
-                        *decoder = SampleDecoder::new(self.wanted);
-                        Err(undecodable("the decoder panicked on it"))
-                    })
-                });
-                decoded.err().map(|error| error.with_object(&*self.objects.name(placed.id)))
+        let (one, room) = (self.wanted.sample_bytes() as usize, window.room());
+        let count = room / one;
+        let spans: Vec<SampleSpan> = (*index..*index + count).map(|index| work.raw.samples[index]).collect();
+        let out = window.unfilled_mut();
+        // All at once, unless one of them has to be left out: then each by itself.
+        let at_once = count > 1 && !spans.iter().any(|placed| self.quarantined(placed.id).is_some());
+        if at_once && self.decode_some(decoder, &work.raw, &spans, out).is_ok() {
+            spans.iter().for_each(|placed| self.facts.ended(Some((placed.len, one))));
+        } else {
+            for ((at, placed), out) in spans.iter().enumerate().zip(out.chunks_exact_mut(one)) {
+                let known = self.quarantined(placed.id);
+                let tried = known.is_none();
+                let decoded = known.map_or_else(|| self.decode_some(decoder, &work.raw, &[*placed], out), Err);
+                match decoded {
+                    Ok(()) => self.facts.ended(Some((placed.len, one))),
+                    Err(error) => self.set_aside(work, *index + at, error, tried),
+                }
             }
+        }
+        window.fill(room);
+    }
+
+    /// Decodes samples whose places are one behind another.
+    fn decode_some(
+        &self,
+        decoder: &mut SampleDecoder,
+        raw: &Assembled,
+        spans: &[SampleSpan],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let epoch = raw.spec.epoch;
+        let found = spans.iter().map(|placed| {
+            let bytes = &raw.slot[placed.offset..placed.offset + placed.len];
+            self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes))
+        });
+        let name = || self.objects.name(spans[0].id);
+        let found: Vec<Cow<'_, [u8]>> = found.collect::<Result<_>>().map_err(|error| error.with_object(&*name()))?;
+        let undecoded = |(placed, bytes): (&SampleSpan, _)| Undecoded { id: placed.id, epoch, bytes };
+        let samples: Vec<Undecoded<'_>> = spans.iter().zip(found.iter().map(|bytes| &**bytes)).map(undecoded).collect();
+        let decode = || match &self.function {
+            None => {
+                let draw_key = DrawKey { seed: self.seed, epoch, id: samples[0].id };
+                decoder.decode_sample(samples[0].bytes, draw_key, out).map(drop)
+            }
+            Some(function) => function.decode(&samples, out),
         };
-        match error {
-            None => {
-                let made = window.room();
-                window.fill(made);
-                self.facts.ended(Some((placed.len, made)));
-            }
-            Some(error) => {
-                if tried && self.bad_samples == BadSamples::Quarantine {
-                    let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
-                    quarantine.entry(placed.id).or_insert_with(|| error.clone());
-                }
-                work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((*index, error));
-                if tried {
-                    self.facts.ended(None);
-                }
-            }
+        let decoded = catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
+            // The panic may have left it half updated.
+            *decoder = SampleDecoder::new(self.wanted);
+            Err(undecodable("the decoder panicked on it"))
+        });
+        decoded.map_err(|error| error.with_object(&*name()))
+    }
+
+    /// Records a sample as bad. `tried`: it was not known before.
+    fn set_aside(&self, work: &Work, index: usize, error: Error, tried: bool) {
+        if tried && self.bad_samples == BadSamples::Quarantine {
+            let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
+            quarantine.entry(work.raw.samples[index].id).or_insert_with(|| error.clone());
+        }
+        work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((index, error));
+        if tried {
+            self.facts.ended(None);
         }
     }
 

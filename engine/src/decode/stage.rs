@@ -207,16 +207,19 @@ impl Feed {
     fn open(&mut self, raw: Assembled, slot: Slot) {
         let (samples, bytes) = (raw.samples.len(), self.shared.wanted.sample_bytes() as usize);
         let mut filling = slot.fill();
-        let windows: Vec<_> = (0..samples).map_while(|_| filling.carve(bytes)).collect();
-        debug_assert_eq!(windows.len(), samples, "the slot has the batch's room");
+        // As many samples to a job: one, or all.
+        let together = self.shared.function.as_ref().is_some_and(|function| function.takes_batches);
+        let step = if together { samples.max(1) } else { 1 };
+        let windows: Vec<_> = (0..samples / step).map_while(|_| filling.carve(step * bytes)).collect();
+        debug_assert_eq!(windows.len(), samples / step, "the slot has the batch's room");
         let work = Work { raw, filling, bad: Mutex::default() };
         if samples == 0 {
             return self.shared.finish(work);
         }
         let work = Arc::new(work);
-        let jobs = windows.into_iter().enumerate().map(|(index, window)| {
+        let jobs = windows.into_iter().enumerate().map(|(n, window)| {
             let work = Arc::clone(&work);
-            Job { work, index, window }
+            Job { work, index: n * step, window }
         });
         self.shared.push(jobs);
         // The threads may have finished all samples already.

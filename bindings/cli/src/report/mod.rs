@@ -226,7 +226,7 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     let list = |rates: &[f64]| rates.iter().map(|rate| format!("{rate:.3}")).collect::<Vec<_>>().join("/");
     if let Some(off) = ours.iter().zip(&theirs).map(|(ours, theirs)| (ours - theirs).abs()).reduce(f64::max) {
         let text = format!(
-            "Demand caches miss in epoch 2 as published: {} here, {} in the paper; at most {off:.4} apart.",
+            "Demand caches miss in epoch 2 as published: {} here, {} in the paper; at most {off:.4} apart (asked: {MISS_RATE_TOLERANCE}).",
             list(&ours),
             list(&theirs),
         );
@@ -236,8 +236,9 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     if let (Some(deli), Some(paper)) = (row(RowName::Deli5050), paper(RowName::Deli5050)) {
         let (cut, theirs) = (deli.wait_reduction, paper.wait_reduction);
         let text = format!(
-            "DELI's best setting, 50/50, cuts data wait by {:.1} %; the paper has {:.1} %.",
+            "DELI's 50/50, its best setting in the paper, cuts data wait by {:.1} % (asked: {:.0} %); the paper has {:.1} %.",
             cut * 100.0,
+            DELI_REDUCTION_MIN * 100.0,
             theirs * 100.0
         );
         let holds = cut >= DELI_REDUCTION_MIN;
@@ -246,7 +247,8 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     let (ours, theirs) = misses(&[RowName::DeliFullFetch, RowName::Deli5050]);
     if let Some(more) = ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs).reduce(f64::max) {
         let text = format!(
-            "DELI's prefetch misses no more than published: {} here, {} in the paper. Its threads and listing are faster here.",
+            "DELI's prefetch misses no more than published: {} here, {} in the paper (asked: at most {MISS_RATE_TOLERANCE} more). Its \
+             threads and listing are faster here.",
             list(&ours),
             list(&theirs),
         );
@@ -256,15 +258,21 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
     if let (Some(fuelrail), Some(disk)) = (row(RowName::Fuelrail), row(RowName::LocalDisk)) {
         let (cut, cache) = (fuelrail.wait_reduction, fuelrail_base::ByteSize(findings.cache_bytes_per_rank));
         let text = format!(
-            "Fuelrail cuts it by {:.2} % with DELI's cache bytes ({cache} a rank) for look-ahead and cache together, and {} a rank in all.",
+            "Fuelrail cuts it by {:.2} % (asked: {:.1} %) with DELI's cache bytes ({cache} a rank) for look-ahead and cache together, \
+             and {} a rank in all.",
             cut * 100.0,
+            FUELRAIL_REDUCTION_MIN * 100.0,
             fuelrail_base::ByteSize(fuelrail.held_bytes_max / u64::from(findings.scale.ranks))
         );
         judge("fuelrail_wait_reduction", cut, FUELRAIL_REDUCTION_MIN, cut >= FUELRAIL_REDUCTION_MIN, None, text);
         let ratio = fuelrail.epoch_s / disk.epoch_s;
         let apart = (ratio - 1.0) * 100.0;
         let side = if apart > 0.0 { "longer" } else { "shorter" };
-        let text = format!("Its epoch is {:.1} % {side} than on local disk, first batch included.", apart.abs());
+        let text = format!(
+            "Its epoch is {:.1} % {side} than on local disk, first batch included (asked: at most {:.0} % longer).",
+            apart.abs(),
+            (EPOCH_RATIO_MAX - 1.0) * 100.0
+        );
         judge("fuelrail_epoch_over_local_disk", ratio, EPOCH_RATIO_MAX, ratio <= EPOCH_RATIO_MAX, None, text);
     }
     all

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
 import numpy
@@ -66,6 +66,7 @@ class Loader(Iterator[Batch]):
         spill_dirs: Sequence[_Path] = (),
         format: str | None = None,
         decode: str | None = None,
+        decode_with: Callable[[list[bytes], list[int], int], Any] | None = None,
         state: dict[str, Any] | str | None = None,
         **settings: Any,
     ) -> None: ...

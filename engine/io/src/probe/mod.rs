@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use fuelrail_base::{ByteSize, Error, Result};
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::arena::{THP_ENABLED, ThpMode, free_huge_pages, thp_mode};
 use crate::cgroup::{Budget, budget_under, cgroup_limit};
@@ -78,7 +79,8 @@ pub fn probe_under(config: &ProbeConfig) -> Probe {
             Err(error)
         }
     };
-    findings.push(memlock(memlock_bytes));
+    let privileges = capabilities(None).map(|sets| sets.effective);
+    findings.push(memlock(memlock_bytes, privileges.is_ok_and(|set| set.contains(CapabilitySet::IPC_LOCK))));
     findings.push(huge_pages(free_huge_pages(root), thp_mode(root)));
     let limit = cgroup_limit(root).map(|limit| format!("{} ({})", ByteSize(limit.bytes), limit.from));
     findings.push(Finding::good("cgroup memory limit", limit.unwrap_or_else(|| "none".to_owned())));
@@ -108,8 +110,11 @@ fn refused(error: &Error) -> Finding {
     Finding::refused("io_uring", cause, cure)
 }
 
-fn memlock(bytes: Option<u64>) -> Finding {
+fn memlock(bytes: Option<u64>, is_privileged: bool) -> Finding {
     let name = "locked-memory limit";
+    if is_privileged {
+        return Finding::good(name, "none for this process, which may lock memory (CAP_IPC_LOCK)");
+    }
     bytes.map_or(Finding::good(name, "none"), |bytes| {
         Finding::degraded(
             name,
@@ -210,7 +215,7 @@ mod tests {
         let cores = vec![core(0, 0), core(3, 1)];
         let topology = Topology { cores, nodes: vec![0, 1], memory_nodes: vec![0], quota: None };
         let mut poor = host::lines(false, false, false, false);
-        poor.extend([io_uring, memlock(Some(64 << 10)), huge_pages(0, ThpMode::Never), nodes(&topology)]);
+        poor.extend([io_uring, memlock(Some(64 << 10), false), huge_pages(0, ThpMode::Never), nodes(&topology)]);
         poor.push(open_files_line(Some(256)));
         for finding in poor {
             assert!(finding.grade != Grade::Good && finding.cure.as_deref() != Some(""), "{finding:?}");

@@ -1,0 +1,14 @@
+"""What a `decode_with` function returns, as bytes."""
+
+import numpy
+
+
+def numbers(made, dims, dtype):
+    """The bytes of an array or tensor of shape `dims`, or of one array for each sample, of type `dtype`."""
+    dtype = {"u8": "uint8", "f16": "float16", "f32": "float32"}[dtype]
+    if isinstance(made, (list, tuple)):
+        made = numpy.stack([numpy.asarray(one) for one in made])
+    made = numpy.asarray(made)
+    if made.size != numpy.prod(dims) or len(made) != dims[0] or made.dtype != dtype:
+        raise ValueError(f"it returned {made.dtype} of shape {made.shape}, not {dtype} of shape {tuple(dims)}")
+    return numpy.ascontiguousarray(made).reshape(-1).view("uint8")

@@ -1,0 +1,49 @@
+//! `decode_with`: a Python function that decodes batches on the decoding threads.
+
+use fuelrail::{Decode, DecodeFunction, Error, Kind, Result, Shape, Undecoded};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use std::sync::{PoisonError, RwLock};
+
+/// Whether the interpreter is about to end. A call holds it to read: the end waits for the calls under way, and no thread of ours is left
+/// waiting for the GIL of an interpreter that is gone.
+static ENDED: RwLock<bool> = RwLock::new(false);
+
+/// Lets no function be called from here on. At exit.
+#[pyfunction]
+pub(crate) fn _end(py: Python<'_>) {
+    py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
+}
+
+/// The engine's form of a Python function of samples, ids and epoch.
+pub(crate) fn function(function: Py<PyAny>, decode: Decode) -> DecodeFunction {
+    DecodeFunction::of_batches(move |samples, out| {
+        let ended = ENDED.read().unwrap_or_else(PoisonError::into_inner);
+        let call = |py: Python<'_>| {
+            called(py, &function, &decode, samples, out).map_err(|error| {
+                let cause = format!("decode_with raised {error}");
+                let failed = Error::new(Kind::Undecodable, cause).with_source(error);
+                failed.with_hint("mend the function, or leave such samples out with bad_samples=\"skip\"")
+            })
+        };
+        let result = if *ended { None } else { Python::try_attach(call) };
+        result.unwrap_or_else(|| Err(Error::new(Kind::Cancelled, "the interpreter ends")))
+    })
+}
+
+fn called(
+    py: Python<'_>,
+    function: &Py<PyAny>,
+    decode: &Decode,
+    samples: &[Undecoded<'_>],
+    out: &mut [u8],
+) -> PyResult<()> {
+    let bytes = PyList::new(py, samples.iter().map(|sample| PyBytes::new(py, sample.bytes)))?;
+    let ids = PyList::new(py, samples.iter().map(|sample| sample.id.0))?;
+    let made = function.bind(py).call1((bytes, ids, samples[0].epoch))?;
+    let shape = Shape::new(samples.len(), decode);
+    let checked = py.import("fuelrail._decode")?.getattr("numbers")?;
+    let numbers: PyBuffer<u8> = checked.call1((made, shape.dims(), shape.dtype.word()))?.extract()?;
+    numbers.copy_to_slice(py, out)
+}

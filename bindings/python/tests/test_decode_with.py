@@ -1,0 +1,97 @@
+"""`decode_with`: a Python function decodes batches on the decoding threads."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+from conftest import DIGITS, SMALL
+
+import fuelrail
+
+numpy = pytest.importorskip("numpy")
+
+
+def loader_of(digits, function, **settings):
+    settings = {"batch_size": 32, "decode": "1x4x1", "decode_dtype": "f32", "decode_threads": 2, **SMALL, **settings}
+    return fuelrail.Loader(digits.url + "training/", decode_with=function, **settings)
+
+
+def facts(samples, ids, epoch):
+    """Id, epoch, length and last byte of each sample."""
+    rows = [(id, epoch, len(sample), sample[-1]) for id, sample in zip(ids, samples, strict=True)]
+    return numpy.array(rows, dtype="float32").reshape(-1, 1, 4, 1)
+
+
+def test_a_function_decodes_each_sample_once_on_threads_of_the_engine(digits):
+    keys, threads, sizes = digits.keys(), set(), []
+
+    def function(samples, ids, epoch):
+        threads.add(threading.get_ident())
+        sizes.append(len(samples))
+        return facts(samples, ids, epoch)
+
+    with loader_of(digits, function, epochs=2) as loader:
+        seen = []
+        for batch in loader:
+            assert batch.shape == (len(batch), 1, 4, 1)
+            for id, row in zip(batch.ids, batch.numpy().reshape(-1, 4).tolist(), strict=True):
+                file = digits.get(keys[id]) if len(seen) < 64 else None
+                assert row[:2] == [id, batch.epoch] and (file is None or row[2:] == [len(file), file[-1]])
+                seen.append(id)
+    assert sorted(seen) == sorted([*range(DIGITS)] * 2)
+    assert len(sizes) == 2 * -(-DIGITS // 32) and threading.get_ident() not in threads
+
+
+def test_a_list_of_arrays_will_do(digits):
+    with loader_of(digits, lambda *batch: list(facts(*batch))) as loader:
+        batch = next(loader)
+        assert batch.numpy()[:, 0, 0, 0].tolist() == list(batch.ids)
+
+
+def test_what_it_raises_names_the_sample_and_is_the_cause_or_leaves_the_sample_out(digits):
+    def function(samples, ids, epoch):
+        if 13 in ids:
+            raise LookupError("thirteen")
+        return facts(samples, ids, epoch)
+
+    with loader_of(digits, function) as loader, pytest.raises(fuelrail.Error, match="LookupError: thirteen") as caught:
+        list(loader)
+    assert caught.value.object == digits.keys()[13] and isinstance(caught.value.__cause__, LookupError)
+    with loader_of(digits, function, bad_samples="skip") as loader:
+        assert sorted(id for batch in loader for id in batch.ids) == [id for id in range(DIGITS) if id != 13]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda samples, ids, epoch: facts(samples, ids, epoch).astype("float64"), "float64.*not float32"),
+        (lambda samples, ids, epoch: facts(samples, ids, epoch)[:, :, 1:], "not float32 of shape"),
+        (lambda samples, ids, epoch: None, "not float32 of shape"),
+        (lambda samples: samples, "takes 1 positional argument"),
+    ],
+)
+def test_what_does_not_fit_is_said(digits, made, message):
+    with loader_of(digits, made) as loader, pytest.raises(fuelrail.Error, match=message):
+        next(loader)
+
+
+def test_the_shape_must_be_known(digits):
+    with pytest.raises(fuelrail.UsageError, match="decode_with without decode"):
+        loader_of(digits, facts, decode=None)
+
+
+def test_the_interpreter_ends_while_a_function_runs(digits):
+    program = f"""
+        import time, numpy, fuelrail
+        def slow(samples, ids, epoch):
+            time.sleep(0.3)
+            return numpy.zeros((len(samples), 1, 4, 1), "uint8")
+        loader = fuelrail.Loader({digits.url + "training/"!r}, batch_size=32, decode="1x4x1", decode_with=slow,
+                                 decode_threads=2, memory_limit="64MiB", shards=1, pin=False)
+        next(loader)
+        print("over")
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "over\n", "")
