@@ -1,6 +1,6 @@
 //! `decode_with`: a Python function that decodes batches on the decoding threads.
 
-use fuelrail::{Decode, DecodeFunction, Error, Kind, Result, Shape, Undecoded};
+use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
