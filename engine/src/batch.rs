@@ -4,12 +4,12 @@
 
 use crate::decode::Shape;
 use crate::records::Records;
-use fuelrail_base::{Error, Result, SampleId};
+use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, Objects, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ pub const NO_LABEL: u32 = u32::MAX;
 /// `Usage` for a bad URI.
 pub fn classes_of<'a>(uri: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Result<Vec<String>> {
     let source = Cloud::default().source(uri)?;
-    Ok(Labels::new(&source.endpoint.prefix, keys).classes)
+    Labels::new(&source.endpoint.prefix, &[], keys).map(|labels| labels.classes)
 }
 
 /// Class names in order, and every sample's class.
@@ -250,16 +250,34 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Classes are numbered by name.
-    pub(crate) fn new<'a>(prefix: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Labels {
+    /// Classes are numbered as they are `named`, or where none is by their sorted names.
+    ///
+    /// # Errors
+    /// `Usage` for a sample of another class than those that are named.
+    pub(crate) fn new<'a>(
+        prefix: &str,
+        named: &[String],
+        keys: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<Labels> {
         let base = prefix.rfind('/').map_or(0, |at| at + 1);
         let class = |key: &'a str| key.get(base..).and_then(|rest| rest.split_once('/')).map(|(class, _)| class);
-        let mut numbers: BTreeMap<&str, u32> = keys.clone().filter_map(class).map(|name| (name, 0)).collect();
-        for (n, number) in (0..).zip(numbers.values_mut()) {
-            *number = n;
+        let mut classes = named.to_vec();
+        if classes.is_empty() {
+            let found: BTreeSet<&str> = keys.clone().filter_map(class).collect();
+            classes = found.into_iter().map(ToOwned::to_owned).collect();
         }
-        let of = keys.map(|key| class(key).map_or(NO_LABEL, |name| numbers[name])).collect();
-        Labels { classes: numbers.keys().map(ToString::to_string).collect(), of }
+        let numbers: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+        let number = |key| {
+            let Some(name) = class(key) else { return Ok(NO_LABEL) };
+            numbers.get(name).copied().ok_or_else(|| {
+                let cause =
+                    format!("the class '{}' is not among the {} of `classes`", name.escape_debug(), named.len());
+                Error::new(Kind::Usage, cause).with_object(key).with_hint("name all classes, or leave such objects out")
+            })
+        };
+        let of = keys.map(number).collect::<Result<_>>()?;
+        drop(numbers);
+        Ok(Labels { classes, of })
     }
 }
 
@@ -270,12 +288,23 @@ mod tests {
     #[test]
     fn first_directory_below_the_prefix() {
         let keys = ["training/b/1.png", "training/a/2.png", "training/loose.png", "training/b/c/3.png"];
-        let labels = Labels::new("training/", keys.into_iter());
+        let labels = Labels::new("training/", &[], keys.into_iter()).unwrap();
         assert_eq!(labels.classes, ["a", "b"]);
         assert_eq!(labels.of, [1, 0, NO_LABEL, 1]);
         assert_eq!(classes_of("http://h:1/bucket/training/", keys.into_iter()).unwrap(), labels.classes);
         assert_eq!(classes_of("http://h:1/bucket/training/{a,b}/", keys.into_iter()).unwrap(), labels.classes);
-        assert_eq!(Labels::new("", keys.into_iter()).classes, ["training"]);
-        assert_eq!(Labels::new("train", keys.into_iter()).classes, ["training"]);
+        for prefix in ["", "train"] {
+            assert_eq!(Labels::new(prefix, &[], keys.into_iter()).unwrap().classes, ["training"]);
+        }
+    }
+
+    #[test]
+    fn named_classes_keep_their_numbers_where_one_is_missing() {
+        let named = ["b", "x", "a"].map(String::from);
+        let keys = ["v/a/1", "v/b/2", "v/loose"];
+        let labels = Labels::new("v/", &named, keys.into_iter()).unwrap();
+        assert_eq!((labels.classes.as_slice(), labels.of.as_slice()), (&named[..], &[2, 0, NO_LABEL][..]));
+        let error = Labels::new("v/", &named, ["v/a/1", "v/c/1"].into_iter()).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("'c'"), "{error}");
     }
 }

@@ -24,7 +24,7 @@ use fuelrail_flow::{
     BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
     scratch_bytes, spill_memory_bytes,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel, default_budget};
+use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel};
 use fuelrail_plan::importance::{Horizons, Mode};
 use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
@@ -159,10 +159,10 @@ impl LoaderBuilder {
     pub fn part(mut self, part: u16, parts: u16) -> LoaderBuilder {
         assert!(part < parts, "part {part} of {parts}");
         let config = &mut self.config;
-        let limit = config.memory.limit.unwrap_or_else(|| ByteSize(default_budget().bytes)).0;
-        let shards = config.shards.unwrap_or_else(|| u16::try_from(Topology::here().shards()).unwrap_or(u16::MAX));
+        let (limit, topology) = (config.memory_limit().0.0, config.topology());
+        let shards = config.shards.unwrap_or_else(|| u16::try_from(topology.shards()).unwrap_or(u16::MAX));
         if config.decode.shape.is_some() {
-            let left = Topology::here().cores.len().saturating_sub(usize::from(shards));
+            let left = topology.shards().saturating_sub(usize::from(shards));
             let threads = config.decode.threads.unwrap_or(left);
             config.decode.threads = Some((threads / usize::from(parts)).max(1));
         }
@@ -216,7 +216,9 @@ impl LoaderBuilder {
         }
         let samples = (0..objects.catalog().samples()).map(SampleId);
         let labels = match &records {
-            None => Labels::new(&objects.endpoint().prefix, samples.map(|sample| objects.key(sample))),
+            None => {
+                Labels::new(&objects.endpoint().prefix, &config.classes, samples.map(|sample| objects.key(sample)))?
+            }
             // Theirs are in a field, if anywhere.
             Some(_) => Labels::default(),
         };
@@ -328,7 +330,7 @@ fn start_shards(
         report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |reporter| reporter.0);
     config.ring = backend.into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
-    let topology = Topology::here();
+    let topology = config.topology();
     let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
     config.shards = Some(layout.shards);
     let seating = seat(&config, &topology, &mut notices);
@@ -409,12 +411,9 @@ fn audit(config: &Config, run: &Run, fingerprint: &str, samples: u64) -> Result<
 
 /// Takes the default where no budget was given, and says so.
 fn choose_budget(config: &mut Config) -> Option<String> {
-    if config.memory.limit.is_some() {
-        return None;
-    }
-    let budget = default_budget();
-    config.memory.limit = Some(ByteSize(budget.bytes));
-    Some(format!("memory_limit: {} ({})", ByteSize(budget.bytes), budget.from))
+    let (limit, from) = config.memory_limit();
+    config.memory.limit = Some(limit);
+    from.map(|from| format!("memory_limit: {limit} ({from})"))
 }
 
 /// What the shards get of the budget.

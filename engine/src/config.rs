@@ -25,7 +25,8 @@ use core::ops::RangeInclusive;
 use fuelrail_base::limits::{
     BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
 };
-use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
+use fuelrail_io::{Topology, default_budget};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
@@ -222,6 +223,25 @@ impl Config {
         let Cloud { region, endpoint, .. } = access.cloud;
         (self.network.endpoint, self.trust.ca_file) = (set(endpoint), access.tls.ca_file);
         self.network.region = set(region);
+        let ranks = environment.get("LOCAL_WORLD_SIZE").and_then(|text| text.parse().ok());
+        self.local_world = self.local_world.or(ranks);
+    }
+
+    /// One rank's part of the machine's cores.
+    pub(crate) fn topology(&self) -> Topology {
+        Topology::here().shared(self.local_world.unwrap_or(1).max(1) as usize)
+    }
+
+    /// The memory limit: as set, or this rank's part of the default, with where that is from.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn memory_limit(&self) -> (ByteSize, Option<String>) {
+        if let Some(limit) = self.memory.limit {
+            return (limit, None);
+        }
+        let (budget, ranks) = (default_budget(), u64::from(self.local_world.unwrap_or(1).max(1)));
+        let shared = if ranks > 1 { format!(", shared by {ranks} ranks") } else { String::new() };
+        (ByteSize(budget.bytes / ranks), Some(format!("{}{shared}", budget.from)))
     }
 
     /// How the bucket is reached.

@@ -71,7 +71,7 @@ typedef struct fuelrail_setting {
 typedef struct fuelrail_error {
   /**
    * One word: `usage`, `environment`, `budget`, `network`, `throttled`, `server`, `truncated`, `stalled`, `protocol`,
-   * `mismatch`, `changed`, `not_found`, `expired`, `exists`, `denied`, `untrusted`, `undecodable`, `file`, `cancelled`, or
+   * `mismatch`, `changed`, `not_found`, `expired`, `exists`, `denied`, `untrusted`, `undecodable`, `file`, `program`, `cancelled`, or
    * `bug`, which is a fault of this library: please report it.
    */
   const char *kind;

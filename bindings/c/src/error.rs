@@ -9,7 +9,7 @@ use std::ptr;
 #[repr(C)]
 pub struct Error {
     /// One word: `usage`, `environment`, `budget`, `network`, `throttled`, `server`, `truncated`, `stalled`, `protocol`,
-    /// `mismatch`, `changed`, `not_found`, `expired`, `exists`, `denied`, `untrusted`, `undecodable`, `file`, `cancelled`, or
+    /// `mismatch`, `changed`, `not_found`, `expired`, `exists`, `denied`, `untrusted`, `undecodable`, `file`, `program`, `cancelled`, or
     /// `bug`, which is a fault of this library: please report it.
     pub kind: *const c_char,
     /// The whole error on one line, object and hint included.

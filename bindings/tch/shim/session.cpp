@@ -16,7 +16,7 @@ extern "C" {
 char* fr_torch_version() { return text_of(TORCH_VERSION); }
 
 // Loads torch's CUDA part, if there is one. Must come before the first call that asks for CUDA: torch asks once and remembers.
-int fr_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr; }
+char* fr_load_cuda() { return dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) ? nullptr : text_of(dlerror()); }
 
 // The state of the default generator of the CPU, or of a CUDA device, as a byte tensor.
 char* fr_random_state(int cuda, at::Tensor** out) {

@@ -36,6 +36,18 @@ impl Group {
             .collect()
     }
 
+    /// Checks that all ranks say the same of something.
+    ///
+    /// # Errors
+    /// `Usage` where they differ, with what two ranks say; as [`Group::gather_losses`].
+    pub fn agree(&self, what: &str, own: &str) -> Result<()> {
+        let all = self.gather_bytes(own.as_bytes())?;
+        let Some(other) = all.iter().position(|said| *said != all[0]) else { return Ok(()) };
+        let [first, second] = [&all[0], &all[other]].map(|said| String::from_utf8_lossy(said).into_owned());
+        let cause = format!("ranks differ in {what}: rank 0 has {first}, rank {other} has {second}");
+        Err(Error::new(Kind::Usage, cause).with_hint("start again, with the same options and data on all ranks"))
+    }
+
     /// The losses of every rank's samples by id, rank by rank: the same list on every rank.
     ///
     /// # Errors

@@ -23,6 +23,7 @@
 )]
 
 mod checkpoint;
+mod command;
 mod exchange;
 mod feed;
 #[allow(unsafe_code, reason = "the border to libtorch")]
@@ -37,8 +38,9 @@ mod task;
 mod trainer;
 
 pub use checkpoint::{About, Checkpoint, Vault};
+pub use command::{Facts, NoOptions, run, run_with};
 pub use feed::{Fed, Feed, GpuFeed, HostFeed, TensorBatch};
-pub use ffi::{Backend, Group, Reducer, load_cuda, tensor_of_bytes, torch_version};
+pub use ffi::{Backend, Group, Reducer, caught, load_cuda, tensor_of_bytes, torch_version};
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
 pub use optimiser::{Decay, Precision, Rate, Rule};

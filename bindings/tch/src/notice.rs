@@ -5,6 +5,7 @@
 use clap::ValueEnum;
 use fuelrail::internal::ask_metadata;
 use fuelrail_base::{Error, Kind, Result};
+use signal_hook::flag;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -36,7 +37,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Listens for SIGTERM and SIGINT, and asks `service` at its address every so often.
+    /// Listens for SIGTERM and SIGINT, of which a second one ends the process at once, and asks `service` at its address every so often.
     ///
     /// # Errors
     /// `Environment` when a signal or thread is refused.
@@ -44,8 +45,12 @@ impl Notice {
         let refused = |e: std::io::Error| Error::from_io(Kind::Environment, "listening for preemption", e);
         let signalled = Arc::new(AtomicBool::new(false));
         let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
-        let signals = signals.map(|signal| signal_hook::flag::register(signal, Arc::clone(&signalled)));
-        let signals = signals.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(refused)?;
+        // In this order: the first signal finds the flag down, and raises it.
+        let both = signals.into_iter().flat_map(|signal| {
+            let end = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&signalled));
+            [end, flag::register(signal, Arc::clone(&signalled))]
+        });
+        let signals = both.collect::<std::io::Result<Vec<_>>>().map_err(refused)?;
         let reported = Arc::new(Mutex::new(None));
         let watcher = service.map(|(service, address, every)| {
             let (stop, stopped) = mpsc::channel();

@@ -24,6 +24,17 @@ pub enum Rule {
         /// Nesterov's variant.
         nesterov: bool,
     },
+    /// Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, with an L2 penalty.
+    Adam {
+        /// Decay of the first moment.
+        beta1: f64,
+        /// Decay of the second.
+        beta2: f64,
+        /// Keeps the quotient finite.
+        epsilon: f64,
+        /// L2 penalty.
+        weight_decay: f64,
+    },
     /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
     Adamw {
         /// Decay of the first moment.
@@ -47,11 +58,42 @@ impl FromStr for Rule {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Rule> {
-        match text {
-            "sgd" => Ok(Rule::default()),
-            "adamw" => Ok(Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }),
-            _ => Err(Error::new(Kind::Usage, format!("unknown optimiser '{text}'")).with_hint("use sgd or adamw")),
+        let mut words = text.split(',');
+        let mut rule = match words.next() {
+            Some("sgd") => Rule::default(),
+            Some("adam") => Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
+            Some("adamw") => Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+            _ => {
+                let unknown = Error::new(Kind::Usage, format!("unknown optimiser '{text}'"));
+                return Err(unknown.with_hint("use sgd, adam or adamw"));
+            }
+        };
+        for word in words {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let number = value.parse().ok().filter(|number: &f64| *number >= 0.0 && number.is_finite());
+            let share = number.filter(|number| *number < 1.0);
+            let taken = match (&mut rule, name) {
+                (Rule::Sgd { momentum: place, .. }, "momentum") => share.map(|share| *place = share),
+                (Rule::Sgd { nesterov, .. }, "nesterov") => value.parse().ok().map(|truth| *nesterov = truth),
+                (Rule::Adam { beta1: place, .. } | Rule::Adamw { beta1: place, .. }, "beta1")
+                | (Rule::Adam { beta2: place, .. } | Rule::Adamw { beta2: place, .. }, "beta2") => {
+                    share.map(|share| *place = share)
+                }
+                (Rule::Adam { epsilon: place, .. } | Rule::Adamw { epsilon: place, .. }, "epsilon")
+                | (
+                    Rule::Sgd { weight_decay: place, .. }
+                    | Rule::Adam { weight_decay: place, .. }
+                    | Rule::Adamw { weight_decay: place, .. },
+                    "weight_decay",
+                ) => number.map(|number| *place = number),
+                _ => None,
+            };
+            taken.ok_or_else(|| {
+                Error::new(Kind::Usage, format!("'{word}' says nothing to the optimiser of '{text}'"))
+                    .with_hint("sgd has momentum, weight_decay and nesterov; adam and adamw beta1, beta2, epsilon and weight_decay")
+            })?;
         }
+        Ok(rule)
     }
 }
 
@@ -60,7 +102,7 @@ impl Rule {
     pub(crate) fn slots(&self) -> &'static [&'static str] {
         match self {
             Rule::Sgd { .. } => &["momentum"],
-            Rule::Adamw { .. } => &["moment1", "moment2"],
+            Rule::Adam { .. } | Rule::Adamw { .. } => &["moment1", "moment2"],
         }
     }
 }
@@ -69,15 +111,19 @@ impl Rule {
 #[derive(Debug)]
 pub(crate) struct Optimiser {
     rule: Rule,
+    /// Longest gradient; 0 for any.
+    clip_norm: f64,
     state: Vec<Tensor>,
+    /// 1 where a parameter decays, else 0.
+    decays: Tensor,
     steps: u64,
 }
 
 impl Optimiser {
     /// For parameters of this shape; the state is zero.
-    pub(crate) fn new(rule: Rule, parameters: &Tensor) -> Optimiser {
+    pub(crate) fn new(rule: &Rule, clip_norm: f64, parameters: &Tensor, decays: Tensor) -> Optimiser {
         let state = rule.slots().iter().map(|_| parameters.zeros_like()).collect();
-        Optimiser { rule, state, steps: 0 }
+        Optimiser { rule: *rule, clip_norm, state, decays, steps: 0 }
     }
 
     /// Changes `parameters` along `gradients / divisor` with this learning rate. `gradients` are used up.
@@ -85,18 +131,25 @@ impl Optimiser {
         self.steps += 1;
         no_grad(|| {
             let _ = gradients.g_mul_scalar_(1.0 / divisor);
+            if self.clip_norm > 0.0 {
+                // On the device: nobody waits for the number.
+                let shorter = (self.clip_norm / (gradients.norm() + 1e-6)).clamp_max(1.0);
+                let _ = gradients.g_mul_(&shorter);
+            }
+            if let Rule::Sgd { weight_decay, .. } | Rule::Adam { weight_decay, .. } = self.rule
+                && weight_decay > 0.0
+            {
+                let _ = gradients.g_add_(&(&*parameters * &self.decays * weight_decay));
+            }
             match self.rule {
-                Rule::Sgd { momentum, weight_decay, nesterov } => {
-                    if weight_decay > 0.0 {
-                        let _ = gradients.g_add_(&(&*parameters * weight_decay));
-                    }
+                Rule::Sgd { momentum, nesterov, .. } => {
                     let velocity = &mut self.state[0];
                     let _ = velocity.g_mul_scalar_(momentum);
                     let _ = velocity.g_add_(gradients);
                     let change = if nesterov { &*gradients + &*velocity * momentum } else { velocity.shallow_clone() };
                     let _ = parameters.g_sub_(&(change * rate));
                 }
-                Rule::Adamw { beta1, beta2, epsilon, weight_decay } => {
+                Rule::Adam { beta1, beta2, epsilon, .. } | Rule::Adamw { beta1, beta2, epsilon, .. } => {
                     let [first, second] = &mut self.state[..] else { unreachable!("two moments") };
                     let _ = first.g_mul_scalar_(beta1);
                     let _ = first.g_add_(&(&*gradients * (1.0 - beta1)));
@@ -105,7 +158,9 @@ impl Optimiser {
                     let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
                     let (short1, short2) = (1.0 - beta1.powi(steps), 1.0 - beta2.powi(steps));
                     let spread = (&*second / short2).sqrt() + epsilon;
-                    let _ = parameters.g_mul_scalar_(1.0 - rate * weight_decay);
+                    if let Rule::Adamw { weight_decay, .. } = self.rule {
+                        let _ = parameters.g_sub_(&(&*parameters * &self.decays * (rate * weight_decay)));
+                    }
                     let _ = parameters.g_sub_(&(&*first / spread * (rate / short1)));
                 }
             }
@@ -115,7 +170,8 @@ impl Optimiser {
     /// A copy on this device, with state of its own.
     pub(crate) fn copied_to(&self, device: tch::Device) -> Optimiser {
         let state = self.state.iter().map(|tensor| tensor.copy().to_device(device)).collect();
-        Optimiser { rule: self.rule, state, steps: self.steps }
+        let (rule, clip_norm, decays, steps) = (self.rule, self.clip_norm, self.decays.to_device(device), self.steps);
+        Optimiser { rule, clip_norm, state, decays, steps }
     }
 
     /// Which rule.
@@ -219,10 +275,16 @@ const SCALE_FIRST: f64 = 65_536.0;
 const SCALE_MAX: f64 = 16_777_216.0;
 
 impl LossScale {
-    /// As this precision needs it; `saved` from a checkpoint.
-    pub(crate) fn new(precision: Precision, saved: Option<f64>) -> LossScale {
+    /// As this precision needs it; `saved` from a checkpoint: the scale, and the steps since it changed.
+    pub(crate) fn new(precision: Precision, saved: Option<(f64, u32)>) -> LossScale {
         let moves = precision == Precision::Half;
-        LossScale { scale: if moves { saved.unwrap_or(SCALE_FIRST) } else { 1.0 }, good: 0, moves }
+        let (scale, good) = saved.filter(|_| moves).unwrap_or((if moves { SCALE_FIRST } else { 1.0 }, 0));
+        LossScale { scale, good, moves }
+    }
+
+    /// Steps since it changed.
+    pub(crate) fn good(&self) -> u32 {
+        self.good
     }
 
     /// The factor of the loss, by which gradients are divided.
@@ -256,8 +318,12 @@ mod tests {
     use super::*;
 
     fn after(rule: Rule, gradients: &[f64], divisor: f64) -> f64 {
+        after_clipped(rule, 0.0, gradients, divisor)
+    }
+
+    fn after_clipped(rule: Rule, clip_norm: f64, gradients: &[f64], divisor: f64) -> f64 {
         let mut parameter = Tensor::from_slice(&[1.0_f64]);
-        let mut optimiser = Optimiser::new(rule, &parameter);
+        let mut optimiser = Optimiser::new(&rule, clip_norm, &parameter, parameter.ones_like());
         for gradient in gradients {
             optimiser.step(&mut parameter, &mut Tensor::from_slice(&[*gradient]), divisor, 0.1);
         }
@@ -280,6 +346,25 @@ mod tests {
         let adam: Rule = "adamw".parse().unwrap();
         let found = after(adam, &[123.0], 1.0);
         assert!((found - (1.0 - 0.1 * 0.01 - 0.1)).abs() < 1e-6, "{found}");
+        // Adam's penalty is part of the gradient: here it turns it.
+        let found = after("adam,weight_decay=2".parse().unwrap(), &[-1.0], 1.0);
+        assert!((found - (1.0 - 0.1)).abs() < 1e-6, "{found}");
+        let plain = "sgd,momentum=0".parse().unwrap();
+        let found = [3.0, 0.5].map(|length| after_clipped(plain, length, &[-4.0], 2.0));
+        assert!((found[0] - 1.2).abs() < 1e-6 && (found[1] - 1.05).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn its_parameters_are_read_behind_its_name() {
+        let rule = |text: &str| text.parse::<Rule>();
+        let sgd = Rule::Sgd { momentum: 0.8, weight_decay: 5e-4, nesterov: true };
+        assert_eq!(rule("sgd,nesterov=true,momentum=0.8,weight_decay=5e-4").unwrap(), sgd);
+        let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-6, weight_decay: 0.1 };
+        assert_eq!(rule("adamw,beta2=0.95,epsilon=1e-6,weight_decay=0.1").unwrap(), adamw);
+        for bad in ["lion", "sgd,beta1=0.9", "sgd,momentum=1", "adam,weight_decay=-1", "adamw,beta1", "sgd,nesterov=1"]
+        {
+            assert_eq!(rule(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
+        }
     }
 
     #[test]
@@ -295,12 +380,15 @@ mod tests {
 
     #[test]
     fn the_scale_falls_at_once_and_rises_slowly() {
-        let mut scale = LossScale::new(Precision::Half, Some(8.0));
+        let mut scale = LossScale::new(Precision::Half, Some((8.0, 0)));
         scale.look(false);
         assert_eq!(scale.scale(), 4.0);
         (0..GROW_AFTER).for_each(|_| scale.look(true));
         assert_eq!(scale.scale(), 8.0);
-        let mut fixed = LossScale::new(Precision::Bf16, Some(8.0));
+        let mut resumed = LossScale::new(Precision::Half, Some((8.0, GROW_AFTER - 1)));
+        resumed.look(true);
+        assert_eq!((resumed.scale(), resumed.good()), (16.0, 0));
+        let mut fixed = LossScale::new(Precision::Bf16, Some((8.0, 0)));
         fixed.look(false);
         assert_eq!(fixed.scale(), 1.0);
     }

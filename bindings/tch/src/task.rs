@@ -30,6 +30,7 @@ pub struct Classifier {
     model: Box<dyn ModuleT>,
     mean: Tensor,
     spread: Tensor,
+    label_smoothing: f64,
     device: Device,
 }
 
@@ -39,7 +40,15 @@ impl Classifier {
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
         let row =
             |values: &[f64]| Tensor::from_slice(values).to_kind(Element::Float).to_device(device).view([1, -1, 1, 1]);
-        Classifier { model, mean: row(mean), spread: row(spread), device }
+        Classifier { model, mean: row(mean), spread: row(spread), label_smoothing: 0.0, device }
+    }
+
+    /// A share of each sample's loss that is the mean over all classes, 0 to 1 (Szegedy et al., "Rethinking the Inception Architecture for
+    /// Computer Vision", CVPR 2016). For training only.
+    #[must_use]
+    pub fn label_smoothing(mut self, share: f64) -> Classifier {
+        self.label_smoothing = share;
+        self
     }
 }
 
@@ -54,12 +63,34 @@ impl Task for Classifier {
         }
         let pixels = batch.bytes.to_device(self.device).permute(&[0, 3, 1, 2]).to_kind(Element::Float);
         let input = (pixels / 255.0 - &self.mean) / &self.spread;
-        let labels = batch.labels.to_device(self.device);
         let scores = self.model.forward_t(&input.contiguous(), training).to_kind(Element::Float);
-        let losses = -scores.log_softmax(-1, Element::Float).gather(1, &labels.unsqueeze(1), false).squeeze_dim(1);
+        check_labels(batch, scores.size()[1])?;
+        let labels = batch.labels.to_device(self.device);
+        let likelihoods = scores.log_softmax(-1, Element::Float);
+        let mut losses = -likelihoods.gather(1, &labels.unsqueeze(1), false).squeeze_dim(1);
+        if training && self.label_smoothing > 0.0 {
+            let mean = -likelihoods.mean_dim(Some([1_i64].as_slice()), false, Element::Float);
+            losses = losses * (1.0 - self.label_smoothing) + mean * self.label_smoothing;
+        }
         let right = scores.argmax(-1, false).eq_tensor(&labels).sum(Element::Float);
         Ok(Judged { losses, right, answers: 1.0 })
     }
+}
+
+/// Every sample has a label that the model knows. Labels lie in the host's memory: no device is waited for.
+fn check_labels(batch: &TensorBatch, classes: i64) -> Result<()> {
+    let wrong = batch.labels.lt(0).logical_or(&batch.labels.ge(classes)).nonzero();
+    if wrong.size()[0] == 0 {
+        return Ok(());
+    }
+    let at = wrong.int64_value(&[0, 0]);
+    let (id, label) = (batch.ids[at as usize].0, batch.labels.int64_value(&[at]));
+    let (cause, hint) = if label < 0 {
+        (format!("sample {id} has no label"), "put each sample in the folder of its class, or name a label_field")
+    } else {
+        (format!("sample {id} has label {label}, and the model {classes} classes"), "make a model of all classes")
+    };
+    Err(Error::new(Kind::Usage, cause).with_hint(hint))
 }
 
 /// Little-endian `u16` tokens, the next from those before: cross-entropy per token.

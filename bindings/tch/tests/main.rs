@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod findings;
 mod importance;
 mod library;
 mod lost_rank;

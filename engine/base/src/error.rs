@@ -46,6 +46,8 @@ pub enum Kind {
     Undecodable,
     /// A local file could not be read or written. Never retried.
     File,
+    /// The program's own code failed: its model, say. Never retried.
+    Program,
     /// The loader is shutting down.
     Cancelled,
 }
@@ -57,7 +59,7 @@ impl Kind {
         use Kind::*;
         match self {
             Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed | Expired => true,
-            Usage | Environment | Budget | NotFound | Exists | Denied | Untrusted | Undecodable | File | Cancelled => {
+            Usage | Environment | Budget | NotFound | Exists | Denied | Untrusted | Undecodable | File | Program | Cancelled => {
                 false
             }
         }
@@ -96,6 +98,7 @@ impl Kind {
             Untrusted => "untrusted",
             Undecodable => "undecodable",
             File => "file",
+            Program => "program",
             Cancelled => "cancelled",
         }
     }

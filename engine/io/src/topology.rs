@@ -143,6 +143,16 @@ impl Topology {
         self.cores.len().min(quota).max(1)
     }
 
+    /// For one of `parts` processes that share it evenly: fewer shards, on the same cores.
+    #[must_use]
+    pub fn shared(mut self, parts: usize) -> Topology {
+        if parts > 1 {
+            let (cores, from) = (self.shards() as f64 / parts as f64, format!("{parts} ranks on this machine"));
+            self.quota = Some(CpuQuota { cores, from });
+        }
+        self
+    }
+
     /// Physical cores among the allowed ones.
     #[must_use]
     pub fn physical_cores(&self) -> usize {

@@ -71,6 +71,9 @@ macro_rules! setter {
     ($about:tt $at:tt [$name:ident] Vec<PathBuf>) => {
         $crate::config::setter!(@ $about $at $name, impl IntoIterator<Item = impl Into<PathBuf>>, $name.into_iter().map(Into::into).collect());
     };
+    ($about:tt $at:tt [$name:ident] Vec<String>) => {
+        $crate::config::setter!(@ $about $at $name, impl IntoIterator<Item = impl Into<String>>, $name.into_iter().map(Into::into).collect());
+    };
     ($about:tt $at:tt [$name:ident] RingChoice) => {
         $crate::config::setter!(@ $about $at $name, impl Into<RingChoice>, $name.into());
     };
@@ -201,6 +204,9 @@ settings! {
         record_file: Option<PathBuf> = None,
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
+        /// Without a format, the names of the classes in the order in which labels number them; without any, all folders below the prefix,
+        /// sorted. A validation set needs those of the training set: a class that it lacks would shift all behind it.
+        classes: Vec<String> = Vec::new(),
         /// Under `tokens`, how many make a sample: for a model that predicts the next one, one more than its context has; without a number
         /// all of an object.
         token_window: Option<u64> = None,
@@ -216,6 +222,9 @@ settings! {
         rank: u32 = 0,
         /// How many ranks share each epoch.
         world: u32 = 1,
+        /// How many ranks are on this machine: what is not set of memory, shards and decoding threads is one part in so many of the machine's.
+        /// Without a number what `LOCAL_WORLD_SIZE` says, which torchrun sets, else 1.
+        local_world: Option<u32> = None,
         /// Shards (threads); without a number one per core that cpuset and quota allow, as far as memory feeds them; where samples are
         /// decoded, one for eight cores.
         shards: Option<u16> = None,

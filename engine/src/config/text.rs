@@ -111,20 +111,21 @@ impl Value for PathBuf {
     }
 }
 
-impl Value for Vec<PathBuf> {
-    fn parse(text: &str, _: &str) -> Result<Vec<PathBuf>> {
-        Ok(text.split(',').filter(|item| !item.is_empty()).map(PathBuf::from).collect())
+/// Paths or names.
+impl<T: Value> Value for Vec<T> {
+    fn parse(text: &str, key: &str) -> Result<Vec<T>> {
+        text.split(',').filter(|item| !item.is_empty()).map(|item| T::parse(item, key)).collect()
     }
 
-    fn read(given: &Given, key: &str) -> Result<Vec<PathBuf>> {
+    fn read(given: &Given, key: &str) -> Result<Vec<T>> {
         match given {
-            Given::List(items) => items.iter().map(|item| Ok(item.text()?.into())).collect(),
+            Given::List(items) => items.iter().map(|item| T::parse(&item.text()?, key)).collect(),
             one => Vec::parse(&one.text()?, key),
         }
     }
 
     fn show(&self, key: &str) -> Json {
-        self.iter().map(|path| path.show(key)).collect()
+        self.iter().map(|item| item.show(key)).collect()
     }
 }
 

@@ -43,6 +43,9 @@ pub struct About {
     pub rule_steps: u64,
     /// Scale of the loss under half precision.
     pub loss_scale: f64,
+    /// Steps since that scale changed.
+    #[serde(default)]
+    pub scale_steps: u32,
     /// Ranks of the run that saved it. Any number can resume.
     pub world: usize,
     /// Seed of the run.
@@ -67,6 +70,7 @@ impl About {
             rule,
             rule_steps: 0,
             loss_scale: 1.0,
+            scale_steps: 0,
             world: 1,
             torch: crate::ffi::torch_version(),
             hash: String::new(),

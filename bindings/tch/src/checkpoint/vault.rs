@@ -48,11 +48,17 @@ impl Vault {
     /// in a folder, at least one; in a bucket all are.
     ///
     /// # Errors
-    /// `File` when the folder cannot be made.
+    /// `File` when the folder cannot be made; `Usage` for two folders or two buckets.
     pub fn open(places: &[String], keep: usize) -> Result<Vault> {
         let mut vault = Vault { keep: keep.max(1), ..Vault::default() };
         for place in places {
-            if place.contains("://") {
+            let is_bucket = place.contains("://");
+            if let Some(first) = if is_bucket { &vault.bucket } else { &vault.folder } {
+                let kind = if is_bucket { "buckets" } else { "folders" };
+                let cause = format!("checkpoints in two {kind}: {first} and {place}");
+                return Err(Error::new(Kind::Usage, cause).with_hint("give one folder, one bucket, or one of each"));
+            }
+            if is_bucket {
                 vault.bucket = Some(format!("{}/", place.trim_end_matches('/')));
             } else {
                 let made = fs::create_dir_all(place);
@@ -77,20 +83,27 @@ impl Vault {
         self.folder.is_some() || self.bucket.is_some()
     }
 
-    /// Writes a checkpoint to all places. Returns them.
+    /// Writes a checkpoint to all places. Returns those that have it, and notices of those that refused.
     ///
     /// # Errors
-    /// `File` when the disk is full, `Network`, `Denied` … for the bucket and a folder that refuses. Earlier checkpoints stay.
-    pub fn save(&self, checkpoint: &Checkpoint) -> Result<Vec<String>> {
+    /// Where no place takes it: `File` when the disk is full, `Network`, `Denied` … for the bucket. Earlier checkpoints stay.
+    pub fn save(&self, checkpoint: &Checkpoint) -> Result<(Vec<String>, Vec<String>)> {
         let (bytes, name) = (checkpoint.to_bytes()?, name_of(checkpoint.about.step));
-        let mut places = Vec::new();
+        let (mut places, mut refused) = (Vec::new(), Vec::new());
         for place in self.folder.iter().chain(&self.bucket) {
             let uri = format!("{place}{name}");
-            fuelrail::put_with(&self.access, &uri, &mut Cursor::new(&bytes), |_| {}).map_err(with_room)?;
-            places.push(uri);
+            match fuelrail::put_with(&self.access, &uri, &mut Cursor::new(&bytes), |_| {}) {
+                Ok(_) => places.push(uri),
+                Err(error) => refused.push((uri, with_room(error))),
+            }
         }
-        self.forget_old(checkpoint.about.step);
-        Ok(places)
+        if places.is_empty() && !refused.is_empty() {
+            return Err(refused.swap_remove(0).1);
+        }
+        if self.folder.as_ref().is_some_and(|folder| places.iter().any(|place| place.starts_with(folder))) {
+            self.forget_old(checkpoint.about.step);
+        }
+        Ok((places, refused.iter().map(|(uri, error)| format!("there is no checkpoint {uri}: {error}")).collect()))
     }
 
     /// Removes older checkpoints of the folder. One that cannot be removed stays: that does not fail the run.
@@ -104,13 +117,15 @@ impl Vault {
 
     fn steps_in_folder(&self) -> impl Iterator<Item = u64> {
         let entries = self.folder.iter().filter_map(|folder| fs::read_dir(folder).ok());
-        entries.flatten().flatten().filter_map(|entry| step_of(entry.file_name().to_str()?))
+        let files = entries.flatten().flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        files.filter_map(|entry| step_of(entry.file_name().to_str()?))
     }
 
     /// The newest checkpoint that is whole. Broken ones are skipped, with a notice.
     ///
     /// # Errors
-    /// `Network`, `Denied` … when the bucket cannot be listed or read.
+    /// `Network`, `Denied`, `File` … when a place cannot be listed or read: an older checkpoint, or none, would silently take the place of the
+    /// newest. `File` when all are broken, `Usage` for one of another version.
     pub fn newest(&self) -> Result<Found> {
         let mut steps: Vec<(u64, bool)> = self.steps_in_folder().map(|step| (step, true)).collect();
         if let Some(bucket) = &self.bucket {
@@ -124,12 +139,22 @@ impl Vault {
             let place = if on_disk { &self.folder } else { &self.bucket };
             let (uri, mut bytes) = (format!("{}{}", place.as_deref().unwrap_or_default(), name_of(step)), Vec::new());
             let got = fuelrail::get_with(&self.access, &uri, &mut bytes);
-            match got.and_then(|_| Checkpoint::check(&bytes)) {
+            let is_there =
+                got.map_err(|error| error.with_hint("mend that, or name another --checkpoint to begin anew"));
+            is_there.or_else(|error| if error.kind() == Kind::NotFound { Ok(0) } else { Err(error) })?;
+            match Checkpoint::check(&bytes) {
                 Ok(()) => return Ok(Found { bytes: Some(bytes), ..found }),
-                Err(error) => found.notices.push(format!("{uri} is passed over: {error}")),
+                Err(error) if error.kind() == Kind::File => {
+                    found.notices.push(format!("{uri} is passed over: {error}"))
+                }
+                Err(error) => return Err(error.within(uri)),
             }
         }
-        Ok(found)
+        if found.notices.is_empty() {
+            return Ok(found);
+        }
+        let cause = format!("none of {} checkpoints is whole; the newest: {}", found.notices.len(), found.notices[0]);
+        Err(Error::new(Kind::File, cause).with_hint("remove them, or name another --checkpoint, to begin anew"))
     }
 }
 

@@ -6,43 +6,27 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use crate::meter::Meter;
+use crate::notice::Service;
+use crate::switch::Reason;
+use crate::trainer::{Event, StepReport, TrainConfig};
+use clap::Args;
 use fuelrail::{Config, Error, Kind, Overrides, Result};
-use fuelrail_tch::{Event, Meter, Reason, Service, StepReport, TrainConfig};
 use serde_json::json;
 
 /// Trains a model from a bucket, on one rank or many.
 ///
 /// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun.
-#[derive(Parser, Debug)]
-#[command(
-    name = "fuelrail-train",
-    version,
-    after_help = "Examples:\n  fuelrail-train --model lenet http://127.0.0.1:9000/digits/training/ --decode 28x28x1 --epochs 3\n  \
-                  torchrun --no-python --nproc-per-node 2 --max-restarts 3 fuelrail-train --model resnet18 http://HOST/photos/train/ \\\n    \
-                  --decode 224x224x3 --set decode_fit=random-crop --checkpoint /data/run1 --checkpoint-every 500"
-)]
+#[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Where the samples are
     pub uri: String,
-    /// What to train: lenet, resnet18, resnet50 or transformer
-    #[arg(long, default_value = "lenet")]
-    pub model: String,
     /// Samples to judge the model by, at the end
     #[arg(long)]
     pub eval_uri: Option<String>,
     /// Pictures: HEIGHTxWIDTHxCHANNELS
     #[arg(long)]
     pub decode: Option<String>,
-    /// Tokens of one sample (transformer)
-    #[arg(long, default_value_t = 129)]
-    pub tokens: usize,
-    /// Tokens the transformer knows; greater ones are folded into them
-    #[arg(long, default_value_t = 50_257)]
-    pub vocabulary: i64,
-    /// Width, heads and layers of the transformer
-    #[arg(long, default_value = "128,4,4", value_delimiter = ',')]
-    pub transformer: Vec<i64>,
     /// Samples per batch and rank
     #[arg(long, default_value_t = 64)]
     pub batch_size: u32,

@@ -5,21 +5,24 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::checkpoint::Vault;
+use crate::feed::{Feed, GpuFeed, HostFeed};
+use crate::ffi::{Backend, Group, load_cuda, torch_version};
+use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice};
+use crate::ranks::Ranks;
+use crate::task::Task;
+use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
-use fuelrail::{Config, Error, Fit, Kind, Loader, LoaderBuilder, Result, State, Stats};
+use fuelrail::{ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
-use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
-use fuelrail_tch::{
-    ASK_EVERY, Backend, Classifier, End, Feed, GpuFeed, Group, HostFeed, LanguageModel, METADATA_ADDRESS, Notice,
-    Outcome, Ranks, Score, Task, TrainConfig, Trainer, Vault, load_cuda, torch_version,
-};
 use serde::Serialize;
 use serde_json::json;
 use tch::Device;
 use tch::nn::VarStore;
+use xxhash_rust::xxh3::Xxh3;
 
-use crate::Arguments;
-use crate::arguments::Screen;
+use super::Facts;
+use super::arguments::{Arguments, Screen};
 
 /// The score after an epoch, and the counters of this rank's loader.
 #[derive(Serialize)]
@@ -30,21 +33,26 @@ struct EpochReport {
 }
 
 /// Trains as the arguments say.
-pub(crate) fn train(arguments: &Arguments) -> Result<End> {
+pub(super) fn train(
+    arguments: &Arguments,
+    make: impl FnOnce(&VarStore, &Facts<'_>) -> Result<Box<dyn Task>>,
+) -> Result<End> {
     let begun = Instant::now();
     // First: torch probes for CUDA once and caches the result.
-    let cuda = arguments.device != "cpu" && load_cuda();
+    let cuda = if arguments.device == "cpu" { Ok(()) } else { load_cuda() };
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let device = device(arguments, cuda, ranks.local_rank)?;
     tch::set_num_threads(threads(arguments));
     let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
     let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
-    let config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
+    let mut config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
+    let limit = judging_limit(arguments, &mut config);
     let backend = backend(&arguments.backend, device)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
-    let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
+    let listing = listed(arguments, &config, group.as_deref())?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
+    config.classes.clone_from(&classes);
     let training = TrainConfig { epoch_samples, ..arguments.training.clone() };
     let screen = Rc::new(RefCell::new(Screen::new(
         ranks.rank,
@@ -54,16 +62,19 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
     )?));
     let say = |line: &str| screen.borrow().say(line);
     say(&format!(
-        "torch {}, {device:?}, {} rank(s) over {}, {} samples of {classes} classes",
+        "torch {}, {device:?}, {} rank(s) over {}, {} samples of {} classes",
         torch_version(),
         ranks.world,
         backend.name(),
-        listing.len()
+        listing.len(),
+        classes.len()
     ));
     // The same seed on every rank and for any number of them: the same initial weights.
     tch::manual_seed(training.seed as i64);
     let variables = VarStore::new(device);
-    let task = task(arguments, &config, classes, &variables)?;
+    let samples = listing.len() as u64;
+    let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
+    let task = make(&variables, &facts)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group, training)?
         .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()))
@@ -79,46 +90,24 @@ pub(crate) fn train(arguments: &Arguments) -> Result<End> {
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device)?;
-    let (outcome, epochs) = run_and_judge(arguments, &ranks, device, &mut trainer, &mut *feed)?;
+    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: &classes };
+    let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
     drop(feed);
     let score = match (&arguments.eval_uri, &outcome.end) {
-        (Some(uri), End::Done) => Some(score(arguments, uri, &ranks, device, &mut trainer)?),
+        (Some(uri), End::Done) => Some(judging.score(uri, &mut trainer)?),
         _ => None,
     };
     tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
+        let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
         let report = json!({
-            "outcome": outcome,
-            "score": score,
-            "epochs": epochs,
-            "wall_s": begun.elapsed().as_secs_f64(),
-            "world": ranks.world,
-            "device": format!("{device:?}"),
-            "torch": torch_version(),
-            "config": config,
+            "outcome": outcome, "score": score, "epochs": epochs, "wall_s": wall_s, "world": ranks.world, "device": device,
+            "torch": torch, "config": config,
         });
-        std::fs::write(path, format!("{report:#}\n"))
-            .map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
+        let written = std::fs::write(path, format!("{report:#}\n"));
+        written.map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
     }
     Ok(outcome.end)
-}
-
-/// Trains to the end, and evaluates the model after every epoch where that was requested.
-fn run_and_judge(
-    arguments: &Arguments,
-    ranks: &Ranks,
-    device: Device,
-    trainer: &mut Trainer<'_>,
-    feed: &mut dyn Feed,
-) -> Result<(Outcome, Vec<EpochReport>)> {
-    let mut epochs = Vec::new();
-    let outcome = trainer.run_with(feed, &mut |trainer, feed| {
-        let Some(uri) = arguments.eval_uri.as_ref().filter(|_| arguments.eval_every_epoch) else { return Ok(()) };
-        let (samples, loader) = (trainer.samples(), feed.stats());
-        epochs.push(EpochReport { samples, score: score(arguments, uri, ranks, device, trainer)?, loader });
-        Ok(())
-    })?;
-    Ok((outcome, epochs))
 }
 
 /// The last lines of a run.
@@ -145,14 +134,24 @@ fn backend(name: &str, device: Device) -> Result<Backend> {
     }
 }
 
-fn device(arguments: &Arguments, cuda: bool, local_rank: usize) -> Result<Device> {
-    let there = cuda && tch::Cuda::is_available();
+/// The CPU only where it is asked for, or there is no GPU: one that the driver has and torch does not find is an error.
+fn device(arguments: &Arguments, cuda: Result<()>, local_rank: usize) -> Result<Device> {
+    let devices = if cuda.is_ok() { tch::Cuda::device_count().max(0) as usize } else { 0 };
+    let has_gpu = || fuelrail_cuda::Device::count().is_ok_and(|count| count > 0);
     match arguments.device.as_str() {
         "cpu" => Ok(Device::Cpu),
-        "auto" if !there => Ok(Device::Cpu),
-        "auto" | "cuda" if there => Ok(Device::Cuda(local_rank)),
-        "cuda" => Err(Error::new(Kind::Environment, "torch finds no CUDA device")
-            .with_hint("let LD_LIBRARY_PATH name the lib folder of a torch with CUDA, and look at nvidia-smi")),
+        "auto" | "cuda" if local_rank < devices => Ok(Device::Cuda(local_rank)),
+        "auto" | "cuda" if devices > 0 => {
+            let cause = format!("LOCAL_RANK is {local_rank}, and torch finds {devices} devices");
+            Err(Error::new(Kind::Usage, cause).with_hint("start one rank per GPU, or look at CUDA_VISIBLE_DEVICES"))
+        }
+        "auto" if !has_gpu() => Ok(Device::Cpu),
+        "auto" | "cuda" => {
+            let why = cuda.err().map_or_else(String::new, |error| format!(": {}", error.cause()));
+            Err(Error::new(Kind::Environment, format!("torch finds no CUDA device{why}")).with_hint(
+                "let LD_LIBRARY_PATH name the lib folder of a torch with CUDA, and look at nvidia-smi; --device cpu trains on the CPU",
+            ))
+        }
         other => Err(Error::new(Kind::Usage, format!("unknown device '{other}'")).with_hint("use auto, cpu or cuda")),
     }
 }
@@ -174,9 +173,74 @@ fn epoch_samples(config: &Config, samples: u64) -> u64 {
     if config.order.drop_last { samples / step * step } else { samples }
 }
 
-/// Number of classes of the whole data set.
-fn classes(config: &Config, listing: &[fuelrail::Listed]) -> Result<usize> {
-    fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str())).map(|classes| classes.len())
+/// The classes of the whole data set.
+fn classes(config: &Config, listing: &[Listed]) -> Result<Vec<String>> {
+    if config.classes.is_empty() {
+        return fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str()));
+    }
+    Ok(config.classes.clone())
+}
+
+/// The samples, which must be the same on every rank.
+fn listed(arguments: &Arguments, config: &Config, group: Option<&Group>) -> Result<Vec<Listed>> {
+    let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
+    let Some(group) = group else { return Ok(listing) };
+    let mut hash = Xxh3::new();
+    for object in &listing {
+        hash.update(object.key.as_bytes());
+        hash.update(&object.size.to_le_bytes());
+        hash.update(object.etag.as_deref().unwrap_or_default().as_bytes());
+    }
+    group.agree("what the bucket lists", &format!("{} objects of hash {:016x}", listing.len(), hash.digest()))?;
+    Ok(listing)
+}
+
+/// Takes a quarter of the memory away from the training, for what it is judged by, where both go on at a time.
+fn judging_limit(arguments: &Arguments, config: &mut Config) -> Option<ByteSize> {
+    (arguments.eval_uri.is_some() && arguments.eval_every_epoch).then(|| {
+        let (all, _) = config.memory_limit();
+        config.memory.limit = Some(ByteSize(all.0 - all.0 / 4));
+        ByteSize(all.0 / 4)
+    })
+}
+
+/// How the model is judged while it is trained, and behind it.
+struct Judging<'a> {
+    arguments: &'a Arguments,
+    ranks: &'a Ranks,
+    device: Device,
+    /// Its memory, where the training has the rest.
+    limit: Option<ByteSize>,
+    /// The training's: a class that is missing in what it is judged by shifts no label.
+    classes: &'a [String],
+}
+
+impl Judging<'_> {
+    /// Trains to the end, and evaluates the model after every epoch where that was requested.
+    fn run(&self, trainer: &mut Trainer<'_>, feed: &mut dyn Feed) -> Result<(Outcome, Vec<EpochReport>)> {
+        let mut epochs = Vec::new();
+        let outcome = trainer.run_with(feed, &mut |trainer, feed| {
+            let uri = self.arguments.eval_uri.as_ref().filter(|_| self.arguments.eval_every_epoch);
+            let Some(uri) = uri else { return Ok(()) };
+            let (samples, loader) = (trainer.samples(), feed.stats());
+            epochs.push(EpochReport { samples, score: self.score(uri, trainer)?, loader });
+            Ok(())
+        })?;
+        Ok((outcome, epochs))
+    }
+
+    /// Judges the model by samples it has not seen.
+    fn score(&self, uri: &str, trainer: &mut Trainer<'_>) -> Result<Score> {
+        let mut config = self.arguments.loader(uri, self.ranks.rank, self.ranks.world)?;
+        (config.epochs, config.audit, config.classes) = (1, None, self.classes.to_vec());
+        (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
+        config.memory.limit = self.limit.or(config.memory.limit);
+        if config.decode.fit == Fit::RandomCrop {
+            (config.decode.fit, config.decode.flip) = (Fit::CenterCrop, false);
+        }
+        let loader: Loader = LoaderBuilder::new(config).build()?;
+        trainer.evaluate(&mut *feed(loader, self.device)?)
+    }
 }
 
 fn feed(loader: Loader, device: Device) -> Result<Box<dyn Feed>> {
@@ -192,7 +256,7 @@ fn feed(loader: Loader, device: Device) -> Result<Box<dyn Feed>> {
 /// The loader of the samples to train with, from where a checkpoint left off.
 fn loader(
     config: &Config,
-    listing: Vec<fuelrail::Listed>,
+    listing: Vec<Listed>,
     (order, scores): (Option<State>, Option<Vec<u8>>),
     goes_on: bool,
 ) -> Result<Loader> {
@@ -224,74 +288,4 @@ fn own_log(log: &Path, rank: u32) -> PathBuf {
     let later = (1..10_000).map(|run| format!("{first}.{run}"));
     let free = core::iter::once(first.clone()).chain(later).find(|name| !Path::new(name).exists());
     free.unwrap_or(first).into()
-}
-
-/// Judges the model by samples it has not seen.
-fn score(arguments: &Arguments, uri: &str, ranks: &Ranks, device: Device, trainer: &mut Trainer<'_>) -> Result<Score> {
-    let mut config = arguments.loader(uri, ranks.rank, ranks.world)?;
-    (config.epochs, config.audit) = (1, None);
-    (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
-    if config.decode.fit == Fit::RandomCrop {
-        (config.decode.fit, config.decode.flip) = (Fit::CenterCrop, false);
-    }
-    let loader: Loader = LoaderBuilder::new(config).build()?;
-    trainer.evaluate(&mut *feed(loader, device)?)
-}
-
-/// The usual means and deviations of ImageNet's pictures.
-const PHOTO_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
-const PHOTO_SPREAD: [f64; 3] = [0.229, 0.224, 0.225];
-
-/// Makes the model's variables in `variables`. `classes`: how many the data set has.
-pub(crate) fn task(
-    arguments: &Arguments,
-    config: &Config,
-    classes: usize,
-    variables: &VarStore,
-) -> Result<Box<dyn Task>> {
-    let (root, device) = (variables.root(), variables.device());
-    if arguments.model == "transformer" {
-        return language(arguments, variables, device);
-    }
-    let decode = config.decoded().ok_or_else(|| {
-        Error::new(Kind::Usage, format!("{} needs pictures", arguments.model))
-            .with_hint("add --decode HEIGHTxWIDTHxCHANNELS")
-    })?;
-    if (decode.dtype, decode.layout) != Default::default() {
-        let cause = "decode_dtype or decode_layout is set, and the models here take bytes of rows";
-        return Err(Error::new(Kind::Usage, cause).with_hint("leave them out: the training normalises by itself"));
-    }
-    let channels = i64::from(decode.channels);
-    let classes = i64::try_from(classes).unwrap_or(i64::MAX);
-    if classes < 2 {
-        return Err(Error::new(Kind::Usage, format!("the samples are of {classes} classes"))
-            .with_hint("give a prefix whose folders are the classes"));
-    }
-    let model = match arguments.model.as_str() {
-        "lenet" => lenet(&root, channels, classes),
-        name => resnet(&root, Depth::from_str(name, false).map_err(|_| unknown(name))?, classes),
-    };
-    let (mean, spread) = if channels == 3 { (&PHOTO_MEAN[..], &PHOTO_SPREAD[..]) } else { (&[0.5][..], &[0.5][..]) };
-    Ok(Box::new(Classifier::new(model, mean, spread, device)))
-}
-
-fn language(arguments: &Arguments, variables: &VarStore, device: Device) -> Result<Box<dyn Task>> {
-    let [width, heads, layers] = arguments.transformer[..] else {
-        return Err(Error::new(Kind::Usage, "--transformer takes three numbers").with_hint("write WIDTH,HEADS,LAYERS"));
-    };
-    if arguments.tokens < 2 || heads < 1 || width % heads != 0 || arguments.vocabulary < 2 {
-        return Err(Error::new(
-            Kind::Usage,
-            "a transformer needs at least two tokens, and heads that divide its width",
-        )
-        .with_hint("look at --tokens, --vocabulary and --transformer"));
-    }
-    let (tokens, vocabulary) = (arguments.tokens as i64, arguments.vocabulary);
-    let config = TransformerConfig { vocabulary, tokens, width, heads, layers: layers.max(1) as usize };
-    let model = transformer(&variables.root(), config);
-    Ok(Box::new(LanguageModel::new(model, arguments.tokens, vocabulary, device)))
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(Kind::Usage, format!("unknown model '{name}'")).with_hint("use lenet, resnet18, resnet50 or transformer")
 }

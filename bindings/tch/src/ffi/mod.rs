@@ -5,7 +5,9 @@
 mod group;
 mod tensor;
 
+use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use fuelrail_base::{Error, Kind, Result};
@@ -66,7 +68,7 @@ fn first_lines(why: &str) -> String {
 
 unsafe extern "C" {
     fn fr_torch_version() -> *mut c_char;
-    fn fr_load_cuda() -> c_int;
+    fn fr_load_cuda() -> *mut c_char;
     fn fr_random_state(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
     fn fr_random_state_set(cuda: c_int, state: *const c_void) -> *mut c_char;
     fn fr_autocast_on(cuda: c_int, kind: c_int) -> *mut c_char;
@@ -80,11 +82,41 @@ pub fn torch_version() -> String {
     text_of(unsafe { fr_torch_version() }).unwrap_or_default()
 }
 
-/// Loads torch's CUDA part if this installation has one; whether it has. Call it before any other use of CUDA in torch.
-#[must_use]
-pub fn load_cuda() -> bool {
+/// Loads torch's CUDA part. Call it before any other use of CUDA in torch.
+///
+/// # Errors
+/// `Environment` where this installation has none, or it does not load.
+pub fn load_cuda() -> Result<()> {
     // SAFETY: loads a library by name; torch's initialisers run and nothing of ours is touched.
-    unsafe { fr_load_cuda() == 1 }
+    check("torch's CUDA part", unsafe { fr_load_cuda() })
+}
+
+/// Runs what calls torch through `tch`, which makes panics of torch's exceptions, and makes errors of them. Other panics go on.
+///
+/// # Errors
+/// Those of `act`; `Program` for an exception, with a hint where memory is short.
+pub fn caught<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| match exception_in(&*panic) {
+        None => resume_unwind(panic),
+        Some(why) => {
+            let memory = ["out of memory", "not enough memory", "can't allocate memory"];
+            let hint = if memory.iter().any(|words| why.contains(words)) {
+                "lower the batch size (with --accumulate the step stays as large), or --precision bf16"
+            } else {
+                "look at the model: the shapes and types that it was given"
+            };
+            Err(Error::new(Kind::Program, format!("torch: {why}")).with_hint(hint))
+        }
+    })
+}
+
+/// What torch said, where a panic of `tch` is about it.
+#[must_use]
+pub(crate) fn exception_in(panic: &(dyn Any + Send)) -> Option<String> {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())?;
+    let (_, rest) = text.split_once("Torch(\"")?;
+    let said = rest.trim_end_matches("\")").replace("\\n", "\n").replace("\\\"", "\"");
+    Some(first_lines(&said))
 }
 
 fn device(cuda: Option<usize>) -> c_int {

@@ -3,6 +3,7 @@
 use super::Trainer;
 use crate::exchange::floats_of;
 use crate::feed::Feed;
+use crate::ffi::caught;
 use fuelrail_base::Result;
 use serde::Serialize;
 use tch::{Kind as Element, Tensor, no_grad};
@@ -24,6 +25,10 @@ impl Trainer<'_> {
     /// # Errors
     /// What the feed, the model or the other ranks report.
     pub fn evaluate(&mut self, feed: &mut dyn Feed) -> Result<Score> {
+        caught(|| self.judge(feed))
+    }
+
+    fn judge(&mut self, feed: &mut dyn Feed) -> Result<Score> {
         // Running statistics are each rank's own while it trains: those of rank 0 count.
         self.share_parameters()?;
         let mut sums = [0.0; 4];

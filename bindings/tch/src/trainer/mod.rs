@@ -12,7 +12,7 @@ mod tail;
 
 use crate::checkpoint::Vault;
 use crate::feed::Feed;
-use crate::ffi::{Group, Reducer};
+use crate::ffi::{Group, Reducer, caught};
 use crate::meter::{Meter, StepTime};
 use crate::notice::Notice;
 use crate::optimiser::{LossScale, Optimiser, Precision, Rate, Rule};
@@ -44,9 +44,13 @@ pub struct TrainConfig {
     /// Batches of a rank that make up one step
     #[arg(long, default_value_t = 1)]
     pub accumulate: usize,
-    /// sgd or adamw
+    /// sgd, adam or adamw, with what differs from PyTorch's defaults behind it (momentum of sgd: 0.9): sgd,weight_decay=5e-4,nesterov=true or
+    /// adamw,beta1=0.9,beta2=0.95,epsilon=1e-8,weight_decay=0.1. Weights decay, biases and norms do not
     #[arg(long = "optimiser", value_name = "OPTIMISER", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
     pub rule: Rule,
+    /// Longest gradient: a longer one is shortened to it; 0 leaves all as they are
+    #[arg(long, default_value_t = 0.0)]
+    pub clip_norm: f64,
     /// Its learning rate.
     #[command(flatten)]
     pub rate: Rate,
@@ -111,6 +115,11 @@ impl TrainConfig {
                 "give how many times the median is too slow, above 1",
             ),
             (slow >= 1.0, format!("slow is {slow}"), "give a factor of 1 or more"),
+            (
+                self.clip_norm >= 0.0 && self.clip_norm.is_finite(),
+                format!("clip_norm is {}", self.clip_norm),
+                "give a length of 0 or more",
+            ),
         ];
         match fields.into_iter().find(|(good, ..)| !good) {
             Some((_, cause, cure)) => Err(Error::new(Kind::Usage, cause).with_hint(cure)),
@@ -240,11 +249,16 @@ impl<'l> Trainer<'l> {
     ) -> Result<Trainer<'l>> {
         config.validate()?;
         let device = variables.device();
-        let parameters = named_parameters(variables);
+        let parameters = named_parameters(variables)?;
         let mut tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         let world = group.as_ref().map_or(1, |group| group.world());
         let reducer = Reducer::new(group.clone(), &mut tensors, config.bucket_bytes, Tail::length(world))?;
         let flat = reducer.flat_parameters()?;
+        // Biases, and the scales of norms, are not drawn to zero.
+        let decays = flat.zeros_like();
+        for (_, mut part) in views(&decays, &flat, &parameters).into_iter().filter(|(_, part)| part.dim() > 1) {
+            let _ = part.fill_(1.0);
+        }
         let progress = Progress {
             step: 0,
             samples: 0,
@@ -261,7 +275,7 @@ impl<'l> Trainer<'l> {
             task,
             variables,
             parameters,
-            optimiser: Optimiser::new(config.rule, &flat),
+            optimiser: Optimiser::new(&config.rule, config.clip_norm, &flat, decays),
             scale: LossScale::new(config.precision, None),
             switch: Switch::new(config.switch, world),
             group,
@@ -383,6 +397,18 @@ impl<'l> Trainer<'l> {
         feed: &mut dyn Feed,
         after_epoch: &mut dyn FnMut(&mut Trainer<'l>, &dyn Feed) -> Result<()>,
     ) -> Result<Outcome> {
+        let ran = caught(|| self.train(feed, after_epoch));
+        ran.map_err(|error| match error.kind() {
+            Kind::Program => error.within(format_args!("step {}", self.progress.step + 1)),
+            _ => error,
+        })
+    }
+
+    fn train(
+        &mut self,
+        feed: &mut dyn Feed,
+        after_epoch: &mut dyn FnMut(&mut Trainer<'l>, &dyn Feed) -> Result<()>,
+    ) -> Result<Outcome> {
         // Dropout differs from rank to rank, and goes on where it was after a resumption.
         if self.progress.order.is_none() {
             tch::manual_seed(seed_of(self.config.seed, 0, self.rank()));
@@ -417,17 +443,32 @@ impl<'l> Trainer<'l> {
     }
 }
 
-/// The trainable variables in order of their making, with names.
-fn named_parameters(variables: &VarStore) -> Vec<(String, Tensor)> {
+/// The variables that are trained, in order of their making, with names. Those that a program has frozen are kept as they are.
+fn named_parameters(variables: &VarStore) -> Result<Vec<(String, Tensor)>> {
     let named = variables.variables();
     let name_of = |tensor: &Tensor| {
         named.iter().find(|(_, other)| other.data_ptr() == tensor.data_ptr() && other.size() == tensor.size())
     };
-    let all = variables.trainable_variables();
-    let known = all.into_iter().enumerate();
-    known
+    let all = variables.trainable_variables().into_iter().filter(Tensor::requires_grad).enumerate();
+    let all: Vec<_> = all
         .map(|(n, tensor)| (name_of(&tensor).map_or_else(|| n.to_string(), |(name, _)| name.clone()), tensor))
-        .collect()
+        .collect();
+    if all.is_empty() {
+        return Err(Error::new(Kind::Usage, "the model has no parameter that is trained")
+            .with_hint("make its layers in the VarStore that the trainer gets, and freeze only some of them"));
+    }
+    Ok(all)
+}
+
+/// The parameters' parts of a tensor that is laid out as `parameters`, the flat tensor they are views of.
+fn views(flat: &Tensor, parameters: &Tensor, named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    let begin = parameters.data_ptr().addr();
+    let part = |(name, tensor): &(String, Tensor)| {
+        let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
+        let part = flat.narrow(0, at as i64, tensor.numel() as i64);
+        (name.clone(), part.view(&tensor.size()[..]))
+    };
+    named.iter().map(part).collect()
 }
 
 /// A seed of its own for every rank and place of a run.

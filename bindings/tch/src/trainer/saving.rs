@@ -1,6 +1,6 @@
 //! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
-use super::{Event, Trainer, seed_of};
+use super::{Event, Trainer, seed_of, views};
 use crate::checkpoint::{About, Checkpoint};
 use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
@@ -52,7 +52,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    fn write(&self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Vec<String>> {
+    fn write(&mut self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Vec<String>> {
         let mut tensors = BTreeMap::new();
         if let Some(reporter) = reporter {
             let bytes = reporter.scores(&order)?;
@@ -62,8 +62,9 @@ impl Trainer<'_> {
         for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
             tensors.insert(format!("model.{name}"), tensor.detach());
         }
+        let parameters = self.reducer.flat_parameters()?;
         for (slot, flat) in self.optimiser.state() {
-            for (name, view) in self.views(flat)? {
+            for (name, view) in views(flat, &parameters, &self.parameters) {
                 tensors.insert(format!("optimiser.{slot}.{name}"), view);
             }
         }
@@ -79,22 +80,14 @@ impl Trainer<'_> {
             mode: self.progress.mode,
             rule_steps: self.optimiser.steps(),
             loss_scale: self.scale.scale(),
+            scale_steps: self.scale.good(),
             world: self.world(),
             seed: self.config.seed,
             ..About::of(order, self.optimiser.rule())
         };
-        self.vault.save(&Checkpoint { about, tensors })
-    }
-
-    /// The parameters' parts of a tensor that is laid out as the flat one they are views of.
-    fn views(&self, flat: &Tensor) -> Result<Vec<(String, Tensor)>> {
-        let begin = self.reducer.flat_parameters()?.data_ptr().addr();
-        let part = |(name, tensor): &(String, Tensor)| {
-            let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
-            let part = flat.narrow(0, at as i64, tensor.numel() as i64);
-            (name.clone(), part.view(&tensor.size()[..]))
-        };
-        Ok(self.parameters.iter().map(part).collect())
+        let (places, notices) = self.vault.save(&Checkpoint { about, tensors })?;
+        notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
+        Ok(places)
     }
 
     fn own_random_states(&self) -> Result<RandomStates> {
@@ -157,13 +150,15 @@ impl Trainer<'_> {
             no_grad(|| tensor.detach().copy_(&saved.to_device(self.device)));
         }
         self.optimiser.set_steps(about.rule_steps);
+        let parameters = self.reducer.flat_parameters()?;
         for (slot, flat) in self.optimiser.state() {
-            for (name, mut view) in self.views(flat)? {
+            for (name, mut view) in views(flat, &parameters, &self.parameters) {
                 let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &view.size())?;
                 no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
         }
-        self.scale = crate::optimiser::LossScale::new(self.config.precision, Some(about.loss_scale));
+        self.scale =
+            crate::optimiser::LossScale::new(self.config.precision, Some((about.loss_scale, about.scale_steps)));
         self.progress.step = about.step;
         self.progress.saved_step = about.step;
         self.progress.samples = about.samples;

@@ -57,6 +57,15 @@ impl Trainer<'_> {
         self.progress.step += 1;
         self.progress.samples += all.samples as u64;
         self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
+        if !passes.loss.is_finite() && !self.scale.moves() {
+            let notice = format!(
+                "the loss of step {} is {}; samples of this rank: {:?}",
+                self.progress.step,
+                passes.loss,
+                passes.ids.iter().map(|id| id.0).collect::<Vec<_>>()
+            );
+            (self.listener)(Event::Notice(&notice));
+        }
         if let Some(reporter) = feed.reporter() {
             self.report_losses(&passes, &reporter)?;
         }

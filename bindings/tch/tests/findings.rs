@@ -1,0 +1,224 @@
+//! What goes wrong ends in a sentence that says what to do, and with the exit code that is promised.
+
+use crate::common::{Job, assert_near, clean, digits, meeting_port, start, steps, trainer, wait_for_steps, words};
+use fuelrail::{ByteSize, Decode, Kind, Loader};
+use fuelrail_bucket::{Bucket, BucketConfig, Source};
+use fuelrail_tch::{Classifier, HostFeed, TrainConfig, Trainer, Vault, models::lenet};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tch::nn::VarStore;
+use tch::{Device, Tensor};
+
+fn run(arguments: &str) -> Output {
+    trainer(&words(arguments)).output().unwrap()
+}
+
+/// The run ends with this code and says all of this, and nothing of a panic.
+fn ends(output: &Output, code: i32, says: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(says.iter().all(|words| text.contains(words)) && !text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn ranks_of_one_machine_share_its_memory_by_default() {
+    let bucket = digits(64, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let limit = |ranks: u32| {
+        let json = folder.path().join(format!("{ranks}.json"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail-train"));
+        let arguments = format!("{} --decode 28x28x1 --device cpu --set shards=1 --json", bucket.url("training/"));
+        command.args(words(&arguments)).arg(&json).env("LOCAL_WORLD_SIZE", ranks.to_string());
+        clean(&mut command);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        said.lines().find_map(|line| Some(line.split_once("memory_limit: ")?.1.to_owned())).unwrap()
+    };
+    let bytes = |line: &str| line.split_once(" (").unwrap().0.parse::<ByteSize>().unwrap().0 as f64;
+    let (all, half) = (limit(1), limit(2));
+    assert!((bytes(&half) / bytes(&all) - 0.5).abs() < 0.01 && half.contains("shared by 2 ranks"), "{all}, {half}");
+}
+
+#[test]
+fn what_torch_says_of_a_model_is_an_error() {
+    let bucket = digits(64, 3);
+    let uri = bucket.url("training/");
+    let output = run(&format!("{uri} --decode 20x20x1 --set decode_fit=center-crop"));
+    ends(&output, 1, &["step 1: torch: mat1 and mat2 shapes cannot be multiplied", "look at the model"]);
+    let output = run(&format!("{uri} --model transformer --vocabulary 1000000000000"));
+    ends(&output, 1, &["torch: ", "lower the batch size"]);
+}
+
+#[test]
+fn a_class_that_is_missing_in_the_validation_set_shifts_no_label() {
+    let bucket = digits(2000, 3);
+    let (uri, folder) = (bucket.url("training/"), tempfile::tempdir().unwrap());
+    let accuracy = |of: &str| {
+        let json = folder.path().join("outcome.json");
+        let saved = folder.path().join("saved");
+        let arguments = format!(
+            "{uri} --decode 28x28x1 --epochs 4 --eval-uri {uri}{of} --checkpoint {} --json {}",
+            saved.display(),
+            json.display()
+        );
+        let output = run(&arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let outcome: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+        outcome["score"]["accuracy"].as_f64().unwrap()
+    };
+    let (all, sevens) = (accuracy(""), accuracy("7"));
+    assert!(all > 0.9 && sevens > 0.8, "{all} of all, {sevens} of the sevens");
+}
+
+#[test]
+fn a_sample_without_a_label_is_named() {
+    let bucket = digits(64, 3);
+    let uri = bucket.url("training/");
+    let output = run(&format!("{uri} --decode 28x28x1 --eval-uri {uri}3/"));
+    ends(&output, 2, &["sample 0 has no label", "put each sample in the folder of its class"]);
+}
+
+#[test]
+fn frozen_parameters_stay_and_the_others_learn() {
+    let bucket = digits(256, 3);
+    let train = |frozen: &dyn Fn(&str) -> bool| -> fuelrail::Result<Vec<(bool, String)>> {
+        let loader = Loader::builder(bucket.url("training/")).decode(Decode::exact(28, 28, 1)).shards(1).pin(false);
+        let loader = loader.memory_limit(ByteSize(64 << 20)).build().unwrap();
+        let variables = VarStore::new(Device::Cpu);
+        let task = Classifier::new(lenet(&variables.root(), 1, 10), &[0.5], &[0.5], Device::Cpu);
+        let values = |variables: &VarStore| variables.variables().into_iter().map(|(name, value)| (name, value.copy()));
+        for (_, mut variable) in variables.variables().into_iter().filter(|(name, _)| frozen(name)) {
+            let _ = variable.requires_grad_(false);
+        }
+        let before: Vec<(String, Tensor)> = values(&variables).collect();
+        let config = TrainConfig { epoch_samples: loader.samples(), ..TrainConfig::default() };
+        Trainer::new(&task, &variables, None, config)?.run(&mut HostFeed::new(loader))?;
+        let after = variables.variables();
+        Ok(before.into_iter().map(|(name, value)| (value == after[&name], name)).collect())
+    };
+    for (kept, name) in train(&|name| name.starts_with("conv")).unwrap() {
+        assert_eq!(kept, name.starts_with("conv"), "{name}");
+    }
+    assert_eq!(train(&|_| true).unwrap_err().kind(), Kind::Usage);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_no_reason_to_begin_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = || Source::Directory(folder.path().to_owned());
+    let bucket = Bucket::start(BucketConfig { source: source(), writable: true, ..BucketConfig::default() }).unwrap();
+    let samples = digits(64, 3);
+    let train = |saved: &str| run(&format!("{} --decode 28x28x1 --checkpoint {saved}", samples.url("training/")));
+    assert!(train(&bucket.url("saved/")).status.success());
+    let script = "error=1,per_key_max=100,only=saved*".parse().unwrap();
+    let failing = Bucket::start(BucketConfig { source: source(), script, ..BucketConfig::default() }).unwrap();
+    let output = train(&failing.url("saved/"));
+    ends(&output, 1, &["step-000000000001.safetensors", "name another --checkpoint to begin anew"]);
+    // Nor are damaged ones, where there is no other.
+    let saved = folder.path().join("saved");
+    let file = saved.join("step-000000000001.safetensors");
+    std::fs::write(&file, &std::fs::read(&file).unwrap()[..1000]).unwrap();
+    ends(&train(&saved.display().to_string()), 1, &["none of 1 checkpoints is whole", "remove them"]);
+}
+
+#[test]
+fn a_refused_upload_does_not_end_a_run_whose_checkpoint_is_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Source::Directory(folder.path().join("bucket"));
+    std::fs::create_dir(folder.path().join("bucket")).unwrap();
+    let bucket = Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap();
+    let (samples, saved) = (digits(64, 3), folder.path().join("saved"));
+    let to_both = format!("--checkpoint {} --checkpoint {}", saved.display(), bucket.url("saved/"));
+    let output = run(&format!("{} --decode 28x28x1 {to_both}", samples.url("training/")));
+    ends(&output, 0, &["notice: there is no checkpoint http://"]);
+    assert_eq!(std::fs::read_dir(&saved).unwrap().count(), 1);
+}
+
+#[test]
+fn two_folders_for_checkpoints_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = ["a", "b"].map(|name| folder.path().join(name).display().to_string());
+    let error = Vault::open(&places, 2).unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("two folders"), "{error}");
+}
+
+#[test]
+fn ranks_whose_buckets_differ_do_not_begin() {
+    let (bucket, folder, port) = (digits(640, 3), tempfile::tempdir().unwrap(), meeting_port());
+    let ranks = ["training/", "training/1"].into_iter().enumerate().map(|(rank, prefix)| {
+        let mut command = trainer(&words(&format!("{} --decode 28x28x1 --timeout-s 60", bucket.url(prefix))));
+        let variables = [("RANK", rank), ("WORLD_SIZE", 2), ("LOCAL_RANK", rank), ("MASTER_PORT", port.into())];
+        command.envs(variables.map(|(name, value)| (name, value.to_string()))).env("MASTER_ADDR", "127.0.0.1");
+        start(command, folder.path().join(format!("rank{rank}.out")))
+    });
+    for ended in Job::of(ranks.collect()).wait() {
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.output);
+        assert!(ended.output.contains("ranks differ in what the bucket lists: rank 0 has 640"), "{}", ended.output);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_rank_that_waits() {
+    let (bucket, folder) = (digits(64, 3), tempfile::tempdir().unwrap());
+    let mut command = trainer(&words(&format!("{} --decode 28x28x1 --timeout-s 100", bucket.url("training/"))));
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+    command.env("MASTER_PORT", meeting_port().to_string());
+    let (mut rank, _) = start(command, folder.path().join("rank0.out"));
+    let begun = Instant::now();
+    let pid = rustix::process::Pid::from_child(&rank);
+    // It listens before it waits for the others; until then the first signal ends it, too.
+    std::thread::sleep(Duration::from_secs(3));
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(rank.try_wait().unwrap().is_none(), "the first is a request");
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let status = rank.wait().unwrap();
+    assert!(status.code() == Some(128 + 15) && begun.elapsed() < Duration::from_secs(60), "{status}");
+}
+
+/// A program of this package's examples.
+fn example(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_fuelrail-train")).parent().unwrap();
+    folder.join("examples").join(name)
+}
+
+#[test]
+fn a_program_of_ones_own_is_killed_and_goes_on_with_the_same_losses() {
+    let bucket = digits(1280, 3);
+    let ranks = |folder: &Path, more: &str| {
+        let port = meeting_port();
+        let started = (0..2_usize).map(|rank| {
+            let log = folder.join(format!("{rank}.jsonl"));
+            let text = format!(
+                "{} --decode 28x28x1 --batch-size 32 --optimiser adam --rate 1e-3 --device cpu --threads 1 --timeout-s 30 --set \
+                 memory_limit=128MB --set shards=1 --set pin=false --step-log {} --checkpoint {} {more}",
+                bucket.url("training/"),
+                log.display(),
+                folder.join("saved").display()
+            );
+            let mut command = Command::new(example("unet_digits"));
+            let variables = [("RANK", rank), ("WORLD_SIZE", 2), ("LOCAL_RANK", rank), ("MASTER_PORT", port.into())];
+            command.args(words(&text)).envs(variables.map(|(name, value)| (name, value.to_string())));
+            clean(command.env("MASTER_ADDR", "127.0.0.1"));
+            start(command, folder.join(format!("rank{rank}.out")))
+        });
+        Job::of(started.collect())
+    };
+    let (unbroken, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    ranks(unbroken.path(), "").done();
+    let expected = steps(unbroken.path(), "{rank}.jsonl", 2);
+    assert!(expected.len() == 20 && expected[&20].loss < expected[&1].loss, "{expected:?}");
+    let job = ranks(broken.path(), "--checkpoint-every 3 --slow 0=3");
+    wait_for_steps(&broken.path().join("1.jsonl"), 7);
+    job.signal(1, Signal::KILL);
+    assert!(job.wait().iter().all(|one| !one.status.success()));
+    let ended = ranks(broken.path(), "").done();
+    assert!(ended[0].output.contains("goes on from step"), "{}", ended[0].output);
+    for (number, step) in steps(broken.path(), "{rank}.jsonl", 2) {
+        assert_eq!(step.ids, expected[&number].ids, "step {number}");
+        assert_near(number, step.loss, expected[&number].loss);
+    }
+}
