@@ -22,6 +22,7 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
+use saving::Saving;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -212,6 +213,7 @@ pub struct Trainer<'l> {
     scale: LossScale,
     switch: Switch,
     vault: Vault,
+    saving: Saving,
     notice: Option<Notice>,
     listener: Listener<'l>,
     progress: Progress,
@@ -283,6 +285,7 @@ impl<'l> Trainer<'l> {
             device,
             reducer,
             vault: Vault::default(),
+            saving: Saving::default(),
             notice: None,
             listener: Box::new(|_| {}),
             progress,
@@ -431,8 +434,11 @@ impl<'l> Trainer<'l> {
                 after_epoch(self, feed)?;
             }
         };
-        if self.vault.is_somewhere() && self.progress.saved_step < self.progress.step {
-            self.save(feed.order(), feed.reporter())?;
+        if self.vault.is_somewhere() {
+            if self.progress.saved_step < self.progress.step {
+                self.save(feed.order(), feed.reporter())?;
+            }
+            self.wait_until_saved()?;
         }
         if let Some(group) = &self.group {
             group.barrier()?;

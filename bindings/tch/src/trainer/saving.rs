@@ -8,6 +8,8 @@ use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::Instant;
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
@@ -17,55 +19,121 @@ const SCORES: &str = "loader.scores";
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
 
+/// What writing a checkpoint came to: the places that have it, and notices of those that refused.
+type Written = Result<(Vec<String>, Vec<String>)>;
+
+/// A checkpoint that a thread of its own writes while training goes on.
+#[derive(Debug, Default)]
+pub(super) struct Saving {
+    writer: Option<(JoinHandle<()>, Receiver<Written>, Instant)>,
+    /// What went wrong, until all ranks are told.
+    failed: Option<Error>,
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        if let Some((thread, ..)) = self.writer.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Trainer<'_> {
-    /// Saves a checkpoint; all ranks take part, rank 0 writes. When writing fails, every rank knows.
+    /// Saves a checkpoint of now; all ranks take part, rank 0 copies it and writes while training goes on. An earlier one is written first; when
+    /// that failed, every rank knows.
     pub(super) fn save(&mut self, order: State, reporter: Option<Reporter>) -> Result<()> {
-        let begun = Instant::now();
         let states = self.random_states()?;
-        let written = if self.rank() == 0 { self.write(order, reporter, states) } else { Ok(Vec::new()) };
+        let begun = if self.rank() == 0 { self.begin_saving(order, reporter, states) } else { Ok(()) };
+        self.tell_whether_saved(begun)?;
+        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
+        Ok(())
+    }
+
+    /// Waits until what was saved is written, and tells every rank whether it was.
+    pub(super) fn wait_until_saved(&mut self) -> Result<()> {
+        let written = self.finish_saving();
+        self.tell_whether_saved(written)
+    }
+
+    fn tell_whether_saved(&self, own: Result<()>) -> Result<()> {
         if let Some(group) = &self.group {
-            let mut failed = Tensor::from_slice(&[i64::from(written.is_err())]);
+            let mut failed = Tensor::from_slice(&[i64::from(own.is_err())]);
             group.broadcast(&mut failed, 0)?;
-            if failed.int64_value(&[0]) != 0 && written.is_ok() {
+            if failed.int64_value(&[0]) != 0 && own.is_ok() {
                 return Err(
                     Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why")
                 );
             }
         }
-        self.saved(&written?, begun);
+        own
+    }
+
+    fn begin_saving(&mut self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<()> {
+        self.finish_saving()?;
+        let (begun, checkpoint) = (Instant::now(), self.checkpoint(order, reporter, states)?);
+        let (vault, (tell, told)) = (self.vault.clone(), channel());
+        let write = move || drop(tell.send(vault.save(&checkpoint)));
+        let thread = std::thread::Builder::new().name("fuelrail-save".into()).spawn(write);
+        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread to save with", e))?;
+        self.saving.writer = Some((thread, told, begun));
         Ok(())
     }
 
-    fn saved(&mut self, places: &[String], begun: Instant) {
-        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
-        if self.rank() == 0 {
-            (self.listener)(Event::Saved(places, begun.elapsed()));
+    /// Waits for the writer.
+    fn finish_saving(&mut self) -> Result<()> {
+        if let Some((thread, told, begun)) = self.saving.writer.take() {
+            let written = told.recv();
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+            self.tell_written(written.expect("a writer that ends well has told"), begun);
+        }
+        self.saving.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Says so when the writer is done meanwhile.
+    pub(super) fn look_whether_saved(&mut self) {
+        let Some((_, told, begun)) = &self.saving.writer else { return };
+        if let (Ok(written), begun) = (told.try_recv(), *begun) {
+            self.saving.writer = None;
+            self.tell_written(written, begun);
+        }
+    }
+
+    fn tell_written(&mut self, written: Written, begun: Instant) {
+        match written {
+            Ok((places, notices)) => {
+                notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
+                (self.listener)(Event::Saved(&places, begun.elapsed()));
+            }
+            Err(error) => self.saving.failed = Some(error),
         }
     }
 
     /// Rank 0 alone, while the others do something else.
     pub(super) fn save_alone(&mut self, order: State) -> Result<()> {
-        let begun = Instant::now();
         let states = vec![self.own_random_states()?];
-        let places = self.write(order, None, states)?;
-        self.saved(&places, begun);
+        self.begin_saving(order, None, states)?;
+        (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
         Ok(())
     }
 
-    fn write(&mut self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Vec<String>> {
+    /// A copy of all that a run needs to go on.
+    fn checkpoint(&self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Checkpoint> {
         let mut tensors = BTreeMap::new();
         if let Some(reporter) = reporter {
             let bytes = reporter.scores(&order)?;
             let length = bytes.len() as i64;
             tensors.insert(SCORES.to_owned(), tensor_of_bytes(bytes, &[length], Element::Uint8)?);
         }
+        let copy = |tensor: &Tensor| no_grad(|| tensor.detach().to_device(Device::Cpu).copy());
         for (name, tensor) in self.parameters.iter().chain(&self.buffers()) {
-            tensors.insert(format!("model.{name}"), tensor.detach());
+            tensors.insert(format!("model.{name}"), copy(tensor));
         }
         let parameters = self.reducer.flat_parameters()?;
         for (slot, flat) in self.optimiser.state() {
             for (name, view) in views(flat, &parameters, &self.parameters) {
-                tensors.insert(format!("optimiser.{slot}.{name}"), view);
+                tensors.insert(format!("optimiser.{slot}.{name}"), copy(&view));
             }
         }
         for (rank, states) in states.into_iter().enumerate() {
@@ -85,9 +153,7 @@ impl Trainer<'_> {
             seed: self.config.seed,
             ..About::of(order, self.optimiser.rule())
         };
-        let (places, notices) = self.vault.save(&Checkpoint { about, tensors })?;
-        notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
-        Ok(places)
+        Ok(Checkpoint { about, tensors })
     }
 
     fn own_random_states(&self) -> Result<RandomStates> {

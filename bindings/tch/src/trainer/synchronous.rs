@@ -140,6 +140,7 @@ impl Trainer<'_> {
     }
 
     pub(super) fn tell(&mut self, passes: &Passes, accuracy: f64, rate: f64, mode: Mode) {
+        self.look_whether_saved();
         self.meter.count(&passes.time);
         let report = StepReport {
             step: self.progress.step,
