@@ -82,7 +82,9 @@ impl Config {
         overrides: &[(String, String)],
     ) -> Result<Config> {
         let Some(path) = file else { return Config::from_values(Values::new(), environment, overrides) };
-        Config::from_values(read_file(path)?, environment, overrides)
+        let values = read_file(path)?;
+        Config::default().take(&values).map_err(|error| error.within(path.display()))?;
+        Config::from_values(values, environment, overrides)
     }
 
     /// As [`Config::load`], from what the file says.

@@ -115,6 +115,7 @@ pub mod internal {
     pub use crate::decode::PictureDecoder;
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
+    pub use crate::listing::no_objects;
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

@@ -96,11 +96,21 @@ pub(crate) fn given_or_listed(
     let given: Listing = match (given, manifest, dir) {
         (Some(given), ..) => given,
         (None, Some(path), _) => read_manifest(path)?.iter().collect(),
-        (None, None, dir) => return list_wherever(named, source, dir.as_ref(), &mut |_| {}),
+        (None, None, dir) => {
+            let found = list_wherever(named, source, dir.as_ref(), &mut |_| {})?;
+            return if found.0.listing.is_empty() { Err(no_objects(named.1)) } else { Ok(found) };
+        }
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |route: &Route| if route.endpoint.region().is_some() { bucket::look_up(route) } else { Ok(()) };
     wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (KeptListing::plain(given), route))
+}
+
+/// What is said where nothing is under a URI.
+#[must_use]
+pub fn no_objects(uri: &str) -> Error {
+    Error::new(Kind::Usage, format!("there is no object under {uri}"))
+        .with_hint("check bucket and prefix: a key must start with the whole prefix, which does not include the bucket")
 }
 
 /// Reads a manifest, sorted by key.

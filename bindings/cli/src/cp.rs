@@ -213,6 +213,9 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     let bar = Bar::new(None, "objects listed");
     let listed = fuelrail::list_with(access, job.from, |count| bar.at(count, String::new))?;
     drop(bar);
+    if listed.is_empty() {
+        return Err(fuelrail::internal::no_objects(job.from).into());
+    }
     fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
     let mut wanted = Vec::with_capacity(listed.len());
     for object in listed {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuelrail::{ByteSize, Error, Kind, Listed, ListingDir};
+use fuelrail::{ByteSize, Listed, ListingDir};
 use serde::Serialize;
 use serde_json::json;
 
@@ -78,12 +78,7 @@ pub(crate) fn run(args: &Ls) -> Outcome {
     }
     let objects: Vec<Listed> = listed(args)?.iter().collect();
     if objects.is_empty() {
-        let nothing = Error::new(Kind::Usage, format!("no object matches '{}'", args.uri));
-        return Err(nothing
-            .with_hint(
-                "check bucket and prefix: a key must start with the whole prefix, which does not include the bucket",
-            )
-            .into());
+        return Err(fuelrail::internal::no_objects(&args.uri).into());
     }
     let bytes = objects.iter().map(|object| object.size).sum();
     if let Some(path) = &args.manifest {

@@ -147,8 +147,7 @@ pub fn tune(tuning: &Tuning, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Tune
             .with_hint(format!("give at least {least} s")));
     }
     if tuning.listing.iter().all(|object| object.size == 0) {
-        return Err(Error::new(Kind::Usage, format!("there are no objects under {}", tuning.config.uri))
-            .with_hint("give a prefix with objects"));
+        return Err(fuelrail::internal::no_objects(&tuning.config.uri));
     }
     let space = space(tuning)?;
     let mut search = Search::new(space, tuning.seed, (tuning.budget.as_nanos() / slot.as_nanos()) as u32);

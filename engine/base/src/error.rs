@@ -59,9 +59,8 @@ impl Kind {
         use Kind::*;
         match self {
             Network | Throttled | Server | Truncated | Stalled | Protocol | Mismatch | Changed | Expired => true,
-            Usage | Environment | Budget | NotFound | Exists | Denied | Untrusted | Undecodable | File | Program | Cancelled => {
-                false
-            }
+            Usage | Environment | Budget | NotFound | Exists | Denied | Untrusted | Undecodable | File | Program
+            | Cancelled => false,
         }
     }
 

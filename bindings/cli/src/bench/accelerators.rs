@@ -185,8 +185,7 @@ pub fn emulate(emulation: &Emulation, watch: &mut dyn FnMut(&Run)) -> Result<Fee
     let objects = listing.len() as u64;
     let total: u64 = listing.iter().map(|object| object.size).sum();
     if total == 0 {
-        return Err(Error::new(Kind::Usage, format!("there are no objects under {}", emulation.config.uri))
-            .with_hint("give a prefix with objects, or no URI to generate them"));
+        return Err(fuelrail::internal::no_objects(&emulation.config.uri));
     }
     if emulation.accelerators == Some(0) {
         return Err(Error::new(Kind::Usage, "the number of accelerators is 0").with_hint("ask for at least one"));

@@ -77,7 +77,7 @@ fn an_empty_prefix_is_2() {
     let bucket = bucket_of(&DataSet::digits(10, 1), "");
     let uri = bucket.url("nothing/");
     refused(&fuelrail(&["ls", &uri]), 2, "nothing/");
-    refused(&bench_read(&uri, &[]), 2, "empty");
+    refused(&bench_read(&uri, &[]), 2, "nothing/");
 }
 
 #[test]
