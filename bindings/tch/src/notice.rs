@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The metadata service to ask for preemption.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Notice {
     signalled: Arc<AtomicBool>,
+    /// When it is given by itself, and why.
+    due: Option<(Instant, String)>,
     reported: Arc<Mutex<Option<String>>>,
     signals: Vec<signal_hook::SigId>,
     watcher: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
@@ -66,7 +68,14 @@ impl Notice {
             });
             thread.map(|thread| (stop, thread))
         });
-        Ok(Notice { signalled, reported, signals, watcher: watcher.transpose().map_err(refused)? })
+        Ok(Notice { signalled, due: None, reported, signals, watcher: watcher.transpose().map_err(refused)? })
+    }
+
+    /// Is also given at this time.
+    #[must_use]
+    pub fn also_at(mut self, when: Instant, why: impl Into<String>) -> Notice {
+        self.due = Some((when, why.into()));
+        self
     }
 
     /// The notice, if one was given.
@@ -74,6 +83,9 @@ impl Notice {
     pub fn given(&self) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {
             return Some("a signal to terminate".into());
+        }
+        if let Some((_, why)) = self.due.as_ref().filter(|(when, _)| Instant::now() >= *when) {
+            return Some(why.clone());
         }
         self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -179,6 +179,40 @@ fn a_second_signal_ends_a_rank_that_waits() {
     assert!(status.code() == Some(128 + 15) && begun.elapsed() < Duration::from_secs(60), "{status}");
 }
 
+#[test]
+fn a_run_stops_with_a_checkpoint_at_its_time_or_cost_and_foresees_that() {
+    let (bucket, folder) = (digits(2560, 3), tempfile::tempdir().unwrap());
+    let run = |more: &str| {
+        let (saved, json) = (folder.path().join("saved"), folder.path().join("outcome.json"));
+        let uri = bucket.url("training/");
+        let common = format!(
+            "{uri} --decode 28x28x1 --batch-size 16 --checkpoint {} --json {}",
+            saved.display(),
+            json.display()
+        );
+        let output = run(&format!("{common} {more}"));
+        let outcome: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(json).unwrap_or_default()).unwrap_or_default();
+        (output, outcome)
+    };
+    let (output, _) = run("--epochs 2000 --finish-by 3s");
+    ends(&output, 4, &["after --finish-by; it will stop there with a checkpoint"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the time of --finish-by is over"));
+    let (output, _) = run("--epochs 2000 --price-per-hour 3600 --stop-at-cost 2");
+    assert!(output.status.code() == Some(4) && String::from_utf8_lossy(&output.stdout).contains("2 is spent"));
+    ends(&run("--stop-at-cost 2").0, 2, &["--price-per-hour"]);
+    let folder_of_a_whole_run = tempfile::tempdir().unwrap();
+    let json = folder_of_a_whole_run.path().join("outcome.json");
+    let uri = bucket.url("training/");
+    let output =
+        trainer(&words(&format!("{uri} --decode 28x28x1 --epochs 2 --json {}", json.display()))).output().unwrap();
+    ends(&output, 0, &[]);
+    let outcome: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let of = |name: &str| outcome["forecast"][name].as_f64().unwrap();
+    // How right it is depends on the machine; that it is of this run does not.
+    assert!(of("predicted_s") > 0.0 && of("took_s") >= outcome["wall_s"].as_f64().unwrap(), "{outcome}");
+}
+
 /// A program of this package's examples.
 fn example(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_fuelrail-train")).parent().unwrap();

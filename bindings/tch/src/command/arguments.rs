@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::forecast::{Forecast, Judgement, Limits};
 use crate::meter::Meter;
 use crate::notice::Service;
 use crate::switch::Reason;
@@ -35,6 +36,8 @@ pub(crate) struct Arguments {
     pub global_batch_size: Option<u32>,
     #[command(flatten)]
     pub training: TrainConfig,
+    #[command(flatten)]
+    pub limits: Limits,
     /// auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     pub device: String,
@@ -129,11 +132,12 @@ pub(crate) struct Screen {
     window: Meter,
     spoken: Instant,
     total: u64,
+    forecast: Forecast,
 }
 
 impl Screen {
     /// For this rank; `total` is the number of samples of the whole run.
-    pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, total: u64) -> Result<Screen> {
+    pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, total: u64, forecast: Forecast) -> Result<Screen> {
         let log = log.map(|path| path.replace("{rank}", &rank.to_string()));
         let log = log.map(|path| {
             // A run that goes on adds to its log.
@@ -144,7 +148,7 @@ impl Screen {
             })
         });
         let (window, spoken) = (Meter::default(), Instant::now());
-        Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, total })
+        Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, total, forecast })
     }
 
     /// Prints one line, on rank 0 only.
@@ -177,7 +181,16 @@ impl Screen {
         }
     }
 
+    /// How right the forecast was.
+    pub(crate) fn judged(&self) -> Option<Judgement> {
+        self.forecast.judged(Instant::now())
+    }
+
     fn step(&mut self, report: &StepReport) {
+        let now = Instant::now();
+        if let Some(late) = self.forecast.step(report.samples, now).filter(|_| self.speaks) {
+            eprintln!("notice: {late}");
+        }
         self.window.count(&report.time);
         let time = &report.time;
         if let Some(log) = &mut self.log {
@@ -204,8 +217,9 @@ impl Screen {
         if due && self.window.steps > 0 {
             let done = 100.0 * report.samples as f64 / self.total.max(1) as f64;
             let (step, epoch, loss, accuracy) = (report.step, report.epoch, report.loss, report.accuracy);
+            let left = self.forecast.line(report.samples, now).map_or_else(String::new, |line| format!(" | {line}"));
             self.say(&format!(
-                "step {step} epoch {epoch} ({done:.1} %) loss {loss:.4} accuracy {accuracy:.3} rate {:.4} | {}",
+                "step {step} epoch {epoch} ({done:.1} %) loss {loss:.4} accuracy {accuracy:.3} rate {:.4} | {}{left}",
                 report.rate, self.window
             ));
             (self.window, self.spoken) = (Meter::default(), Instant::now());

@@ -1,6 +1,7 @@
 //! A training command around a model of one's own: arguments, data, ranks, checkpoints, resuming, metrics, exit codes.
 
 mod arguments;
+mod forecast;
 mod session;
 
 use crate::ffi::exception_in;

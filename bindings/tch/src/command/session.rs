@@ -23,6 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Facts;
 use super::arguments::{Arguments, Screen};
+use super::forecast::Forecast;
 
 /// The score after an epoch, and the counters of this rank's loader.
 #[derive(Serialize)]
@@ -43,8 +44,7 @@ pub(super) fn train(
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let device = device(arguments, cuda, ranks.local_rank)?;
     tch::set_num_threads(threads(arguments));
-    let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
-    let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
+    let notice = notice(arguments, begun)?;
     let mut config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
     let limit = judging_limit(arguments, &mut config);
     let backend = backend(&arguments.backend, device)?;
@@ -59,6 +59,7 @@ pub(super) fn train(
         arguments.print_every,
         arguments.step_log.as_deref(),
         epoch_samples * training.epochs,
+        Forecast::new(arguments.limits.clone(), begun, epoch_samples * training.epochs),
     )?));
     let say = |line: &str| screen.borrow().say(line);
     say(&format!(
@@ -102,7 +103,7 @@ pub(super) fn train(
         let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
         let report = json!({
             "outcome": outcome, "score": score, "epochs": epochs, "wall_s": wall_s, "world": ranks.world, "device": device,
-            "torch": torch, "config": config,
+            "torch": torch, "config": config, "forecast": screen.borrow().judged(),
         });
         let written = std::fs::write(path, format!("{report:#}\n"));
         written.map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
@@ -120,7 +121,12 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
         ));
     }
     screen.say(&match &outcome.end {
-        End::Done => format!("done: {} steps, {} samples, {:.1} s", outcome.steps, outcome.samples, took.as_secs_f64()),
+        End::Done => {
+            let said = screen.judged().map_or_else(String::new, |judged| {
+                format!(" ({:.1} s were predicted after a tenth)", judged.predicted_s)
+            });
+            format!("done: {} steps, {} samples, {:.1} s{said}", outcome.steps, outcome.samples, took.as_secs_f64())
+        }
         End::Stopped(why) => format!("stopped after step {}: {why}; start again to go on", outcome.steps),
     });
 }
@@ -202,6 +208,13 @@ fn judging_limit(arguments: &Arguments, config: &mut Config) -> Option<ByteSize>
         config.memory.limit = Some(ByteSize(all.0 - all.0 / 4));
         ByteSize(all.0 / 4)
     })
+}
+
+/// What stops the run: signals, the machine's end, a limit of its own.
+fn notice(arguments: &Arguments, begun: Instant) -> Result<Notice> {
+    let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
+    let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
+    arguments.limits.bound(notice, begun)
 }
 
 /// How the model is judged while it is trained, and behind it.
