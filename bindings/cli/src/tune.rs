@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::tuning::{Outcome as Outcomes, Setting, TuneReport, Tuning, tune};
+use crate::tuning::{Outcome as Outcomes, Setting, Tried, TuneReport, Tuning, tune};
 use clap::Args;
 use fuelrail::{Backend, ByteSize, Config, Result, RingChoice, read_duration};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
+use crate::report::FactsPage;
+use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
 use crate::screen::{Bar, JsonTo, Table, note};
 use crate::settings::{bytes, given, load};
 use crate::whole::WholeFile;
@@ -59,6 +61,10 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     #[serde(skip)]
     json: Option<String>,
+    /// Write the result as a page with charts
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    html: Option<PathBuf>,
 }
 
 /// First line of every file this command wrote.
@@ -82,7 +88,8 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     })?;
     drop(bar);
     WholeFile::of(&args.out, &toml(&report))?;
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
+    JsonTo::asked(args.json.as_deref()).show(&report, || Table::facts(facts(&report)).text())?;
+    page(&report).write(args.html.as_deref())?;
     note(&format!("{} written; use it with --config {}", args.out.display(), args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -139,12 +146,61 @@ fn setting_text(setting: &Setting) -> String {
     format!("{shards} shard(s) x {connections_max} connections, blocks {block}, memory {memory}, ring {ring}{register}")
 }
 
-fn text(report: &TuneReport) -> String {
+/// Settings that the page shows: the best of those that were tried.
+const SHOWN: usize = 12;
+
+fn page(report: &TuneReport) -> FactsPage {
+    let axis = Axis { log: false, tick: |speed| format!("{speed:.2}") };
+    let bar = |name: &str, text: String, value, marks, hue| Bars { name: name.to_owned(), text, value, marks, hue };
+    let Outcomes { predicted_gb_per_s: predicted, achieved_gb_per_s: achieved, .. } = report.outcome;
+    let range = vec![report.outcome.predicted_low_gb_per_s, report.outcome.predicted_high_gb_per_s];
+    let speed = |speed: f64| format!("{speed:.3} GB/s");
+    let came = [
+        bar("untuned", speed(report.start_gb_per_s), report.start_gb_per_s, Vec::new(), Hue::Plain),
+        bar("predicted", speed(predicted), predicted, range, Hue::Disk),
+        bar("achieved", speed(achieved), achieved, Vec::new(), Hue::Rail),
+    ];
+    let mean = |tried: &Tried| tried.gb_per_s.iter().sum::<f64>() / tried.gb_per_s.len().max(1) as f64;
+    let mut best: Vec<&Tried> = report.tried.iter().filter(|tried| !tried.gb_per_s.is_empty()).collect();
+    best.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    let tried = best.iter().take(SHOWN).map(|tried| {
+        let Setting { shards, connections_max, block_bytes, memory_limit_bytes, .. } = &tried.setting;
+        let (block, memory) = (ByteSize(*block_bytes), ByteSize(*memory_limit_bytes));
+        let name = format!("{shards} × {connections_max}, {block}, {memory}");
+        let hue = if tried.setting == report.best { Hue::Rail } else { Hue::Plain };
+        bar(&name, speed(mean(tried)), mean(tried), tried.gb_per_s.clone(), hue)
+    });
+    let tried = bars(&tried.collect::<Vec<_>>(), axis);
+    let texts = [
+        (
+            "What it brought, GB/s",
+            "The marks are the range in which nineteen of twenty runs should lie.",
+            bars(&came, axis),
+        ),
+        (
+            "The best settings tried, GB/s",
+            "Shards × connections, block length, memory. A mark is one trial; blue is the one chosen.",
+            tried,
+        ),
+    ];
+    FactsPage {
+        kicker: "Fuelrail tune",
+        headline: format!(
+            "{achieved:.2} GB/s, {:.2} times the untuned speed",
+            achieved / report.start_gb_per_s.max(1e-9)
+        ),
+        caption: report.explanation.clone(),
+        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        facts: facts(report),
+    }
+}
+
+fn facts(report: &TuneReport) -> Vec<(String, String)> {
     let Outcomes { predicted_gb_per_s, predicted_low_gb_per_s: low, predicted_high_gb_per_s: high, .. } =
         report.outcome;
     let Outcomes { achieved_gb_per_s, predicted_cpu_s_per_gb, achieved_cpu_s_per_gb, .. } = report.outcome;
     let TuneReport { trials, settings, spent_s, .. } = report;
-    Table::facts([
+    let facts = [
         ("best", setting_text(&report.best)),
         ("limit", format!("{}: {}", report.limit, report.explanation)),
         (
@@ -161,8 +217,8 @@ fn text(report: &TuneReport) -> String {
             ),
         ),
         ("machine", report.machine.line()),
-    ])
-    .text()
+    ];
+    facts.map(|(name, text)| (name.to_owned(), text)).into()
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::accelerators::{Emulation, FeedReport, Workload, emulate};
+use super::accelerators::{Emulation, FeedReport, Run, Workload, emulate};
 use clap::Args;
 use fuelrail::{ByteSize, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::failure::{Outcome, usage};
+use crate::report::FactsPage;
+use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
 use crate::screen::{Bar, JsonTo, Table, note};
 
 const EXAMPLES: &str = "Examples:
@@ -55,6 +57,9 @@ pub(crate) struct Feed {
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
+    /// Write the result as a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Generated objects are so many bytes together: more than any look-ahead.
@@ -95,11 +100,50 @@ pub(crate) fn run(args: &Feed) -> Outcome {
     })?;
     drop((bar, server));
     report.notes.iter().for_each(|line| note(line));
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
+    JsonTo::asked(args.json.as_deref()).show(&report, || Table::facts(facts(&report)).text())?;
+    page(&report).write(args.html.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(report: &FeedReport) -> String {
+fn page(report: &FeedReport) -> FactsPage {
+    let runs = |of: &dyn Fn(&Run) -> (String, f64, f64)| -> Vec<Bars> {
+        let bar = |run: &Run| {
+            let (text, value, mark) = of(run);
+            let hue = if run.passed { Hue::Rail } else { Hue::Plain };
+            Bars { name: format!("{} accelerator(s)", run.accelerators), text, value, marks: vec![mark], hue }
+        };
+        report.runs.iter().map(bar).collect()
+    };
+    let au = |run: &Run| (format!("{:.1} %", run.au * 100.0), run.au * 100.0, report.au_min * 100.0);
+    let need = |run: &Run| f64::from(run.accelerators) * report.need_gb_per_s;
+    let speed = |run: &Run| (format!("{:.3} GB/s", run.gb_per_s), run.gb_per_s, need(run));
+    let fed = report.accelerators_max.unwrap_or_else(|| report.runs.iter().filter(|run| run.passed).count() as u32);
+    let (name, accelerator) = (&report.workload, report.accelerator.to_uppercase());
+    let texts = [
+        (
+            "Accelerator utilisation",
+            "Compute time over running time. The mark is what passes; blue passed.",
+            bars(&runs(&au), Axis { log: false, tick: |share| format!("{share:.0} %") }),
+        ),
+        (
+            "Delivered, GB/s",
+            "The mark is what so many accelerators take when they never wait.",
+            bars(&runs(&speed), Axis { log: false, tick: |speed| format!("{speed:.1}") }),
+        ),
+    ];
+    FactsPage {
+        kicker: "Fuelrail bench feed",
+        headline: format!(
+            "{fed} × {accelerator} fed in the shape of {name}; at full speed it would be {:.2}",
+            report.accelerators_fed
+        ),
+        caption: "Emulated accelerators; no MLPerf result.".to_owned(),
+        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        facts: facts(report),
+    }
+}
+
+fn facts(report: &FeedReport) -> Vec<(String, String)> {
     let full = &report.full_speed;
     let mut facts: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
@@ -128,5 +172,5 @@ fn text(report: &FeedReport) -> String {
     }
     row("objects", report.source.clone());
     row("machine", report.machine.line());
-    Table::facts(facts).text()
+    facts
 }

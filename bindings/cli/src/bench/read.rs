@@ -10,6 +10,8 @@ use fuelrail::{ByteSize, Config, GateStats, Overrides, ShardStats};
 use serde::Serialize;
 
 use crate::failure::{Outcome, usage};
+use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
+use crate::report::{FactsPage, seconds};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
 use crate::settings::{bytes, given, load};
 
@@ -146,6 +148,10 @@ pub(crate) struct Read {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     #[serde(skip)]
     json: Option<String>,
+    /// Write the result as a page with charts
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    html: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Read) -> Outcome {
@@ -166,6 +172,7 @@ pub(crate) fn run(args: &Read) -> Outcome {
     })?;
     drop(bar);
     json.show(&report, || text(&report))?;
+    page(&report).write(args.html.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -190,8 +197,45 @@ fn config_text(config: &Config) -> String {
     serde_json::to_string(config).expect("a configuration is a plain structure")
 }
 
+fn page(report: &ReadReport) -> FactsPage {
+    let bar =
+        |name: &str, text: String, value: f64, hue| Bars { name: name.to_owned(), text, value, marks: Vec::new(), hue };
+    let q = report.batch_wait_us;
+    let waits = [
+        ("median", q.p50),
+        ("p99", q.p99),
+        ("p99.9", q.p999),
+        ("longest", q.max),
+        ("first batch", report.first_batch_us),
+    ];
+    let waits = waits.map(|(name, us)| bar(name, micros(us), us as f64 / 1e6, Hue::Rail));
+    let times = [
+        ("wall time", report.wall_s, Hue::Plain),
+        ("data wait", report.data_wait_s, Hue::Rail),
+        ("CPU, user", report.cpu_user_s, Hue::Deli),
+        ("CPU, system", report.cpu_sys_s, Hue::Deli),
+    ];
+    let times = times.map(|(name, s, hue)| bar(name, seconds(s), s, hue));
+    let texts = [
+        ("Wait for a batch", "Inside next(). Logarithmic.", bars(&waits, Axis { log: true, tick: seconds })),
+        ("Where time went", "The whole run.", bars(&times, Axis { log: false, tick: seconds })),
+    ];
+    let cost = report.cpu_s_per_gb.map_or_else(String::new, |cost| format!(", {cost:.3} CPU-seconds a GB"));
+    FactsPage {
+        kicker: "Fuelrail bench read",
+        headline: format!("{:.3} GB/s{cost}", report.gb_per_s),
+        caption: format!("{} samples, {} in {} batches.", report.samples, ByteSize(report.bytes), report.batches),
+        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        facts: facts(report),
+    }
+}
+
 /// The result as a table.
 pub(crate) fn text(report: &ReadReport) -> String {
+    Table::facts(facts(report)).text()
+}
+
+fn facts(report: &ReadReport) -> Vec<(String, String)> {
     let mut facts: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| facts.push((name.to_owned(), value));
     let absent = || "-".to_owned();
@@ -229,7 +273,7 @@ pub(crate) fn text(report: &ReadReport) -> String {
     row("content hash", report.content_hash.clone().unwrap_or_else(absent));
     row("machine", report.machine.line());
     row("configuration", config_text(&report.config));
-    Table::facts(facts).text()
+    facts
 }
 
 /// One shard's core in a line.

@@ -12,8 +12,13 @@ use minijinja::{Environment, Value};
 use serde::{Deserialize, Serialize};
 
 pub use self::html::html;
+use std::path::Path;
+
 use crate::deli::{Findings, Row, RowName, Scale};
+use crate::failure::Outcome;
 use crate::machine::Machine;
+use crate::screen::note;
+use crate::whole::WholeFile;
 
 /// Version of the report's schema.
 pub const SCHEMA: u32 = 1;
@@ -276,6 +281,31 @@ pub fn verdicts(findings: &Findings, published: &[Published]) -> Vec<Verdict> {
         judge("fuelrail_epoch_over_local_disk", ratio, EPOCH_RATIO_MAX, ratio <= EPOCH_RATIO_MAX, None, text);
     }
     all
+}
+
+/// A result as a page: what came out, in a sentence and in charts, and all facts.
+#[derive(Serialize, Debug)]
+pub(crate) struct FactsPage {
+    /// The command.
+    pub kicker: &'static str,
+    /// The result in one sentence.
+    pub headline: String,
+    /// What was done.
+    pub caption: String,
+    /// Title, caption and SVG of each.
+    pub charts: Vec<(String, String, String)>,
+    /// What the command prints.
+    pub facts: Vec<(String, String)>,
+}
+
+impl FactsPage {
+    /// Writes it, where a file is named.
+    pub(crate) fn write(&self, path: Option<&Path>) -> Outcome<()> {
+        let Some(path) = path else { return Ok(()) };
+        WholeFile::of(path, &page(include_str!("facts.html"), self))?;
+        note(&format!("{} written: open it in a browser", path.display()));
+        Ok(())
+    }
 }
 
 /// Renders a template that extends `page.html`. Adds the filters `seconds`, `percent`, `bytes` and `thousands` to the

@@ -1,11 +1,18 @@
 //! `tune`: what it says, and a file that the loader reads.
 
 use std::fs;
+use std::path::Path;
 
 use fuelrail::Config;
 use fuelrail_bucket::DataSet;
 
 use super::{bucket_of, fuelrail, utf8};
+
+/// A page with two charts that says this.
+fn has_charts(page: &Path, words: &str) {
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.matches("<svg").count() == 2 && page.contains(words) && !page.contains("NaN"), "{words}: {page}");
+}
 
 #[test]
 fn the_file_it_writes_is_one_the_loader_reads() {
@@ -14,7 +21,9 @@ fn the_file_it_writes_is_one_the_loader_reads() {
     let (out, json) = (dir.path().join("node.toml"), dir.path().join("tuned.json"));
     let uri = bucket.url("");
     let args = ["tune", &uri, "--budget", "6s", "--batch-size", "2", "--memory-limit", "64MiB"];
-    let ended = fuelrail(&[&args[..], &["--out", utf8(&out), "--json", utf8(&json)]].concat());
+    let page = dir.path().join("tuned.html");
+    let files = ["--out", utf8(&out), "--json", utf8(&json), "--html", utf8(&page)];
+    let ended = fuelrail(&[&args[..], &files].concat());
     let text = ended.done();
     for word in ["best", "limit", "predicted", "achieved", "untuned", "trials of"] {
         assert!(text.contains(word), "{word}: {text}");
@@ -25,7 +34,11 @@ fn the_file_it_writes_is_one_the_loader_reads() {
     for (field, value) in [("shards", u64::from(config.shards.unwrap())), ("block_bytes", config.memory.block_size.0)] {
         assert_eq!(report["best"][field], value, "{field} in {report}");
     }
-    let read = fuelrail(&["bench", "read", "--config", utf8(&out), "--pin", "false", "--json"]).json();
+    let achieved = report["outcome"]["achieved_gb_per_s"].as_f64().unwrap();
+    has_charts(&page, &format!("{achieved:.3} GB/s"));
+    let read = ["bench", "read", "--config", utf8(&out), "--pin", "false", "--html", utf8(&page), "--json"];
+    let read = fuelrail(&read).json();
+    has_charts(&page, &format!("{:.3} GB/s", read["gb_per_s"].as_f64().unwrap()));
     assert_eq!(read["config"]["connections_max"], report["best"]["connections_max"]);
     assert_eq!(read["samples"], 12);
 }
