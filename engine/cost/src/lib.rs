@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fit;
+pub mod spot;
 pub mod table;
 
 /// The refusal of a table, a setting or a call: what is wrong with it, and what to do.

@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 
 mod fit;
+mod spot;
 mod traces;

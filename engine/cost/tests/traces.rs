@@ -8,8 +8,10 @@ pub(crate) const GAP_SECONDS: f64 = 600.0;
 const TICKS: usize = 4 * 7 * 24 * 6;
 const TICKS_PER_HOUR: f64 = 6.0;
 
-/// The families: a name, a seed, and a generator of machines to be had at each tick.
-pub(crate) const FAMILIES: [(&str, u64, fn(&mut Prng) -> Vec<u32>); 8] = [
+/// A name, a seed, and a generator of machines to be had at each tick.
+type Family = (&'static str, u64, fn(&mut Prng) -> Vec<u32>);
+
+pub(crate) const FAMILIES: [Family; 8] = [
     // Up for 4 hours and down for 2 in the mean.
     ("memoryless", 101, |prng| alternate(prng, |prng, up| exponential(prng, if up { 4.0 } else { 2.0 }))),
     ("long outages", 102, |prng| alternate(prng, |prng, up| exponential(prng, if up { 20.0 } else { 12.0 }))),
