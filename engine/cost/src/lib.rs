@@ -7,6 +7,7 @@
 //! Times are seconds or hours and money is in one currency, as the names say.
 #![forbid(unsafe_code)]
 
+pub mod deli;
 pub mod fit;
 pub mod spot;
 pub mod table;
