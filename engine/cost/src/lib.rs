@@ -1,7 +1,7 @@
 //! Predicts what training from a bucket takes and costs.
 //!
 //! Step, checkpoint and cluster times fitted from measurements ([`fit`]), the data wait of a loader ([`deli`]), and policies for spot
-//! machines under a deadline ([`spot`]).
+//! machines under a deadline ([`spot`]), and a whole [`scenario`] with the epoch time of its [`loader`].
 //!
 //! Pure: text, facts and seeds are arguments, numbers are return values. Never reads a clock, opens a file or draws ambient randomness.
 //! Times are seconds or hours and money is in one currency, as the names say.
@@ -9,6 +9,8 @@
 
 pub mod deli;
 pub mod fit;
+pub mod loader;
+pub mod scenario;
 pub mod spot;
 pub mod table;
 

@@ -3,5 +3,6 @@
 
 mod deli;
 mod fit;
+mod scenario;
 mod spot;
 mod traces;

@@ -3,7 +3,7 @@
 use super::Job;
 
 /// Steps of the search for the multiplier.
-const STEPS: u32 = 50;
+const STEPS: u32 = 30;
 
 /// A lower bound of the cost of a job on this stretch of a trace, for one who knows it in advance.
 ///
@@ -34,10 +34,10 @@ fn cheapest(job: &Job, tick_hours: f64, window: &[bool], reward: f64) -> (f64, f
     let states = 1 + 2 * (idle + 2);
     let nowhere = (f64::INFINITY, 0.0, 0.0);
     // The objective, the cost and the work so far.
-    let mut ways = vec![nowhere; states];
+    let (mut ways, mut next) = (vec![nowhere; states], vec![nowhere; states]);
     ways[0] = (0.0, 0.0, 0.0);
     for available in window {
-        let mut next = vec![nowhere; states];
+        next.fill(nowhere);
         let idle_best = ways.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(nowhere);
         next[0] = idle_best;
         for (kind, (base, price)) in kinds.into_iter().enumerate() {
@@ -62,7 +62,7 @@ fn cheapest(job: &Job, tick_hours: f64, window: &[bool], reward: f64) -> (f64, f
                 next[base + run] = (way.0 + cost - reward * hours, way.1 + cost, way.2 + hours);
             }
         }
-        ways = next;
+        core::mem::swap(&mut ways, &mut next);
     }
     let best = ways.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(nowhere);
     (best.1, best.2)
