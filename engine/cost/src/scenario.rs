@@ -3,13 +3,9 @@
 //! Every price is a fact with its unit, date, region and source; this crate holds none of its own. Numbers are checked as they are read, so
 //! that the reader of the file names the line.
 
-mod play;
-
 use fuelrail_base::{Error, Kind, Result};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-
-pub use self::play::{Outcome, Plan, Spread, plan};
 
 /// All that a plan is made from.
 #[derive(Clone, Debug, Deserialize)]
@@ -323,7 +319,8 @@ impl Scenario {
         }
     }
 
-    fn machine(&self, cluster: &Cluster, name: &str) -> Result<&Machine> {
+    /// The machine of this name, for a cluster.
+    pub(crate) fn machine(&self, cluster: &Cluster, name: &str) -> Result<&Machine> {
         match self.machines.iter().find(|machine| machine.name == name) {
             Some(machine) => Ok(machine),
             None => wrong(&cluster.name, format!("there is no machine '{name}'"), "name one of the [[machine]] tables"),

@@ -4,6 +4,7 @@
 //! checkpoint. An on-demand machine is always to be had. A policy sees the past and the present, never what comes.
 
 mod bound;
+mod job;
 mod learned;
 
 use fuelrail_base::Result;
@@ -11,30 +12,13 @@ use fuelrail_base::prng::Prng;
 use serde::Serialize;
 
 pub use self::bound::cost_bound;
+pub use self::job::Job;
+use self::job::{Machine, ROUNDING_HOURS, View};
 use self::learned::Learned;
 use crate::usage;
 
 /// Most starts that are played on a trace.
 pub const STARTS_MAX: u32 = 100_000;
-/// Most ticks between start and deadline.
-const TICKS_MAX: f64 = 1e6;
-/// What rounding may take from a sum of hours.
-const ROUNDING_HOURS: f64 = 1e-9;
-
-/// The job and its prices.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Job {
-    /// Work, hours on a machine.
-    pub job_hours: f64,
-    /// From the start to the deadline, hours.
-    pub deadline_hours: f64,
-    /// From the start of a machine to its first work, hours.
-    pub changeover_hours: f64,
-    /// Price of a spot machine, an hour.
-    pub spot_price: f64,
-    /// Price of an on-demand machine, an hour.
-    pub on_demand_price: f64,
-}
 
 /// A trace of availability.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,25 +41,6 @@ pub enum Policy {
 
 fuelrail_base::named!(Policy, "a policy": Greedy = "greedy", UniformProgress = "uniform-progress", Ours = "ours");
 
-/// What the job runs on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Machine {
-    None,
-    Spot,
-    OnDemand,
-}
-
-/// All that a policy sees.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
-    pub(crate) elapsed_hours: f64,
-    pub(crate) left_hours: f64,
-    /// Of the machine's changeover.
-    pub(crate) pending_hours: f64,
-    pub(crate) available: bool,
-    pub(crate) machine: Machine,
-}
-
 /// One job, played to its end.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Run {
@@ -89,62 +54,6 @@ pub struct Run {
     pub cost: f64,
     /// Whether it ended by the deadline.
     pub deadline_met: bool,
-}
-
-impl Job {
-    /// # Errors
-    /// `Usage` for numbers that are not above zero, and for a deadline that no machine can meet.
-    pub fn validate(&self) -> Result<()> {
-        let Job { job_hours, deadline_hours, changeover_hours, spot_price, on_demand_price } = *self;
-        let named = [
-            ("the job's hours", job_hours),
-            ("the deadline", deadline_hours),
-            ("the spot price", spot_price),
-            ("the on-demand price", on_demand_price),
-        ];
-        if let Some((name, value)) = named.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
-            return usage(format!("{name} is {value}"), "give a number above 0");
-        }
-        if !(changeover_hours.is_finite() && changeover_hours >= 0.0) {
-            return usage(format!("the changeover is {changeover_hours} hours"), "give 0 or more");
-        }
-        if job_hours + changeover_hours > deadline_hours {
-            return usage(
-                format!(
-                    "{job_hours} hours of work and {changeover_hours} of changeover do not fit into {deadline_hours}"
-                ),
-                "give a later deadline: not even an on-demand machine meets this one",
-            );
-        }
-        Ok(())
-    }
-
-    /// Ticks from the start to the deadline.
-    fn ticks(&self, tick_hours: f64) -> Result<usize> {
-        let ticks = (self.deadline_hours / tick_hours).ceil();
-        if ticks > TICKS_MAX {
-            return usage(
-                format!("the deadline is {ticks} ticks after the start, more than {TICKS_MAX}"),
-                "check the trace's gap_seconds",
-            );
-        }
-        Ok(ticks as usize)
-    }
-
-    /// Whether the deadline is met in the worst case when the next `tick_hours` are spent on `machine`.
-    fn is_safe(&self, view: &View, machine: Machine, tick_hours: f64) -> bool {
-        let pending = if machine == view.machine { view.pending_hours } else { self.changeover_hours };
-        let worked = if machine == Machine::None { 0.0 } else { (tick_hours - pending).max(0.0) };
-        let left = view.left_hours - worked;
-        let restart =
-            if machine == Machine::OnDemand { (pending - tick_hours).max(0.0) } else { self.changeover_hours };
-        let end_hours = match left <= 0.0 {
-            // It ends within these hours.
-            true => view.elapsed_hours + pending + view.left_hours,
-            false => view.elapsed_hours + tick_hours + restart + left,
-        };
-        end_hours <= self.deadline_hours + ROUNDING_HOURS
-    }
 }
 
 impl Trace {

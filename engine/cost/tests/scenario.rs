@@ -1,7 +1,8 @@
 //! Scenarios: what can be said of them beforehand, and what the loader's closed form says is the limit.
 
+use fuelrail_cost::compare::plan;
 use fuelrail_cost::loader::{Limit, Loader};
-use fuelrail_cost::scenario::{Bucket, Cluster, Data, Fact, Machine, Model, Scenario, plan};
+use fuelrail_cost::scenario::{Bucket, Cluster, Data, Fact, Machine, Model, Scenario};
 use proptest::prelude::*;
 
 fn price(value: f64, of: &str) -> Fact {

@@ -7,7 +7,7 @@ use clap::Args;
 use fuelrail_cost::fit::{Report, fit};
 use fuelrail_cost::table::Table as Measurements;
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail::{Error, Kind, Result};
-use fuelrail_cost::scenario::{Outcome as OfCluster, Plan, Scenario, Spread, plan};
+use fuelrail_cost::compare::{Outcome as OfCluster, Plan, Spread, plan};
+use fuelrail_cost::scenario::Scenario;
 use time::OffsetDateTime;
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table, note};
 

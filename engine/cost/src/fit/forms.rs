@@ -66,6 +66,8 @@ pub(crate) const CLUSTER: &[Form] = &[
     Form { name: "w^a / s", shape: Shape::Curve(|f, a| f[0].powf(a) / f[1]) },
     Form { name: "w / s / (1 + a (w - 1))", shape: Shape::Curve(|f, a| f[0] / f[1] / (1.0 + a * (f[0] - 1.0))) },
     Form { name: "min(w / s, servers / a)", shape: Shape::Curve(bottleneck) },
+    Form { name: "min(w / s, servers / (a sqrt(s)))", shape: Shape::Curve(|f, a| bottleneck(f, a * f[1].sqrt())) },
+    Form { name: "min(w / s, servers / (a s))", shape: Shape::Curve(|f, a| bottleneck(f, a * f[1])) },
     Form { name: "queue at a server of a seconds a step", shape: Shape::Curve(queue) },
     Form {
         name: "queue at a server of a sqrt(s) seconds a step",

@@ -1,6 +1,6 @@
 //! What no policy can beat: the least cost with the whole trace known.
 
-use super::Job;
+use super::job::Job;
 
 /// Steps of the search for the multiplier.
 const STEPS: u32 = 30;

@@ -6,7 +6,7 @@
 //! costs of actions over the weights, as if all became known after this step, is the QMDP rule (Littman, Cassandra and Kaelbling, ICML
 //! 1995); availability is seen whatever runs, so that nothing is lost by not exploring.
 
-use super::{Job, Machine, View};
+use super::job::{Job, Machine, View};
 
 /// Steps of time up to the deadline.
 const STEPS: usize = 240;

@@ -4,8 +4,8 @@ use fuelrail_base::Result;
 use fuelrail_base::prng::Prng;
 use serde::Serialize;
 
-use super::{Cluster, Machine, Scenario};
 use crate::loader::{Limit, Loader};
+use crate::scenario::{Cluster, Machine, Scenario};
 use crate::usage;
 
 /// Share of the runs that must meet the deadline and the budget.
