@@ -76,11 +76,11 @@ pub struct Wait {
     pub miss_rate: f64,
 }
 
-/// A row of the table with what is predicted for it; measured is what the table says, where it does.
+/// A row of the table, or all rows of a setting and epoch, with what is predicted. Measured is what the table says, where it does.
 #[derive(Clone, Debug, Serialize)]
 pub struct Predicted {
-    /// Line of the file.
-    pub line: u64,
+    /// Line of the file; absent for all rows of a setting.
+    pub line: Option<u64>,
     /// How it reads.
     #[serde(flatten)]
     pub setting: Setting,
@@ -88,25 +88,9 @@ pub struct Predicted {
     pub epoch: u64,
     /// The prediction.
     pub predicted: Wait,
-    /// Seconds inside the loader.
+    /// Seconds inside the loader, mean of the rows that say it.
     pub measured_wait_s: Option<f64>,
-    /// Misses over accesses.
-    pub measured_miss_rate: Option<f64>,
-}
-
-/// A setting and epoch, over all its rows.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// How it reads.
-    #[serde(flatten)]
-    pub setting: Setting,
-    /// From 1.
-    pub epoch: u64,
-    /// The prediction.
-    pub predicted: Wait,
-    /// Mean of the rows that have one.
-    pub measured_wait_s: Option<f64>,
-    /// Mean of the rows that have one.
+    /// Misses over accesses, mean of the rows that say it.
     pub measured_miss_rate: Option<f64>,
     /// |predicted / measured - 1| of the wait.
     pub wait_error: Option<f64>,
@@ -120,7 +104,7 @@ pub struct Report {
     /// Median of the settings' errors of the wait.
     pub median_wait_error: Option<f64>,
     /// By setting and epoch.
-    pub settings: Vec<Summary>,
+    pub settings: Vec<Predicted>,
     /// By row of the table.
     pub rows: Vec<Predicted>,
 }
@@ -310,13 +294,10 @@ pub fn predict(setup: &Setup, table: &Table) -> Result<Report> {
     let waits = epochs.into_iter().map(predict).collect::<Result<BTreeMap<_, _>>>()?;
     let number =
         |row: &Row<'_>, column| row.text(column).and_then(|text| text.parse::<f64>().ok()).filter(|n| n.is_finite());
-    let predicted = |(row, setting, accesses, epoch): (Row<'_>, Setting, u64, u64)| Predicted {
-        line: row.line(),
-        setting,
-        epoch,
-        predicted: waits[&(setting, accesses)][epoch.saturating_sub(1) as usize],
-        measured_wait_s: number(&row, "Data Loading Time (s)"),
-        measured_miss_rate: number(&row, "Miss Rate"),
+    let predicted = |(row, setting, accesses, epoch): (Row<'_>, Setting, u64, u64)| {
+        let predicted = waits[&(setting, accesses)][epoch.saturating_sub(1) as usize];
+        let measured = ["Data Loading Time (s)", "Miss Rate"].map(|column| number(&row, column));
+        Predicted::new(Some(row.line()), (setting, epoch), predicted, measured)
     };
     let rows: Vec<Predicted> = cases.into_iter().map(predicted).collect();
     let settings = summaries(&rows);
@@ -353,28 +334,31 @@ fn setting(setup: &Setup, table: &Table, row: &Row<'_>) -> Result<Setting> {
     })
 }
 
-fn summaries(rows: &[Predicted]) -> Vec<Summary> {
+fn summaries(rows: &[Predicted]) -> Vec<Predicted> {
     let mut groups: BTreeMap<(Setting, u64), Vec<&Predicted>> = BTreeMap::new();
     for row in rows {
         groups.entry((row.setting, row.epoch)).or_default().push(row);
     }
-    let mean = |values: &mut dyn Iterator<Item = f64>| {
-        let values: Vec<f64> = values.collect();
+    let mean = |of: fn(&Predicted) -> Option<f64>, rows: &[&Predicted]| {
+        let values: Vec<f64> = rows.iter().filter_map(|row| of(row)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
-    let summary = |((setting, epoch), rows): ((Setting, u64), Vec<&Predicted>)| {
-        let predicted = rows[0].predicted;
-        let measured_wait_s = mean(&mut rows.iter().filter_map(|row| row.measured_wait_s));
-        let measured_miss_rate = mean(&mut rows.iter().filter_map(|row| row.measured_miss_rate));
-        Summary {
-            setting,
-            epoch,
-            predicted,
-            measured_wait_s,
-            measured_miss_rate,
-            wait_error: measured_wait_s.map(|measured| (predicted.wait_s / measured - 1.0).abs()),
-            miss_rate_points: measured_miss_rate.map(|measured| (predicted.miss_rate - measured).abs() * 100.0),
-        }
+    let summary = |(case, rows): ((Setting, u64), Vec<&Predicted>)| {
+        let measured = [mean(|row| row.measured_wait_s, &rows), mean(|row| row.measured_miss_rate, &rows)];
+        Predicted::new(None, case, rows[0].predicted, measured)
     };
     groups.into_iter().map(summary).collect()
+}
+
+impl Predicted {
+    fn new(
+        line: Option<u64>,
+        (setting, epoch): (Setting, u64),
+        predicted: Wait,
+        [measured_wait_s, measured_miss_rate]: [Option<f64>; 2],
+    ) -> Predicted {
+        let wait_error = measured_wait_s.map(|measured| (predicted.wait_s / measured - 1.0).abs());
+        let miss_rate_points = measured_miss_rate.map(|measured| (predicted.miss_rate - measured).abs() * 100.0);
+        Predicted { line, setting, epoch, predicted, measured_wait_s, measured_miss_rate, wait_error, miss_rate_points }
+    }
 }

@@ -21,8 +21,8 @@ use crate::usage;
 pub const COVERAGE: f64 = 0.9;
 /// Models are left out in at most so many parts, because the work grows with their cube.
 const PARTS_MAX: usize = 24;
-/// Fewer models cannot be left out three deep.
-const MODELS_MIN: usize = 4;
+/// Models are left out so deep: one is scored, one gives the interval, one the weights.
+const DEPTH: usize = 3;
 
 /// What a table is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -83,11 +83,8 @@ pub struct Scored {
     /// What was measured: seconds, or steps per second.
     pub measured: f64,
     /// What was predicted without the model.
-    pub predicted: f64,
-    /// Lower end of the interval.
-    pub low: f64,
-    /// Upper end of the interval.
-    pub high: f64,
+    #[serde(flatten)]
+    pub predicted: Estimate,
 }
 
 /// How one model's speed saturates: fitted to its own rows.
@@ -107,6 +104,7 @@ pub struct Saturation {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Estimate {
     /// The prediction.
+    #[serde(rename = "predicted")]
     pub value: f64,
     /// Lower end.
     pub low: f64,
@@ -118,7 +116,7 @@ pub struct Estimate {
 /// or `workers`, `parameter_servers` and `steps_per_s_median`; each with `model`.
 ///
 /// # Errors
-/// `Usage` for other columns, cells that are no numbers above zero (with their line), and fewer than four models.
+/// `Usage` for other columns, cells that are no numbers above zero (with their line), and too few models (4 to 6).
 pub fn fit(table: &Table) -> Result<Report> {
     if table.has(&["model", "gflops", "tensors", "parameters", "step_s_mean"]) {
         let features =
@@ -218,10 +216,11 @@ impl Problem {
             let columns = forms.iter().map(|form| form.columns(&features)).collect();
             problem.rows.push(Measured { model, features, columns, value });
         }
-        if problem.models.len() < MODELS_MIN {
+        let least = DEPTH + forms.iter().map(Form::rows_min).min().unwrap_or(1);
+        if problem.models.len() < least {
             return usage(
                 format!("the table has {} models", problem.models.len()),
-                format!("measure at least {MODELS_MIN}: a whole model is left out to validate the others"),
+                format!("measure at least {least}: whole models are left out to validate the others"),
             );
         }
         Ok(problem)
@@ -319,15 +318,14 @@ impl Problem {
         for part in self.parts(&[]) {
             let predictor = self.chosen(&[part]);
             for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| self.part(row) == part) {
-                let Estimate { value, low, high } = predictor.estimate(&row.columns);
-                let model = self.models[row.model].clone();
-                scored.push((place, Scored { model, measured: row.value, predicted: value, low, high }));
+                let (model, predicted) = (self.models[row.model].clone(), predictor.estimate(&row.columns));
+                scored.push((place, Scored { model, measured: row.value, predicted }));
             }
         }
         scored.sort_by_key(|(place, _)| *place);
         let rows: Vec<Scored> = scored.into_iter().map(|(_, row)| row).collect();
         let mean = |of: &dyn Fn(&Scored) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
-        let error = |row: &Scored| (row.predicted / row.measured - 1.0).abs();
+        let error = |row: &Scored| (row.predicted.value / row.measured - 1.0).abs();
         let predictor = self.chosen(&[]);
         let worst = rows.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
         let Some(worst_model) = worst.map(|row| row.model.clone()) else {
@@ -337,8 +335,10 @@ impl Problem {
             target: self.target,
             form: predictor.name(),
             leave_one_model_out_mape: mean(&error),
-            interval_coverage: mean(&|row| f64::from(u8::from((row.low..=row.high).contains(&row.measured)))),
-            interval_mean_width: mean(&|row| (row.high - row.low) / row.predicted),
+            interval_coverage: mean(&|row| {
+                f64::from(u8::from((row.predicted.low..=row.predicted.high).contains(&row.measured)))
+            }),
+            interval_mean_width: mean(&|row| (row.predicted.high - row.predicted.low) / row.predicted.value),
             worst_model,
             forms: self.tried(&predictor),
             saturation: if self.target == Target::ClusterSpeed { self.saturation() } else { Vec::new() },

@@ -1,11 +1,11 @@
 //! `fuelrail plan spot`: policies for spot machines under a deadline, played on traces of availability.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail::{Error, Kind, Result};
-use fuelrail_cost::spot::{Job, Played, Policy, Run, Trace, play};
+use fuelrail_cost::spot::{Job, Policy, Run, Trace, play};
 use serde::{Deserialize, Serialize};
 
 use super::input::{percent, read};
@@ -75,8 +75,6 @@ struct OfTrace {
     hours: f64,
     /// Share of ticks at which a machine could be had.
     available: f64,
-    bound_cost: f64,
-    policies: Vec<Summary>,
 }
 
 /// What a policy came to, means over starts.
@@ -110,7 +108,7 @@ pub(crate) fn run(args: &Spot) -> Outcome {
             let played = play(&job, &trace, &policies, starts, seed)?;
             Ok((trace, played))
         })?;
-        traces.push(of_trace(path, &trace, &policies, &played));
+        traces.push(OfTrace { file: path.display().to_string(), hours: trace.hours(), available: trace.share() });
         all.iter_mut().zip(played.runs).for_each(|(all, runs)| all.extend(runs));
         bounds.extend(played.bounds);
     }
@@ -137,16 +135,6 @@ fn trace(text: &str) -> Result<Trace> {
             .with_hint("give JSON with 'data', a list of numbers, and 'gap_seconds' under 'metadata'")
     })?;
     Trace::new(file.metadata.gap_seconds, &file.data)
-}
-
-fn of_trace(path: &Path, trace: &Trace, policies: &[Policy], played: &Played) -> OfTrace {
-    OfTrace {
-        file: path.display().to_string(),
-        hours: trace.hours(),
-        available: trace.share(),
-        bound_cost: mean(played.bounds.iter().copied()),
-        policies: policies.iter().zip(&played.runs).map(|(policy, runs)| summary(*policy, runs)).collect(),
-    }
 }
 
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {

@@ -20,6 +20,9 @@ pub(crate) enum Shape {
     Sum(fn(&Features) -> Vec<f64>),
     /// The exponential of such a sum, with a small ridge (one thousandth of the rows) on standardised columns but the first, which is 1.
     Exponential(fn(&Features) -> Vec<f64>),
+    /// A roofline (Williams, Waterman and Patterson, CACM 2009): a + b max(gflops, c tensors). A fast device waits for its host, which
+    /// starts one tensor's work after the other.
+    Roof,
     /// A function of the features and one coefficient above zero, which is searched for.
     Curve(fn(&Features, f64) -> f64),
 }
@@ -39,6 +42,7 @@ pub(crate) const STEP: &[Form] = &[
         name: "tensors (a + b x + c sqrt(x)), x = gflops / tensors",
         shape: Shape::Sum(|f| vec![f[0], f[1], (f[0] * f[1]).sqrt()]),
     },
+    Form { name: "a + b max(gflops, c tensors)", shape: Shape::Roof },
     Form {
         name: "exp(a + b ln gflops + c ln tensors)",
         shape: Shape::Exponential(|f| vec![1.0, f[0].ln(), f[1].ln()]),
@@ -105,11 +109,20 @@ pub(crate) struct Fitted {
 }
 
 impl Form {
+    /// Rows that must be left to fit it.
+    pub(crate) fn rows_min(&self) -> usize {
+        match self.shape {
+            Shape::Sum(columns) | Shape::Exponential(columns) => columns(&[1.0; 3]).len() + 1,
+            Shape::Roof => 3,
+            Shape::Curve(_) => 1,
+        }
+    }
+
     /// The columns of a row, to be computed once.
     pub(crate) fn columns(&self, features: &Features) -> Vec<f64> {
         match self.shape {
             Shape::Sum(columns) | Shape::Exponential(columns) => columns(features),
-            Shape::Curve(_) => features.to_vec(),
+            Shape::Roof | Shape::Curve(_) => features.to_vec(),
         }
     }
 
@@ -117,12 +130,16 @@ impl Form {
     pub(crate) fn fit(&self, rows: &[(&[f64], f64)]) -> Option<Fitted> {
         let floor = FLOOR * rows.iter().map(|(_, measured)| *measured).fold(f64::INFINITY, f64::min);
         let coefficients = match self.shape {
-            Shape::Sum(_) => {
-                // Each row divided by its measurement: least squares of the relative error.
-                let relative = |(columns, measured): &(&[f64], f64)| -> (Vec<f64>, f64) {
-                    (columns.iter().map(|value| value / measured).collect(), 1.0)
+            Shape::Sum(_) => relative(rows.iter().map(|(columns, measured)| (columns.to_vec(), *measured)))?.0,
+            Shape::Roof => {
+                let fit = |knee: f64| {
+                    let columns = |f: &[f64]| vec![1.0, f[0].max(knee * f[1])];
+                    let (fitted, squares) = relative(rows.iter().map(|(f, measured)| (columns(f), *measured)))?;
+                    Some((squares, vec![fitted[0], fitted[1], knee]))
                 };
-                least_squares(&rows.iter().map(relative).collect::<Vec<_>>(), JITTER)?
+                // The knee is where one of the rows is.
+                let tried = rows.iter().filter_map(|(f, _)| fit(f[0] / f[1]));
+                tried.min_by(|x, y| x.0.total_cmp(&y.0))?.1
             }
             Shape::Exponential(_) => exponential(rows)?,
             Shape::Curve(curve) => {
@@ -143,12 +160,28 @@ impl Form {
             || columns.iter().zip(&fitted.coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>();
         let predicted = match self.shape {
             Shape::Sum(_) => sum(),
+            Shape::Roof => {
+                fitted.coefficients[0] + fitted.coefficients[1] * columns[0].max(fitted.coefficients[2] * columns[1])
+            }
             Shape::Exponential(_) => sum().exp(),
             Shape::Curve(curve) => curve(&[columns[0], columns[1], columns[2]], fitted.coefficients[0]),
         };
         // The comparison holds for no number that is not one.
         if predicted > fitted.floor { predicted.min(f64::MAX) } else { fitted.floor }
     }
+}
+
+/// Least squares of the relative error: each row divided by its measurement. Coefficients, and the sum of squares.
+fn relative(rows: impl Iterator<Item = (Vec<f64>, f64)>) -> Option<(Vec<f64>, f64)> {
+    let divided = |(columns, measured): (Vec<f64>, f64)| -> (Vec<f64>, f64) {
+        (columns.iter().map(|value| value / measured).collect(), 1.0)
+    };
+    let rows: Vec<_> = rows.map(divided).collect();
+    let coefficients = least_squares(&rows, JITTER)?;
+    let miss =
+        |x: &[f64]| x.iter().zip(&coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>() - 1.0;
+    let squares = rows.iter().map(|(x, _)| miss(x).powi(2)).sum();
+    Some((coefficients, squares))
 }
 
 /// Least squares of logarithms on standardised columns.
