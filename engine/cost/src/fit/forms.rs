@@ -137,8 +137,10 @@ impl Form {
                     let (fitted, squares) = relative(rows.iter().map(|(f, measured)| (columns(f), *measured)))?;
                     Some((squares, vec![fitted[0], fitted[1], knee]))
                 };
-                // The knee is where one of the rows is.
-                let tried = rows.iter().filter_map(|(f, _)| fit(f[0] / f[1]));
+                // The knee is between the rows: 32 ratios from the least to the most work of a tensor.
+                let ratios = || rows.iter().map(|(f, _)| f[0] / f[1]);
+                let (low, high) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+                let tried = (0..32).filter_map(|step| fit(low * (high / low).powf(f64::from(step) / 31.0)));
                 tried.min_by(|x, y| x.0.total_cmp(&y.0))?.1
             }
             Shape::Exponential(_) => exponential(rows)?,
