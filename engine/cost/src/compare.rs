@@ -58,6 +58,8 @@ pub struct Outcome {
     pub epoch_s: [f64; 2],
     /// What limits it.
     pub limit: Limit,
+    /// Whether no other cluster of equal accuracy is both faster and cheaper in the mean.
+    pub on_pareto_front: bool,
     /// Share of runs that ended by the deadline.
     pub deadline_met: f64,
     /// Share of runs within the budget.
@@ -91,7 +93,13 @@ pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
         return usage(format!("{runs} runs"), "give 1 to 100000");
     }
     let outcome = |(cluster, seed): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed));
-    let clusters = scenario.clusters.iter().zip(seed..).map(outcome).collect::<Result<Vec<_>>>()?;
+    let mut clusters = scenario.clusters.iter().zip(seed..).map(outcome).collect::<Result<Vec<_>>>()?;
+    let points: Vec<(f64, f64)> =
+        clusters.iter().filter(|c| c.equal_accuracy).map(|c| (c.hours.mean, c.cost.mean)).collect();
+    for cluster in clusters.iter_mut().filter(|cluster| cluster.equal_accuracy) {
+        let is_better = |(hours, cost): &(f64, f64)| *hours < cluster.hours.mean && *cost < cluster.cost.mean;
+        cluster.on_pareto_front = !points.iter().any(is_better);
+    }
     let (verdict, why_not_cheaper) = verdict(scenario, &clusters);
     let (scenario, currency) = (scenario.name.clone(), scenario.currency.clone());
     Ok(Plan { scenario, currency, runs, clusters, verdict, why_not_cheaper })
@@ -129,7 +137,8 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
     let server_price =
         server.map(|server| scenario.machine(cluster, server)).transpose()?.map_or(0.0, |m| m.on_demand.value);
     let worker = machine.spot.as_ref().filter(|_| cluster.spot).unwrap_or(&machine.on_demand);
-    let hourly = f64::from(cluster.workers) * worker.value + f64::from(cluster.servers) * server_price;
+    let hourly =
+        f64::from(cluster.workers + cluster.standby) * worker.value + f64::from(cluster.servers) * server_price;
     let (ram, disk) = loader.held();
     let set_gb = scenario.data.samples * scenario.data.sample_bytes / GB;
     let read_gb = set_gb * (epochs.min(1.0) + (epochs - 1.0).max(0.0) * (1.0 - ram - disk));
@@ -155,6 +164,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
         checkpoint_interval_s: interval_s,
         epoch_s: [first_s, later_s],
         limit: loader.limit(epochs),
+        on_pareto_front: false,
         deadline_met: share(&|run| run.is_done && scenario.deadline_hours.is_none_or(|hours| run.hours <= hours)),
         budget_met: share(&|run| run.is_done && scenario.budget.is_none_or(|budget| cost(run) <= budget)),
     })
@@ -254,7 +264,9 @@ impl Crew<'_> {
     /// Workers work from their return to their end. When all must be there, an end stops the work and loses what was not saved; else it only
     /// slows it down.
     fn run(&self, work_s: f64, prng: &mut Prng) -> Run {
-        let start_s = self.machine.start_s;
+        let Machine { start_s, replacement_s, warm_replacement_s, .. } = *self.machine;
+        let replaced_s =
+            warm_replacement_s.filter(|_| self.cluster.standby > 0).unwrap_or(replacement_s) + self.checkpoint_s;
         let mut workers: Vec<(f64, f64)> =
             (0..self.cluster.workers).map(|_| (start_s, start_s + self.lifetimes.draw_s(prng))).collect();
         let saving = self.interval_s.map_or(1.0, |interval_s| interval_s / (interval_s + self.checkpoint_s));
@@ -279,7 +291,7 @@ impl Crew<'_> {
             now_s = next_s;
             for worker in workers.iter_mut().filter(|(_, end_s)| *end_s <= now_s) {
                 revocations += 1;
-                let back_s = now_s + self.machine.replacement_s + self.checkpoint_s;
+                let back_s = now_s + replaced_s;
                 *worker = (back_s, back_s + self.lifetimes.draw_s(prng));
                 done_s = self.interval_s.map_or(done_s, |interval_s| (done_s / interval_s).floor() * interval_s);
             }

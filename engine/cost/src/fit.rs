@@ -3,7 +3,7 @@
 //! A small set of named forms is fitted by least squares of the relative error. Two ways to predict compete: the form with the smallest
 //! error when each model is left out in turn, and the mean of all forms weighted by the inverse of that squared error (Bates and Granger,
 //! Operational Research Quarterly 1969). Which of them, and with which weights, is decided without the model that is scored (nested
-//! validation: Varma and Simon, BMC Bioinformatics 2006). Intervals come from the errors on models left out (the jackknife of Barber et al.,
+//! validation: Varma and Simon, BMC Bioinformatics 2006). Intervals come from the errors on models left out (Barber et al.,
 //! "Predictive inference with the jackknife+", Annals of Statistics 2021).
 
 mod forms;
@@ -20,7 +20,7 @@ use crate::usage;
 /// Share of new models whose measurement an interval should hold.
 pub const COVERAGE: f64 = 0.9;
 /// Models are left out in at most so many parts, because the work grows with their cube.
-const PARTS_MAX: usize = 24;
+const PARTS_MAX: usize = 20;
 /// Models are left out so deep: one is scored, one gives the interval, one the weights.
 const DEPTH: usize = 3;
 
@@ -176,17 +176,14 @@ struct Measured {
     value: f64,
 }
 
-/// The logarithm of predicted over measured, of the best form and of the weighted mean.
-type Misses = [f64; 2];
-
 /// All forms, fitted to some parts.
 #[derive(Clone, Debug, Default)]
 struct Predictor {
     fitted: Vec<Option<Fitted>>,
     weights: Vec<f64>,
-    /// Half the width of the interval, as a logarithm.
-    half: f64,
     forms: &'static [Form],
+    /// The same without each part, with how wrong it was about the part's rows, as logarithms.
+    without: Vec<(Predictor, Vec<f64>)>,
 }
 
 // A form is a constant: there is nothing of it to show but its name.
@@ -289,28 +286,28 @@ impl Problem {
         let alone = (0..scores.len()).map(|index| f64::from(u8::from(index == best))).collect();
         let sum: f64 = inverse.iter().sum();
         let mean = inverse.iter().map(|weight| weight / sum.max(f64::MIN_POSITIVE)).collect();
-        [alone, mean].map(|weights| Predictor { fitted: fitted.clone(), weights, half: 0.0, forms: self.forms })
+        let predictor = |weights| Predictor { fitted: fitted.clone(), weights, forms: self.forms, without: Vec::new() };
+        [alone, mean].map(predictor)
     }
 
-    /// The way of predicting with the smaller error on parts left out, with its interval.
+    /// The way of predicting with the smaller error on parts left out, with what its intervals come from.
     fn chosen(&self, out: &[usize]) -> Predictor {
-        let parts = self.parts(out);
-        let mut misses: Vec<Misses> = Vec::new();
-        for part in &parts {
-            let both = self.predictors(&[out, &[*part]].concat());
-            let miss = |row: &Measured| both.each_ref().map(|one| (one.predict(&row.columns) / row.value).ln());
-            misses.extend(self.of(*part).map(miss));
+        let mut without: [Vec<(Predictor, Vec<f64>)>; 2] = Default::default();
+        for part in self.parts(out) {
+            for (way, predictor) in self.predictors(&[out, &[part]].concat()).into_iter().enumerate() {
+                let miss = |row: &Measured| (predictor.predict(&row.columns) / row.value).ln().abs();
+                let misses = self.of(part).map(miss).collect();
+                without[way].push((predictor, misses));
+            }
         }
-        let squares = |way: usize| misses.iter().map(|miss| miss[way] * miss[way]).sum::<f64>();
-        let way = usize::from(squares(1) < squares(0));
-        let mut sizes: Vec<f64> = misses.iter().map(|miss| miss[way].abs()).collect();
-        sizes.sort_by(f64::total_cmp);
-        // The finite-sample level of a conformal interval, by parts: rows of one model are not independent.
-        let level = (((parts.len() + 1) as f64 * COVERAGE).ceil() / parts.len() as f64).min(1.0);
-        let place = (level * sizes.len() as f64).ceil() as usize;
-        let half = sizes.get(place.saturating_sub(1)).copied().unwrap_or(f64::INFINITY);
-        let predictor = |[alone, mean]: [Predictor; 2]| if way == 0 { alone } else { mean };
-        Predictor { half, ..predictor(self.predictors(out)) }
+        let squares = |way: &[(Predictor, Vec<f64>)]| -> f64 {
+            way.iter().flat_map(|(_, misses)| misses).map(|miss| miss * miss).sum()
+        };
+        let ([alone, mean], [of_alone, of_mean]) = (self.predictors(out), without);
+        match squares(&of_mean) < squares(&of_alone) {
+            true => Predictor { without: of_mean, ..mean },
+            false => Predictor { without: of_alone, ..alone },
+        }
     }
 
     fn report(self) -> Result<Report> {
@@ -407,8 +404,21 @@ impl Predictor {
     }
 
     fn estimate(&self, columns: &[Vec<f64>]) -> Estimate {
+        let ends = |sign: f64| {
+            let of_part = |(predictor, misses): &(Predictor, Vec<f64>)| {
+                let centre = predictor.predict(columns).ln();
+                misses.iter().map(|miss| sign * centre + miss).collect::<Vec<_>>()
+            };
+            let mut ends: Vec<f64> = self.without.iter().flat_map(of_part).collect();
+            ends.sort_by(f64::total_cmp);
+            // The finite-sample level, by parts: rows of one model are not independent.
+            let parts = self.without.len() as f64;
+            let level = (((parts + 1.0) * COVERAGE).ceil() / parts).min(1.0);
+            let place = (level * ends.len() as f64).ceil() as usize;
+            ends.get(place.saturating_sub(1)).map_or(f64::INFINITY, |end| (sign * end).exp())
+        };
         let value = self.predict(columns);
-        Estimate { value, low: value * (-self.half).exp(), high: value * self.half.exp() }
+        Estimate { value, low: ends(-1.0).min(value), high: ends(1.0).max(value) }
     }
 
     fn name(&self) -> String {

@@ -130,9 +130,12 @@ pub struct Machine {
     /// Until a new machine works.
     #[serde(deserialize_with = "positive")]
     pub start_s: f64,
-    /// Until a lost worker is replaced.
+    /// Until a lost worker is replaced by a new machine.
     #[serde(deserialize_with = "positive")]
     pub replacement_s: f64,
+    /// Until a lost worker is replaced by a machine that runs already.
+    #[serde(default, deserialize_with = "optional_positive")]
+    pub warm_replacement_s: Option<f64>,
     /// Share of spot machines that are taken away within 24 hours: a constant hazard.
     #[serde(default, deserialize_with = "optional_share")]
     pub revoked_within_24h: Option<f64>,
@@ -154,6 +157,9 @@ pub struct Cluster {
     /// Whether the workers are spot machines.
     #[serde(default)]
     pub spot: bool,
+    /// Machines that run and wait for a worker to be lost, which they replace warm; paid as workers are.
+    #[serde(default)]
+    pub standby: u32,
     /// Parameter servers, always on demand.
     #[serde(default)]
     pub servers: u32,
@@ -293,7 +299,7 @@ impl Scenario {
 
     fn check(&self, cluster: &Cluster) -> Result<()> {
         let Cluster { name, workers, servers, .. } = cluster;
-        if !(1..=10_000).contains(workers) || *servers > 10_000 {
+        if !(1..=10_000).contains(workers) || *servers > 10_000 || cluster.standby > 10_000 {
             return wrong(name, format!("it has {workers} workers and {servers} servers"), "give 1 to 10000 workers");
         }
         if *workers == 1 && !cluster.synchronous {
@@ -311,6 +317,10 @@ impl Scenario {
         if cluster.spot && machine.revoked_within_24h.is_none() && machine.revoked_by_age.is_empty() {
             let cause = format!("machine '{}' does not say how often it is revoked", machine.name);
             return wrong(name, cause, "add revoked_within_24h or revoked_by_age to the machine");
+        }
+        if cluster.standby > 0 && machine.warm_replacement_s.is_none() {
+            let cause = format!("machine '{}' does not say how long a warm replacement takes", machine.name);
+            return wrong(name, cause, "add warm_replacement_s to the machine, or set standby = 0");
         }
         match (servers, &cluster.server_machine) {
             (0, _) => Ok(()),

@@ -17,6 +17,7 @@ fn scenario(revoked_within_24h: f64, clusters: &[(u32, bool, bool)]) -> Scenario
         machine: "machine".to_owned(),
         workers: *workers,
         spot: *spot,
+        standby: 0,
         servers: 0,
         server_machine: None,
         synchronous: *synchronous,
@@ -57,6 +58,7 @@ fn scenario(revoked_within_24h: f64, clusters: &[(u32, bool, bool)]) -> Scenario
             cores: 4.0,
             start_s: 80.0,
             replacement_s: 90.0,
+            warm_replacement_s: Some(20.0),
             revoked_within_24h: Some(revoked_within_24h),
             revoked_by_age: Vec::new(),
         }],
@@ -104,6 +106,18 @@ fn a_cluster_that_makes_no_progress_ends_and_does_not_win() {
     hopeless.machines[0].replacement_s = 36_000.0;
     let plan = plan(&hopeless, 2, 0).unwrap();
     assert_eq!((plan.clusters[0].deadline_met, plan.verdict.as_deref()), (0.0, Some("1 false true")));
+}
+
+#[test]
+fn a_standby_replaces_warm_and_is_paid() {
+    let mut both = scenario(0.9, &[(4, true, true), (4, true, true)]);
+    both.clusters[1].standby = 2;
+    both.machines[0].replacement_s = 1800.0;
+    let plan = plan(&both, 200, 0).unwrap();
+    let [cold, warm] = [0, 1].map(|index| &plan.clusters[index]);
+    assert!(warm.hours.mean < cold.hours.mean, "{warm:?} {cold:?}");
+    assert!((warm.machines_cost / warm.hours.mean - 1.5).abs() < 1e-9, "six machines at a quarter");
+    assert!(warm.on_pareto_front || cold.on_pareto_front);
 }
 
 #[test]

@@ -84,8 +84,9 @@ fn text(plan: &Plan) -> String {
             (Some(accuracy), false) => format!("{accuracy}, not equal"),
             (None, equal) => if equal { "equal" } else { "not equal" }.to_owned(),
         };
+        let front = if outcome.on_pareto_front { " *" } else { "" };
         table.row([
-            outcome.cluster.clone(),
+            format!("{}{front}", outcome.cluster),
             spread(outcome.hours),
             spread(outcome.cost),
             format!("{:.1}", outcome.revocations),
@@ -107,6 +108,7 @@ fn text(plan: &Plan) -> String {
     let facts = Table::facts([
         ("cheapest at equal accuracy", verdict),
         ("why not cheaper", plan.why_not_cheaper.clone()),
+        ("*", "on the Pareto front of time and cost at equal accuracy".to_owned()),
         ("costs", format!("{}, of {} runs each; in brackets where nine of ten lie", plan.currency, plan.runs)),
     ]);
     [table.text(), money.text(), facts.text()].join("\n")
