@@ -17,6 +17,8 @@ use crate::usage;
 const SAMPLES_MAX: u64 = 20_000_000;
 const NODES_MAX: u64 = 1_000;
 const EPOCHS_MAX: u64 = 100;
+/// Every node has a bit for every sample.
+const NODE_SAMPLES_MAX: u64 = 200_000_000;
 
 /// What all settings share. Times are seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -137,10 +139,10 @@ impl Setup {
     pub fn predict(&self, setting: Setting, accesses: u64, epochs: u64) -> Result<Vec<Wait>> {
         self.validate()?;
         let samples = accesses.saturating_mul(self.nodes);
-        if epochs > EPOCHS_MAX || samples > SAMPLES_MAX {
+        if epochs > EPOCHS_MAX || samples > SAMPLES_MAX || samples * self.nodes > NODE_SAMPLES_MAX {
             return usage(
                 format!("{samples} samples an epoch, {epochs} epochs"),
-                format!("predict at most {SAMPLES_MAX} samples and {EPOCHS_MAX} epochs"),
+                format!("predict at most {SAMPLES_MAX} samples, {EPOCHS_MAX} epochs, and fewer samples on many nodes"),
             );
         }
         let mut nodes: Vec<Node> = (0..self.nodes).map(|_| Node::new(self, setting, samples as usize)).collect();
@@ -194,7 +196,7 @@ impl<'s> Node<'s> {
                 for _ in batch {
                     // The queue is looked at before a sample is drawn from it.
                     if asked < ids.len() && asked - drawn <= threshold as usize {
-                        let end = ids.len().min(asked + fetch as usize);
+                        let end = ids.len().min(asked.saturating_add(fetch as usize));
                         self.asked.push_back((self.now_s, ids[asked..end].to_vec()));
                         asked = end;
                     }
@@ -284,7 +286,7 @@ pub fn predict(setup: &Setup, table: &Table) -> Result<Report> {
     let mut cases = Vec::new();
     let mut epochs: BTreeMap<(Setting, u64), u64> = BTreeMap::new();
     for row in table.rows() {
-        let (setting, epoch) = (setting(setup, table, &row)?, row.positive("Epoch")? as u64);
+        let (setting, epoch) = (setting(setup, table, &row)?, row.positive("Epoch")?.ceil() as u64);
         let accesses = count(&row, "Number of Accesses")?.unwrap_or(setup.samples.div_ceil(setup.nodes.max(1)));
         let last = epochs.entry((setting, accesses)).or_default();
         *last = epoch.max(*last);

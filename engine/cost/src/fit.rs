@@ -21,6 +21,8 @@ use crate::usage;
 pub const COVERAGE: f64 = 0.9;
 /// Models are left out in at most so many parts, because the work grows with their cube.
 const PARTS_MAX: usize = 20;
+/// Most workers of a cluster.
+const WORKERS_MAX: f64 = 1000.0;
 /// Models are left out so deep: one is scored, one gives the interval, one the weights.
 const DEPTH: usize = 3;
 
@@ -146,14 +148,19 @@ fn cluster(table: &Table) -> Result<Report> {
             alone.insert(row.text("model"), 1.0 / row.positive(SPEED)?);
         }
     }
-    let features = |row: &Row<'_>| match alone.get(&row.text("model")) {
-        Some(step_s) => {
-            Ok([row.positive("workers")?.clamp(1.0, 1e5).floor(), *step_s, row.positive("parameter_servers")?])
+    let features = |row: &Row<'_>| {
+        let (workers, servers) = (row.positive("workers")?, row.positive("parameter_servers")?);
+        match alone.get(&row.text("model")) {
+            _ if workers.fract() != 0.0 || workers > WORKERS_MAX => usage(
+                format!("line {}: {workers} workers", row.line()),
+                format!("give whole numbers up to {WORKERS_MAX}"),
+            ),
+            Some(step_s) => Ok([workers, *step_s, servers]),
+            None => usage(
+                format!("line {}: the model has no row with 1 worker and 1 parameter server", row.line()),
+                "add one: the speed of more workers is predicted from that of one",
+            ),
         }
-        None => usage(
-            format!("line {}: the model has no row with 1 worker and 1 parameter server", row.line()),
-            "add one: the speed of more workers is predicted from that of one",
-        ),
     };
     let mut problem = Problem::new(Target::ClusterSpeed, CLUSTER, table, features, SPEED)?;
     problem.drop_rows(|features| features[0] > 1.0);

@@ -299,8 +299,8 @@ impl Scenario {
 
     fn check(&self, cluster: &Cluster) -> Result<()> {
         let Cluster { name, workers, servers, .. } = cluster;
-        if !(1..=10_000).contains(workers) || *servers > 10_000 || cluster.standby > 10_000 {
-            return wrong(name, format!("it has {workers} workers and {servers} servers"), "give 1 to 10000 workers");
+        if !(1..=1000).contains(workers) || *servers.max(&cluster.standby) > 1000 {
+            return wrong(name, format!("it has {workers} workers and {servers} servers"), "give 1 to 1000 workers");
         }
         if *workers == 1 && !cluster.synchronous {
             return wrong(name, "one worker cannot be asynchronous".to_owned(), "set synchronous = true");

@@ -3,6 +3,7 @@
 
 mod deli;
 mod fit;
+mod hostile;
 mod scenario;
 mod spot;
 mod traces;
