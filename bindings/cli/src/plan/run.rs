@@ -113,3 +113,34 @@ fn text(plan: &Plan) -> String {
     ]);
     [table.text(), money.text(), facts.text()].join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::prng::Prng;
+
+    /// Scenarios with random faults are played or refused with their line, and never panic.
+    #[test]
+    fn damaged_scenarios_are_played_or_refused() {
+        let example = include_str!("../../examples/k80.toml");
+        let values = ["-1", "0", "1e-300", "1e300", "nan", "inf", "99999999999", "\"é\"", "[]", "{}", "true", ""];
+        let mut prng = Prng::new(1);
+        let mut played = 0;
+        for _ in 0..600 {
+            let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
+            let at = prng.below(lines.len() as u64) as usize;
+            match (prng.below(3), lines[at].split_once('=')) {
+                (0, _) => drop(lines.remove(at)),
+                (1, Some((name, _))) => {
+                    lines[at] = format!("{name} = {}", values[prng.below(values.len() as u64) as usize])
+                }
+                _ => lines[at] = lines[at].replace(|digit: char| digit.is_ascii_digit(), "9"),
+            }
+            match parse(&lines.join("\n")) {
+                Ok(scenario) => played += u32::from(plan(&scenario, 2, 0).is_ok()),
+                Err(error) => assert!(error.cause().starts_with("line ") && error.hint().is_some(), "{error}"),
+            }
+        }
+        assert!(played > 100, "most faults are of no consequence: {played}");
+    }
+}
