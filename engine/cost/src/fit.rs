@@ -441,12 +441,29 @@ impl Predictor {
 }
 
 impl Report {
-    /// Predicts for features in the order of the table's columns: GFLOPs, tensors, parameters; megabytes; or workers, seconds a step of one
-    /// worker, parameter servers. Unused ones are ignored.
-    #[must_use]
-    pub fn predict(&self, features: [f64; 3]) -> Estimate {
-        let [first, second, third] = features;
-        let features = if self.target == Target::StepTime { [first, second, third / 1e6] } else { features };
-        self.predictor.estimate(&self.predictor.forms.iter().map(|form| form.columns(&features)).collect::<Vec<_>>())
+    /// Predicts for a model that was not measured: its GFLOPs, tensors and parameters; its megabytes; or workers, seconds a step of one
+    /// worker, and parameter servers.
+    ///
+    /// # Errors
+    /// `Usage` for another count of numbers, and numbers that are not above zero.
+    pub fn predict(&self, features: &[f64]) -> Result<Estimate> {
+        let names = match self.target {
+            Target::StepTime => "GFLOPS,TENSORS,PARAMETERS",
+            Target::CheckpointTime => "MEGABYTES",
+            Target::ClusterSpeed => "WORKERS,STEP_S,SERVERS",
+        };
+        let is_right = |value: &f64| value.is_finite() && *value > 0.0;
+        if features.len() != names.split(',').count() || !features.iter().all(is_right) {
+            return usage(format!("{features:?} is no {names}"), format!("give {names}, numbers above 0"));
+        }
+        let at = |place: usize| features.get(place).copied().unwrap_or(0.0);
+        let features = match self.target {
+            Target::StepTime => [at(0), at(1), at(2) / 1e6],
+            Target::CheckpointTime => [at(0), 0.0, 0.0],
+            Target::ClusterSpeed => [at(0).min(WORKERS_MAX), at(1), at(2)],
+        };
+        Ok(self
+            .predictor
+            .estimate(&self.predictor.forms.iter().map(|form| form.columns(&features)).collect::<Vec<_>>()))
     }
 }

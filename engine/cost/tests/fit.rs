@@ -14,6 +14,10 @@ fn step_time_of_a_model_never_seen() {
     let report = report(include_str!("data/k80_step_time.csv"));
     assert!(report.leave_one_model_out_mape <= 0.041 && report.interval_coverage >= 0.85, "{report:?}");
     assert_eq!(report.rows.len(), 20);
+    // ResNet-32, which is in the table: 0.218 s.
+    let known = report.predict(&[1.6587, 104.0, 1_857_722.0]).unwrap();
+    assert!((0.2..0.24).contains(&known.value) && known.low < 0.218 && known.high > 0.218, "{known:?}");
+    assert!(report.predict(&[1.0]).unwrap_err().to_string().contains("give GFLOPS,TENSORS,PARAMETERS"));
 }
 
 #[test]
@@ -47,7 +51,7 @@ fn a_cluster_that_saturates() {
     assert!(fastest.steps_per_s_max.is_some_and(|most| (150.0..190.0).contains(&most)), "{fastest:?}");
     assert_eq!(report.saturation[3].steps_per_s_max, None, "the slowest stays far below");
     // Three workers of a new model with a step of 0.1 s are far from the server's limit.
-    let three = report.predict([3.0, 0.1, 1.0]);
+    let three = report.predict(&[3.0, 0.1, 1.0]).unwrap();
     assert!(three.low < 30.0 && three.high > 28.0 && (26.0..31.0).contains(&three.value), "{three:?}");
 }
 

@@ -36,7 +36,10 @@ fn fit_says_how_wrong_it_is() {
     assert!(number(&json["leave_one_model_out_mape"]) <= 0.041 && number(&json["interval_coverage"]) >= 0.85, "{json}");
     assert!(json["form"].is_string() && json["rows"].as_array().unwrap().len() == 20);
     assert!(fuelrail(&["plan", "fit", &path]).done().contains("of models left out"));
-    let json = fuelrail(&["plan", "fit", &format!("{DATA}/checkpoint_time.csv"), "--json"]).json();
+    let asked = fuelrail(&["plan", "fit", &path, "--predict", "1.6587,104,1857722"]).done();
+    assert!(asked.contains("prediction  0.2"), "{asked}");
+    let json = fuelrail(&["plan", "fit", &format!("{DATA}/checkpoint_time.csv"), "--predict", "16", "--json"]).json();
+    assert!((3.0..5.0).contains(&number(&json["prediction"]["predicted"])), "{json}");
     assert!(number(&json["leave_one_model_out_mape"]) <= 0.079, "{json}");
     let text = fuelrail(&["plan", "fit", &format!("{DATA}/k80_cluster_speed.csv")]).done();
     assert!(text.contains("steps/s at most"), "{text}");
