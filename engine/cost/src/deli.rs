@@ -196,7 +196,7 @@ impl<'s> Node<'s> {
                 for _ in batch {
                     // The queue is looked at before a sample is drawn from it.
                     if asked < ids.len() && asked - drawn <= threshold as usize {
-                        let end = ids.len().min(asked.saturating_add(fetch as usize));
+                        let end = ids.len().min(asked.saturating_add(fetch.max(1) as usize));
                         self.asked.push_back((self.now_s, ids[asked..end].to_vec()));
                         asked = end;
                     }
@@ -318,7 +318,7 @@ pub fn predict(setup: &Setup, table: &Table) -> Result<Report> {
 fn count(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
     match row.text(column) {
         None | Some("" | "N/A") => Ok(None),
-        Some(_) => Ok(Some(row.positive(column)? as u64)),
+        Some(_) => Ok(Some(row.positive(column)?.ceil() as u64)),
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub use self::bound::cost_bound;
 pub use self::job::Job;
 use self::job::{Machine, ROUNDING_HOURS, View};
-use self::learned::Learned;
+use self::learned::{Learned, Table};
 use crate::usage;
 
 /// Most starts that are played on a trace.
@@ -96,35 +96,52 @@ pub struct Played {
     pub bounds: Vec<f64>,
 }
 
-/// Plays policies from `starts` random ticks of a trace.
-///
-/// # Errors
-/// `Usage` for a job that is not valid, a trace shorter than the deadline, and no starts or too many.
-pub fn play(job: &Job, trace: &Trace, policies: &[Policy], starts: u32, seed: u64) -> Result<Played> {
-    job.validate()?;
-    if !(1..=STARTS_MAX).contains(&starts) {
-        return usage(format!("{starts} starts"), format!("give 1 to {STARTS_MAX}"));
+/// Plays policies on traces: what they need to know of the job is computed once.
+#[derive(Debug)]
+pub struct Player {
+    job: Job,
+    policies: Vec<Policy>,
+    table: Option<Table>,
+}
+
+impl Player {
+    /// # Errors
+    /// As [`Job::validate`].
+    pub fn new(job: Job, policies: &[Policy]) -> Result<Player> {
+        job.validate()?;
+        let table = policies.contains(&Policy::Ours).then(|| Table::new(&job));
+        Ok(Player { job, policies: policies.to_vec(), table })
     }
-    let ticks = job.ticks(trace.tick_hours)?;
-    let Some(last) = trace.available.len().checked_sub(ticks) else {
-        return usage(
-            format!("the trace has {:.1} hours, the deadline is after {}", trace.hours(), job.deadline_hours),
-            "give a longer trace, or an earlier deadline",
-        );
-    };
-    let mut prng = Prng::new(seed);
-    let windows: Vec<&[bool]> = (0..starts)
-        .map(|_| prng.below(last as u64 + 1) as usize)
-        .map(|start| &trace.available[start..start + ticks])
-        .collect();
-    let table = policies.contains(&Policy::Ours).then(|| learned::Table::new(job));
-    let run = |policy: Policy, window: &[bool]| {
-        let learned = table.as_ref().map(|table| Learned::new(table, trace.tick_hours));
-        run(job, trace.tick_hours, window, policy, learned)
-    };
-    let runs = policies.iter().map(|policy| windows.iter().map(|window| run(*policy, window)).collect()).collect();
-    let bounds = windows.iter().map(|window| cost_bound(job, trace.tick_hours, window)).collect();
-    Ok(Played { runs, bounds })
+
+    /// Plays every policy from `starts` random ticks of a trace.
+    ///
+    /// # Errors
+    /// `Usage` for a trace shorter than the deadline, and no starts or too many.
+    pub fn play(&self, trace: &Trace, starts: u32, seed: u64) -> Result<Played> {
+        let (job, tick_hours) = (&self.job, trace.tick_hours);
+        if !(1..=STARTS_MAX).contains(&starts) {
+            return usage(format!("{starts} starts"), format!("give 1 to {STARTS_MAX}"));
+        }
+        let ticks = job.ticks(tick_hours)?;
+        let Some(last) = trace.available.len().checked_sub(ticks) else {
+            return usage(
+                format!("the trace has {:.1} hours, the deadline is after {}", trace.hours(), job.deadline_hours),
+                "give a longer trace, or an earlier deadline",
+            );
+        };
+        let mut prng = Prng::new(seed);
+        let windows: Vec<&[bool]> = (0..starts)
+            .map(|_| prng.below(last as u64 + 1) as usize)
+            .map(|start| &trace.available[start..start + ticks])
+            .collect();
+        let run = |policy: Policy, window: &[bool]| {
+            let learned = self.table.as_ref().map(|table| Learned::new(table, tick_hours));
+            run(job, tick_hours, window, policy, learned)
+        };
+        let of_policy = |policy: &Policy| windows.iter().map(|window| run(*policy, window)).collect();
+        let bounds = windows.iter().map(|window| cost_bound(job, tick_hours, window)).collect();
+        Ok(Played { runs: self.policies.iter().map(of_policy).collect(), bounds })
+    }
 }
 
 /// Plays one policy to the end of the work.

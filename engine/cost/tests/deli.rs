@@ -75,6 +75,10 @@ fn what_follows_from_the_rules_alone() {
     // One that lands at once is a cache.
     let at_once = Setup { fetch_fixed_s: 0.0, fetch_per_sample_s: 0.0, ..SETUP };
     assert!(near(at_once.predict(prefetch, 14_000, 1).unwrap()[0].wait_s, 14_000.0 * SETUP.cache_s));
+    // A fetch of nothing is one of a sample.
+    let [none, one] =
+        [0, 1].map(|fetch| SETUP.predict(Setting::Prefetch { cache: Some(64), fetch, threshold: 8 }, 600, 1));
+    assert_eq!(none.unwrap(), one.unwrap());
     let wait = |threshold| waits(Setting::Prefetch { cache: Some(4096), fetch: 1024, threshold })[0].wait_s;
     assert!(wait(1024) < wait(512) && wait(512) < wait(0), "to ask earlier is to wait less");
 }

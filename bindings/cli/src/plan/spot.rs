@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail::{Error, Kind, Result};
-use fuelrail_cost::spot::{Job, Policy, Run, Trace, play};
+use fuelrail_cost::spot::{Job, Player, Policy, Run, Trace};
 use serde::{Deserialize, Serialize};
 
 use super::input::{percent, read};
@@ -95,23 +95,26 @@ struct Summary {
 pub(crate) fn run(args: &Spot) -> Outcome {
     let Spot { job_hours, deadline_hours, changeover_hours, spot_price, on_demand_price, starts, seed, .. } = *args;
     let job = Job { job_hours, deadline_hours, changeover_hours, spot_price, on_demand_price };
-    job.validate()?;
     let policies = match &args.policy[..] {
         [] => Policy::ALL.to_vec(),
         chosen => chosen.to_vec(),
     };
+    // What is wrong with a file shows before anything is computed.
+    let traces = args.trace.iter().map(|path| Ok((path, read(path, trace)?))).collect::<Outcome<Vec<_>>>()?;
+    let player = Player::new(job, &policies)?;
     let mut all: Vec<Vec<Run>> = vec![Vec::new(); policies.len()];
-    let (mut bounds, mut traces) = (Vec::new(), Vec::new());
-    for path in &args.trace {
-        let (trace, played) = read(path, |text| {
-            let trace = trace(text)?;
-            let played = play(&job, &trace, &policies, starts, seed)?;
-            Ok((trace, played))
-        })?;
-        traces.push(OfTrace { file: path.display().to_string(), hours: trace.hours(), available: trace.share() });
+    let mut bounds = Vec::new();
+    for (path, trace) in &traces {
+        let played = player.play(trace, starts, seed).map_err(|error| error.within(path.display()))?;
         all.iter_mut().zip(played.runs).for_each(|(all, runs)| all.extend(runs));
         bounds.extend(played.bounds);
     }
+    let of_trace = |(path, trace): &(&PathBuf, Trace)| OfTrace {
+        file: path.display().to_string(),
+        hours: trace.hours(),
+        available: trace.share(),
+    };
+    let traces = traces.iter().map(of_trace).collect();
     let policies = policies.iter().zip(&all).map(|(policy, runs)| summary(*policy, runs)).collect();
     let bound_cost = mean(bounds.iter().copied());
     let document = Document { job, starts, seed, policies, bound_cost, traces };

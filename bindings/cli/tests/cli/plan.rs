@@ -73,7 +73,7 @@ fn spot_meets_every_deadline() {
         ("{\"metadata\": {\"gap_seconds\": 600}, \"data\": [1, 1]}", "give a longer trace"),
     ] {
         fs::write(&trace, text).unwrap();
-        let refused = args(&[]);
+        let refused = args(&["--policy", "greedy"]);
         assert!(refused.code == 2 && refused.err.contains(said) && refused.err.contains("hint:"), "{}", refused.err);
     }
     let late = fuelrail(&[&SPOT[..], &["--trace", utf8(&trace), "--policy", "lucky"]].concat());
