@@ -16,6 +16,7 @@ mod inspect;
 mod ls;
 pub mod machine;
 mod pack;
+mod plan;
 mod put;
 mod records;
 pub mod report;
@@ -78,6 +79,7 @@ enum Command {
     Cache(cache::Cache),
     Train(train::Train),
     Tune(tune::Tune),
+    Plan(plan::Plan),
     Doctor(doctor::Doctor),
     Inspect(inspect::Inspect),
     /// Print the completion script of a shell
@@ -126,6 +128,7 @@ fn run(command: Command) -> Outcome {
         Command::Cache(args) => cache::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Completions { shell } => {

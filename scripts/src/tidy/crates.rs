@@ -6,6 +6,7 @@ use super::workspace::{Dependency, Package, Workspace};
 /// Each crate, the members it may depend on, and those that its tests may besides; without the project's name in front.
 const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("base", "", ""),
+    ("cost", "base", ""),
     ("plan", "base", ""),
     ("wire", "base", ""),
     ("format", "base", ""),
@@ -17,7 +18,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("cuda-driver", "", ""),
     ("bucket", "", ""),
     ("rivals", "", "bucket"),
-    ("cli", "base plan format fuelrail sim bucket cuda", ""),
+    ("cli", "base cost plan format fuelrail sim bucket cuda", ""),
     ("python", "fuelrail", ""),
     ("c", "fuelrail", "bucket"),
     ("benches", "base plan fuelrail bucket cli cuda", ""),

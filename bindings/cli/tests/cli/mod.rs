@@ -6,6 +6,7 @@ mod errors;
 mod inspect;
 mod objects;
 mod pack;
+mod plan;
 mod program;
 mod records;
 mod refusals;

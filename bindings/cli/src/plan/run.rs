@@ -1,0 +1,146 @@
+//! `fuelrail plan SCENARIO.toml`: time, cost and limits of the clusters of a scenario.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use fuelrail::{Error, Kind, Result};
+use fuelrail_cost::compare::{Outcome as OfCluster, Plan, Spread, plan};
+use fuelrail_cost::scenario::Scenario;
+use time::OffsetDateTime;
+
+use super::input::{percent, read};
+use crate::failure::Outcome;
+use crate::screen::{JsonTo, Table, note};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail plan scenario.toml
+  fuelrail plan run scenario.toml --runs 5000 --json
+
+engine/docs/PLAN.md describes the file; bindings/cli/examples holds one.";
+
+/// Time, cost and limits of the clusters of a scenario
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The scenario, TOML
+    pub(super) scenario: PathBuf,
+    #[command(flatten)]
+    pub(super) options: Options,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Options {
+    /// Runs of each cluster, with revocations drawn anew
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    runs: u32,
+    /// Seed of the revocations
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+pub(super) fn run(path: &std::path::Path, options: &Options) -> Outcome {
+    let scenario = read(path, parse)?;
+    let today = OffsetDateTime::now_utc().date();
+    let a_year_ago = format!("{:04}-{:02}-{:02}", today.year() - 1, u8::from(today.month()), today.day());
+    for fact in scenario.facts().filter(|fact| fact.date < a_year_ago) {
+        let (value, unit, date, source) = (fact.value, &fact.unit, &fact.date, &fact.source);
+        note(&format!("the price {value} {unit} is of {date} ({source}): look whether it still holds"));
+    }
+    let plan = plan(&scenario, options.runs, options.seed)?;
+    JsonTo::asked(options.json.as_deref()).show(&plan, || text(&plan))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads and checks a scenario; every error names its line.
+fn parse(text: &str) -> Result<Scenario> {
+    let line = |offset: usize| text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;
+    let scenario: Scenario = toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let cause = format!("line {}: {}", line(start), error.message().replace('\n', ", "));
+        Error::new(Kind::Usage, cause).with_hint(
+            "correct it as engine/docs/PLAN.md describes: every price has value, unit, date, region and source",
+        )
+    })?;
+    scenario.validate().map_err(|error| {
+        // The last place that says it: a name is used after it was given.
+        let place = error.object().and_then(|object| text.rfind(object)).unwrap_or(0);
+        let refused = Error::new(error.kind(), format!("line {}: {}", line(place), error.cause()));
+        error.hint().into_iter().fold(refused, Error::with_hint)
+    })?;
+    Ok(scenario)
+}
+
+fn text(plan: &Plan) -> String {
+    let mut table = Table::new(&[1, 2, 3, 4, 5]);
+    table.row(["cluster", "hours", "cost", "revocations", "deadline met", "accuracy", "limit"]);
+    let spread = |Spread { mean, low, high }: Spread| format!("{mean:.2} ({low:.2} to {high:.2})");
+    for outcome in &plan.clusters {
+        let accuracy = match (outcome.accuracy, outcome.equal_accuracy) {
+            (Some(accuracy), true) => accuracy.to_string(),
+            (Some(accuracy), false) => format!("{accuracy}, not equal"),
+            (None, equal) => if equal { "equal" } else { "not equal" }.to_owned(),
+        };
+        let front = if outcome.on_pareto_front { " *" } else { "" };
+        table.row([
+            format!("{}{front}", outcome.cluster),
+            spread(outcome.hours),
+            spread(outcome.cost),
+            format!("{:.1}", outcome.revocations),
+            percent(outcome.deadline_met),
+            accuracy,
+            outcome.limit.to_string(),
+        ]);
+    }
+    let mut money = Table::new(&[1, 2, 3, 4, 5]);
+    money.row(["cost of", "machines", "requests", "storage", "egress", "checkpoint every (s)"]);
+    for OfCluster { cluster, machines_cost, requests_cost, storage_cost, egress_cost, checkpoint_interval_s, .. } in
+        &plan.clusters
+    {
+        let costs = [machines_cost, requests_cost, storage_cost, egress_cost].map(|cost| format!("{cost:.2}"));
+        let interval = checkpoint_interval_s.map_or_else(|| "end".to_owned(), |interval| format!("{interval:.0}"));
+        money.row([cluster.clone()].into_iter().chain(costs).chain([interval]));
+    }
+    let verdict = plan.verdict.as_ref().map_or_else(|| "none".to_owned(), |cluster| format!("'{cluster}'"));
+    let facts = Table::facts([
+        ("cheapest at equal accuracy", verdict),
+        ("why not cheaper", plan.why_not_cheaper.clone()),
+        ("*", "on the Pareto front of time and cost at equal accuracy".to_owned()),
+        ("costs", format!("{}, of {} runs each; in brackets where nine of ten lie", plan.currency, plan.runs)),
+    ]);
+    [table.text(), money.text(), facts.text()].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::prng::Prng;
+
+    /// Scenarios with random faults are played or refused with their line, and never panic.
+    #[test]
+    fn damaged_scenarios_are_played_or_refused() {
+        let example = include_str!("../../examples/k80.toml");
+        let values = ["-1", "0", "1e-300", "1e300", "nan", "inf", "99999999999", "\"é\"", "[]", "{}", "true", ""];
+        let mut prng = Prng::new(1);
+        let mut played = 0;
+        for _ in 0..600 {
+            let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
+            let at = prng.below(lines.len() as u64) as usize;
+            match (prng.below(3), lines[at].split_once('=')) {
+                (0, _) => drop(lines.remove(at)),
+                (1, Some((name, _))) => {
+                    lines[at] = format!("{name} = {}", values[prng.below(values.len() as u64) as usize])
+                }
+                _ => lines[at] = lines[at].replace(|digit: char| digit.is_ascii_digit(), "9"),
+            }
+            match parse(&lines.join("\n")) {
+                Ok(scenario) => played += u32::from(plan(&scenario, 2, 0).is_ok()),
+                Err(error) => assert!(error.cause().starts_with("line ") && error.hint().is_some(), "{error}"),
+            }
+        }
+        assert!(played > 100, "most faults are of no consequence: {played}");
+    }
+}

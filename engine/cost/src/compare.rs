@@ -1,0 +1,341 @@
+//! Monte-Carlo over revocations: time and cost of every cluster of a scenario, and which is the cheapest at equal accuracy.
+
+use fuelrail_base::Result;
+use fuelrail_base::prng::Prng;
+use serde::Serialize;
+
+use crate::loader::{Limit, Loader};
+use crate::scenario::{Cluster, Machine, Scenario};
+use crate::usage;
+
+/// Share of the runs that must meet the deadline and the budget.
+const SURE: f64 = 0.95;
+/// Revocations after which a run is given up: it makes no progress.
+const REVOCATIONS_MAX: u32 = 20_000;
+const HOURS_A_MONTH: f64 = 730.0;
+const HOUR_S: f64 = 3600.0;
+const GB: f64 = 1e9;
+/// Of a normal distribution, above which one in twenty lies.
+const ONE_IN_TWENTY: f64 = 1.645;
+
+/// A mean, and where nine of ten runs lie.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// One in twenty is below.
+    pub low: f64,
+    /// One in twenty is above.
+    pub high: f64,
+}
+
+/// What a cluster comes to.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub cluster: String,
+    /// Whether its accuracy is that of one worker.
+    pub equal_accuracy: bool,
+    /// As measured, where the scenario says it.
+    pub accuracy: Option<f64>,
+    /// From the first machine's start to the end.
+    pub hours: Spread,
+    /// All that is paid.
+    pub cost: Spread,
+    /// Of the mean cost: machines.
+    pub machines_cost: f64,
+    /// Of the mean cost: requests.
+    pub requests_cost: f64,
+    /// Of the mean cost: the data set in the bucket.
+    pub storage_cost: f64,
+    /// Of the mean cost: bytes out of the bucket.
+    pub egress_cost: f64,
+    /// Mean number of machines taken away.
+    pub revocations: f64,
+    /// Work between two checkpoints, seconds; absent where a revocation loses no work.
+    pub checkpoint_interval_s: Option<f64>,
+    /// Seconds of the first epoch and of each later one, without revocations.
+    pub epoch_s: [f64; 2],
+    /// What limits it.
+    pub limit: Limit,
+    /// Whether no other cluster of equal accuracy is both faster and cheaper in the mean.
+    pub on_pareto_front: bool,
+    /// Share of runs that ended by the deadline.
+    pub deadline_met: f64,
+    /// Share of runs within the budget.
+    pub budget_met: f64,
+}
+
+/// A scenario, played.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Plan {
+    /// Its name.
+    pub scenario: String,
+    /// Of all costs.
+    pub currency: String,
+    /// Runs of each cluster.
+    pub runs: u32,
+    /// Clusters in the order of the file.
+    pub clusters: Vec<Outcome>,
+    /// The cheapest cluster at equal accuracy that meets deadline and budget in 95 % of its runs.
+    pub verdict: Option<String>,
+    /// Why none is cheaper.
+    pub why_not_cheaper: String,
+}
+
+/// Plays a scenario `runs` times.
+///
+/// # Errors
+/// As [`Scenario::validate`]; `Usage` for no runs or more than 100 000.
+pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
+    scenario.validate()?;
+    if !(1..=100_000).contains(&runs) {
+        return usage(format!("{runs} runs"), "give 1 to 100000");
+    }
+    let outcome = |(cluster, seed): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed));
+    let mut clusters = scenario.clusters.iter().zip(seed..).map(outcome).collect::<Result<Vec<_>>>()?;
+    let points: Vec<(f64, f64)> =
+        clusters.iter().filter(|c| c.equal_accuracy).map(|c| (c.hours.mean, c.cost.mean)).collect();
+    for cluster in clusters.iter_mut().filter(|cluster| cluster.equal_accuracy) {
+        let is_better = |(hours, cost): &(f64, f64)| *hours < cluster.hours.mean && *cost < cluster.cost.mean;
+        cluster.on_pareto_front = !points.iter().any(is_better);
+    }
+    let (verdict, why_not_cheaper) = verdict(scenario, &clusters);
+    let (scenario, currency) = (scenario.name.clone(), scenario.currency.clone());
+    Ok(Plan { scenario, currency, runs, clusters, verdict, why_not_cheaper })
+}
+
+/// One run of a cluster.
+struct Run {
+    hours: f64,
+    revocations: u32,
+    is_done: bool,
+}
+
+fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -> Result<Outcome> {
+    let machine = scenario.machine(cluster, &cluster.machine)?;
+    let loader = loader(scenario, cluster, machine);
+    let epochs = scenario.data.epochs;
+    let (first_s, later_s) = loader.epochs_s();
+    // Of a run that is not slower or faster than the step time says.
+    let work_s = |factor: f64| {
+        let (first_s, later_s) = Loader { compute_s: loader.compute_s * factor, ..loader }.epochs_s();
+        first_s * epochs.min(1.0) + (epochs - 1.0).max(0.0) * later_s
+    };
+    let lifetimes = Lifetimes::of(machine, cluster.spot);
+    let checkpoint_s = scenario.model.checkpoint_s;
+    // Young (CACM 1974), Daly (FGCS 2006): the interval at which saving costs as much as what a loss redoes.
+    let between_s = lifetimes.mean_s().map(|mean_s| mean_s / f64::from(cluster.workers));
+    let interval_s = between_s.filter(|_| cluster.synchronous).map(|between_s| (2.0 * checkpoint_s * between_s).sqrt());
+    let played: Vec<Run> = (0..runs)
+        .map(|_| {
+            let crew = Crew { cluster, machine, lifetimes: &lifetimes, checkpoint_s, interval_s };
+            crew.run(work_s(step_factor(scenario, prng)), prng)
+        })
+        .collect();
+    let server = cluster.server_machine.as_ref().filter(|_| cluster.servers > 0);
+    let server_price =
+        server.map(|server| scenario.machine(cluster, server)).transpose()?.map_or(0.0, |m| m.on_demand.value);
+    let worker = machine.spot.as_ref().filter(|_| cluster.spot).unwrap_or(&machine.on_demand);
+    let hourly =
+        f64::from(cluster.workers + cluster.standby) * worker.value + f64::from(cluster.servers) * server_price;
+    let (ram, disk) = loader.held();
+    let set_gb = scenario.data.samples * scenario.data.sample_bytes / GB;
+    let read_gb = set_gb * (epochs.min(1.0) + (epochs - 1.0).max(0.0) * (1.0 - ram - disk));
+    let bucket = &scenario.bucket;
+    let requests_cost = read_gb * GB / bucket.block_bytes / 1e6 * bucket.requests.value;
+    let egress_cost = read_gb * bucket.egress.value;
+    let storage_hourly = set_gb * bucket.storage.value / HOURS_A_MONTH;
+    let cost = |run: &Run| run.hours * (hourly + storage_hourly) + requests_cost + egress_cost;
+    let share =
+        |holds: &dyn Fn(&Run) -> bool| played.iter().filter(|run| holds(run)).count() as f64 / played.len() as f64;
+    let hours = Spread::of(played.iter().map(|run| run.hours).collect());
+    Ok(Outcome {
+        cluster: cluster.name.clone(),
+        equal_accuracy: cluster.synchronous,
+        accuracy: cluster.accuracy,
+        cost: Spread::of(played.iter().map(cost).collect()),
+        machines_cost: hours.mean * hourly,
+        storage_cost: hours.mean * storage_hourly,
+        hours,
+        requests_cost,
+        egress_cost,
+        revocations: played.iter().map(|run| f64::from(run.revocations)).sum::<f64>() / played.len() as f64,
+        checkpoint_interval_s: interval_s,
+        epoch_s: [first_s, later_s],
+        limit: loader.limit(epochs),
+        on_pareto_front: false,
+        deadline_met: share(&|run| run.is_done && scenario.deadline_hours.is_none_or(|hours| run.hours <= hours)),
+        budget_met: share(&|run| run.is_done && scenario.budget.is_none_or(|budget| cost(run) <= budget)),
+    })
+}
+
+/// An epoch as one worker sees it.
+fn loader(scenario: &Scenario, cluster: &Cluster, machine: &Machine) -> Loader {
+    let Scenario { data, model, bucket, .. } = scenario;
+    let workers = f64::from(cluster.workers);
+    Loader {
+        epoch_bytes: data.samples * data.sample_bytes / workers,
+        block_bytes: bucket.block_bytes,
+        latency_s: bucket.latency_s,
+        connections: bucket.connections,
+        bucket_rate: bucket.gb_per_s * GB,
+        request_rate: bucket.requests_per_s / workers,
+        ram_bytes: machine.ram_gb * GB,
+        disk_bytes: if machine.disk_gb_per_s > 0.0 { machine.disk_gb * GB } else { 0.0 },
+        disk_rate: machine.disk_gb_per_s * GB,
+        cores: machine.cores,
+        core_s_per_byte: model.core_s_per_gb / GB,
+        compute_s: data.samples / model.batch * model.step_s / cluster.speedup,
+    }
+}
+
+/// How much slower than predicted a step of this run is: log-normal on either side, as the interval says.
+fn step_factor(scenario: &Scenario, prng: &mut Prng) -> f64 {
+    let Some([low, high]) = scenario.model.step_s_interval else { return 1.0 };
+    // Box and Muller.
+    let normal = (-2.0 * (1.0 - prng.unit()).ln()).sqrt() * (core::f64::consts::TAU * prng.unit()).cos();
+    let end = if normal < 0.0 { scenario.model.step_s / low } else { high / scenario.model.step_s };
+    (end.ln() / ONE_IN_TWENTY * normal).exp()
+}
+
+/// How long a machine lives.
+enum Lifetimes<'m> {
+    Forever,
+    /// Mean, seconds.
+    Constant(f64),
+    /// Hours and share taken away up to then; from the last on, their mean hazard.
+    ByAge(&'m [[f64; 2]]),
+}
+
+impl<'m> Lifetimes<'m> {
+    fn of(machine: &'m Machine, spot: bool) -> Lifetimes<'m> {
+        match (machine.revoked_by_age.last(), machine.revoked_within_24h) {
+            _ if !spot => Lifetimes::Forever,
+            (Some(last), _) if last[1] > 0.0 => Lifetimes::ByAge(&machine.revoked_by_age),
+            (_, Some(share)) if share > 0.0 => Lifetimes::Constant(mean_s(24.0, share)),
+            _ => Lifetimes::Forever,
+        }
+    }
+
+    fn mean_s(&self) -> Option<f64> {
+        match self {
+            Lifetimes::Forever => None,
+            Lifetimes::Constant(mean_s) => Some(*mean_s),
+            Lifetimes::ByAge(ages) => ages.last().map(|[hours, share]| mean_s(*hours, *share)),
+        }
+    }
+
+    fn draw_s(&self, prng: &mut Prng) -> f64 {
+        let drawn = prng.unit();
+        match self {
+            Lifetimes::Forever => f64::INFINITY,
+            Lifetimes::Constant(mean_s) => -mean_s * (1.0 - drawn).ln(),
+            Lifetimes::ByAge(ages) => {
+                let mut before = [0.0, 0.0];
+                for age in *ages {
+                    if drawn < age[1] {
+                        let within = (drawn - before[1]) / (age[1] - before[1]);
+                        return (before[0] + within * (age[0] - before[0])) * HOUR_S;
+                    }
+                    before = *age;
+                }
+                before[0] * HOUR_S - mean_s(before[0], before[1]) * ((1.0 - drawn) / (1.0 - before[1])).ln()
+            }
+        }
+    }
+}
+
+/// Mean life at a constant hazard that takes this share within these hours.
+fn mean_s(hours: f64, share: f64) -> f64 {
+    -hours * HOUR_S / (1.0 - share).ln()
+}
+
+/// What one run needs.
+struct Crew<'c> {
+    cluster: &'c Cluster,
+    machine: &'c Machine,
+    lifetimes: &'c Lifetimes<'c>,
+    checkpoint_s: f64,
+    interval_s: Option<f64>,
+}
+
+impl Crew<'_> {
+    /// Workers work from their return to their end. When all must be there, an end stops the work and loses what was not saved; else it only
+    /// slows it down.
+    fn run(&self, work_s: f64, prng: &mut Prng) -> Run {
+        let Machine { start_s, replacement_s, warm_replacement_s, .. } = *self.machine;
+        let replaced_s =
+            warm_replacement_s.filter(|_| self.cluster.standby > 0).unwrap_or(replacement_s) + self.checkpoint_s;
+        let mut workers: Vec<(f64, f64)> =
+            (0..self.cluster.workers).map(|_| (start_s, start_s + self.lifetimes.draw_s(prng))).collect();
+        let saving = self.interval_s.map_or(1.0, |interval_s| interval_s / (interval_s + self.checkpoint_s));
+        let (mut now_s, mut done_s, mut revocations) = (start_s, 0.0, 0);
+        loop {
+            let there = workers.iter().filter(|(back_s, _)| *back_s <= now_s).count();
+            let speed = match self.cluster.synchronous {
+                true if there < workers.len() => 0.0,
+                true => saving,
+                false => there as f64 / workers.len() as f64,
+            };
+            let next_s = workers
+                .iter()
+                .map(|(back_s, end_s)| if *back_s > now_s { *back_s } else { *end_s })
+                .fold(f64::INFINITY, f64::min);
+            let end_s = now_s + (work_s - done_s) / speed;
+            if speed > 0.0 && end_s <= next_s {
+                // The last checkpoint is the result.
+                return Run { hours: (end_s + self.checkpoint_s) / HOUR_S, revocations, is_done: true };
+            }
+            done_s += speed * (next_s - now_s);
+            now_s = next_s;
+            for worker in workers.iter_mut().filter(|(_, end_s)| *end_s <= now_s) {
+                revocations += 1;
+                let back_s = now_s + replaced_s;
+                *worker = (back_s, back_s + self.lifetimes.draw_s(prng));
+                done_s = self.interval_s.map_or(done_s, |interval_s| (done_s / interval_s).floor() * interval_s);
+            }
+            if revocations > REVOCATIONS_MAX {
+                return Run { hours: now_s / HOUR_S, revocations, is_done: false };
+            }
+        }
+    }
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        Spread { mean: values.iter().sum::<f64>() / values.len() as f64, low: at(0.05), high: at(0.95) }
+    }
+}
+
+/// The cheapest that will do, and why those that cost less will not.
+fn verdict(scenario: &Scenario, outcomes: &[Outcome]) -> (Option<String>, String) {
+    let will_do =
+        |outcome: &&Outcome| outcome.equal_accuracy && outcome.deadline_met >= SURE && outcome.budget_met >= SURE;
+    let cheapest = outcomes.iter().filter(will_do).min_by(|a, b| a.cost.mean.total_cmp(&b.cost.mean));
+    let reason = |outcome: &Outcome| {
+        let price = format!("'{}' costs {:.2} {}", outcome.cluster, outcome.cost.mean, scenario.currency);
+        let missed = |share: f64, what: &str| {
+            format!("{price} but misses the {what} in {:.0} % of the runs", (1.0 - share) * 100.0)
+        };
+        let accuracies =
+            outcome.accuracy.zip(outcomes.iter().find(|other| other.equal_accuracy).and_then(|other| other.accuracy));
+        match accuracies {
+            Some((own, equal)) if !outcome.equal_accuracy => {
+                format!("{price} but reaches an accuracy of {own} against {equal}")
+            }
+            _ if !outcome.equal_accuracy => format!("{price} but is asynchronous, which costs accuracy"),
+            _ if outcome.deadline_met < SURE => missed(outcome.deadline_met, "deadline"),
+            _ => missed(outcome.budget_met, "budget"),
+        }
+    };
+    let Some(best) = cheapest else {
+        let all: Vec<String> = outcomes.iter().map(reason).collect();
+        return (None, format!("No cluster will do: {}.", all.join("; ")));
+    };
+    let less: Vec<String> = outcomes.iter().filter(|outcome| outcome.cost.mean < best.cost.mean).map(reason).collect();
+    let less = if less.is_empty() { "No cluster costs less".to_owned() } else { less.join("; ") };
+    (Some(best.cluster.clone()), format!("{less}. '{}' is limited by {}.", best.cluster, best.limit))
+}
