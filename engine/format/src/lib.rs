@@ -16,6 +16,8 @@ pub mod index;
 pub mod manifest;
 pub mod mds;
 pub mod objects;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod tar;
 pub mod tfrecord;
 pub mod tokens;

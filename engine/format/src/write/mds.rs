@@ -1,6 +1,8 @@
 //! Samples and heads of MDS shards, and the `index.json` that names them.
 
 use super::value::Value;
+#[cfg(feature = "parquet")]
+use crate::bytes::u32_at;
 use crate::{shown, unsupported};
 use fuelrail_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -61,7 +63,7 @@ impl Columns {
             let cause = format!("it has the fields {own}, and the first record {known}");
             return Err(unsupported(
                 cause,
-                "every sample of MDS has all columns: pack as webdataset, or add what is missing",
+                "every record of MDS and Parquet has all columns: pack as webdataset, or add what is missing",
             ));
         }
         for ((name, kind), (_, value)) in self.columns.iter().zip(fields) {
@@ -79,6 +81,27 @@ impl Columns {
             }
         }
         Ok(())
+    }
+
+    /// Names and kinds, in the order of the data.
+    #[cfg(feature = "parquet")]
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (&str, Kind)> {
+        self.columns.iter().map(|(name, kind)| (&**name, *kind))
+    }
+
+    /// The value of a column in a sample.
+    #[cfg(feature = "parquet")]
+    pub(super) fn value<'s>(&self, sample: &'s [u8], column: usize) -> Option<&'s [u8]> {
+        let mut at = 4 * self.columns.iter().filter(|(_, kind)| *kind != Kind::Int).count();
+        let mut sizes = (0..).map_while(|number| u32_at(sample, 4 * number));
+        for (number, (_, kind)) in self.columns.iter().enumerate() {
+            let size = if *kind == Kind::Int { 8 } else { sizes.next()? as usize };
+            if number == column {
+                return sample.get(at..at + size);
+            }
+            at += size;
+        }
+        None
     }
 
     /// Bytes of a shard's head.
@@ -125,5 +148,5 @@ fn document(columns: &[(String, Kind)]) -> Json {
 
 fn of_another_type(name: &str, kind: &str) -> Error {
     let cause = format!("its field '{}' is not {kind}, as that of the first record is", shown(name.as_bytes()));
-    unsupported(cause, "a column of MDS has one type: change the value, or pack as webdataset")
+    unsupported(cause, "a column has one type: change the value, or pack as webdataset")
 }
