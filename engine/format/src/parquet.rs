@@ -7,6 +7,7 @@
 //! Encodings are the library's ([the format](https://parquet.apache.org/docs/file-format/)); pages are decompressed here, because nothing
 //! there stops at the length that the footer states. One page of each column is unpacked at a time.
 
+mod footer;
 mod pages;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -89,11 +90,19 @@ impl File {
     ///
     /// # Errors
     /// As [`footer_bytes`]; [`Kind::Usage`] for a field that is not there, and for columns that are not read, by their names: lists of anything
-    /// but numbers, lists in lists, and other compressions than snappy, gzip and zstd.
+    /// but numbers, lists in lists, and other compressions than snappy, gzip and zstd; for more than 1024 columns and groups.
     pub fn open(end: &[u8], size: u64, fields: &[String]) -> Result<File> {
         let footer = footer_bytes(end, size)?;
         check_given(end, size - footer, footer)?;
         let footer = &end[end.len() - footer as usize..end.len() - TAIL_BYTES as usize];
+        match footer::schema_elements(footer) {
+            None => return Err(flawed("its footer is broken")),
+            Some(elements) if elements > footer::ELEMENTS_MAX => {
+                let (cause, max) = (format!("the schema has {elements} columns and groups"), footer::ELEMENTS_MAX);
+                return Err(unsupported(cause, format!("write a file of at most {max}")));
+            }
+            Some(_) => {}
+        }
         let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(footer).map_err(flawed))?;
         let leaves = metadata.file_metadata().schema_descr().columns().iter().enumerate();
         let mut columns: Vec<Column> = leaves.map(|(leaf, descriptor)| Column::of(leaf, descriptor)).collect();
@@ -118,6 +127,9 @@ impl File {
     /// Checks all that reading takes for granted of the columns that are read.
     fn check(&self, size: u64) -> Result<()> {
         let metadata = &self.metadata;
+        if self.columns.is_empty() {
+            return Err(flawed("it has no column"));
+        }
         for Column { name, leaf, .. } in &self.columns {
             let descriptor = metadata.file_metadata().schema_descr().column(*leaf);
             let is_bytes = matches!(descriptor.physical_type(), Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY);

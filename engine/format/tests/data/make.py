@@ -193,6 +193,24 @@ def parquets():
     pq.write_table(words, path("delta.parquet"), use_dictionary=False, column_encoding={"word": "DELTA_BYTE_ARRAY"})
 
 
+def small_parquets():
+    """One of each compression and kind of column, in few bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def file(columns, **settings):
+        out = io.BytesIO()
+        pq.write_table(pa.table(columns), out, write_statistics=False, store_schema=False, **settings)
+        return out.getvalue()
+
+    text, numbers, lists = {"t": ["a", None, "a"]}, {"n": [1, 2, 3], "b": [True, None, False]}, {"l": [[1, 2], [], None]}
+    return [
+        file(text), file(text, compression="zstd", data_page_version="2.0"), file(numbers, compression="gzip", row_group_size=2),
+        file(numbers, compression="none", use_dictionary=False), file(lists), file(lists, compression="none", data_page_size=1, write_batch_size=1),
+        file({"f": pa.array([b"ab", b"cd"], pa.binary(2)), "x": [0.5, 1.5]}, use_dictionary=False, column_encoding={"x": "BYTE_STREAM_SPLIT", "f": "PLAIN"}),
+    ]
+
+
 def corpora():
     """Seeds of the fuzz targets: small shards, and text that a scan understands."""
     def seeds(target, files):
@@ -253,6 +271,7 @@ def corpora():
     seeds("objects", [text.encode() for text in [
         "a.jpg\na.json\na.jpg.txt", "c/1.png\nc/2.PNG\nd/1.png", "a/\nb", "", "a.JPG\na.jpg", "x.y/z", ".a\n.b", "a.b.c\na.b\na", "/", "é.É\né.é",
     ]])
+    seeds("parquet", [open(path(f"{name}.parquet"), "rb").read() for name in ["lists", "brotli", "delta"]] + small_parquets())
     seeds("tokens", [bytes([length, stride, choice]) + data for length, stride, choice, data in [
         (2, 2, 0, b"aabb\n\nccdd"), (2, 2, 1, b"aabb\n\nccdd"), (2, 2, 2, b"aabb\n\nccdd"), (2, 2, 3, b"aabb\n\nccdd"), (0, 1, 0, b"aa"), (1, 0, 0, b"aa"),
         (9, 1, 3, b"aabb"), (1, 9, 3, b"aabbccddeeffgghhiijjkkllmm"), (1, 1, 0, b""), (1, 1, 0, b"abc"), (3, 1, 3, b"\n\n\n\naabb\n\n"),
