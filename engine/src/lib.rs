@@ -24,7 +24,8 @@
 //! - `decode`: PNG and JPEG objects become pixels.
 //! - `toml`: settings from files.
 //!
-//! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, off by default.
+//! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, and
+//! `parquet` unpacks Parquet files: off by default.
 #![forbid(unsafe_code)]
 // What only the fuzzer, the decoders and the control plane call.
 #![cfg_attr(not(all(feature = "clouds", feature = "decode", feature = "toml")), allow(dead_code))]
@@ -59,6 +60,7 @@ mod names;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
+mod scanning;
 #[cfg(feature = "clouds")]
 mod service;
 mod spill;
@@ -115,6 +117,8 @@ pub mod internal {
     pub use crate::decode::PictureDecoder;
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
+    #[cfg(feature = "formats")]
+    pub use crate::records::PackedRecords;
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

@@ -4,10 +4,12 @@
 
 mod find;
 mod kept;
+mod packed;
 
 pub(crate) use find::{Asked, content_of};
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
+pub use packed::PackedRecords;
 
 use find::Read;
 use fuelrail_base::{Error, Kind, Result, SampleId};

@@ -65,7 +65,10 @@ pub struct Group {
 /// # Errors
 /// [`Kind::Undecodable`] when this is the end of no Parquet file; [`Kind::Usage`] for an encrypted one, and a footer above 256 MiB.
 pub fn footer_bytes(tail: &[u8], size: u64) -> Result<u64> {
-    check_given(tail, size.saturating_sub(TAIL_BYTES), TAIL_BYTES)?;
+    if size < TAIL_BYTES {
+        return Err(flawed(format_args!("it has {size} bytes")));
+    }
+    check_given(tail, size - TAIL_BYTES, TAIL_BYTES)?;
     let last = tail.last_chunk().ok_or_else(|| flawed("it has no footer"))?;
     let tail = FooterTail::try_new(last).map_err(flawed)?;
     if tail.is_encrypted_footer() {
@@ -198,11 +201,12 @@ impl File {
     pub fn rows(
         &self,
         group: usize,
-        bytes: Vec<Bytes>,
+        bytes: Vec<Vec<u8>>,
         take: &mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>,
     ) -> Result<()> {
         let ranges = self.groups().nth(group).map(|group| group.ranges).unwrap_or_default();
-        let pieces = Pieces::new(ranges.into_iter().map(|range| range.start).zip(bytes).collect());
+        let begins = ranges.into_iter().map(|range| range.start);
+        let pieces = Pieces::new(begins.zip(bytes.into_iter().map(Bytes::from)).collect());
         let group = self.metadata.row_group(group);
         let cursors = self.columns.iter().map(|column| {
             let (chunk, name) = (group.column(column.leaf), &column.name);

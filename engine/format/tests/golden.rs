@@ -116,7 +116,7 @@ fn parquet_reads_as_pyarrow_reads_it() {
     use fuelrail_format::parquet::{self, File};
     use std::collections::BTreeMap;
     for name in ["rows-snappy.parquet", "rows-zstd.parquet", "rows-gzip.parquet", "rows-none.parquet"] {
-        let bytes = bytes::Bytes::from(read(name));
+        let bytes = read(name);
         let size = bytes.len() as u64;
         let open = |fields: &[&str]| {
             let footer = parquet::footer_bytes(&bytes, size).unwrap();
@@ -126,7 +126,7 @@ fn parquet_reads_as_pyarrow_reads_it() {
         let rows = |file: &File| {
             let mut rows: Vec<Vec<(String, Vec<u8>)>> = Vec::new();
             for (number, group) in file.groups().enumerate() {
-                let pieces = group.ranges.iter().map(|range| bytes.slice(range.start as usize..range.end as usize));
+                let pieces = group.ranges.iter().map(|range| bytes[range.start as usize..range.end as usize].to_vec());
                 let before = rows.len() as u64;
                 let take = &mut |fields: &[(&str, &[u8])]| {
                     rows.push(fields.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect());
@@ -138,7 +138,10 @@ fn parquet_reads_as_pyarrow_reads_it() {
             rows
         };
         let all = open(&[]).unwrap();
-        assert_eq!(all.groups().map(|group| (group.rows, group.ranges.len())).collect::<Vec<_>>(), [(4, 1), (4, 1), (2, 1)]);
+        assert_eq!(
+            all.groups().map(|group| (group.rows, group.ranges.len())).collect::<Vec<_>>(),
+            [(4, 1), (4, 1), (2, 1)]
+        );
         let read = rows(&all);
         let lent = read.iter().map(|row| ("", row.iter().map(|(name, bytes)| (&**name, &**bytes)).collect()));
         assert_eq!(lines(lent), expected("rows.parquet"), "{name}");
@@ -166,11 +169,11 @@ fn what_is_not_read_of_parquet_is_refused_by_name() {
     use fuelrail_base::{Kind, Result};
     use fuelrail_format::parquet::File;
     let refused = |name: &str, fields: &[&str], says: &str| {
-        let bytes = bytes::Bytes::from(read(name));
+        let bytes = read(name);
         let fields: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
         let rows = |file: File| -> Result<()> {
             let range = file.groups().next().unwrap().ranges[0].clone();
-            file.rows(0, vec![bytes.slice(range.start as usize..range.end as usize)], &mut |_| Ok(()))
+            file.rows(0, vec![bytes[range.start as usize..range.end as usize].to_vec()], &mut |_| Ok(()))
         };
         let error = File::open(&bytes, bytes.len() as u64, &fields).and_then(rows).unwrap_err();
         assert!(error.kind() == Kind::Usage && error.hint().is_some() && error.to_string().contains(says), "{error}");

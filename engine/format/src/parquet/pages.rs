@@ -1,7 +1,7 @@
 //! The pages of a column: cut out by the library, and decompressed within what the footer says of their length.
 
-use crate::write::RECORD_BYTES_MAX;
 use crate::unsupported;
+use crate::write::RECORD_BYTES_MAX;
 use bytes::{Buf as _, Bytes};
 use fuelrail_base::Error;
 use parquet::basic::{Compression, Encoding, PageType};
@@ -40,7 +40,9 @@ impl ChunkReader for Pieces {
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let holds = |piece: &&(u64, Bytes)| (piece.0..piece.0 + piece.1.len() as u64).contains(&start);
         let piece = self.0.iter().find(holds).map(|(first, bytes)| bytes.slice((start - first) as usize..));
-        piece.map(Bytes::reader).ok_or_else(|| ParquetError::EOF(format!("a page at byte {start} is not in its column")))
+        piece
+            .map(Bytes::reader)
+            .ok_or_else(|| ParquetError::EOF(format!("a page at byte {start} is not in its column")))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -90,9 +92,10 @@ impl Pages {
             Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, is_compressed, .. } => {
                 // Levels are never compressed.
                 let levels = u64::from(*def_levels_byte_len) + u64::from(*rep_levels_byte_len);
-                let (levels, data) = usize::try_from(levels).ok().and_then(|at| buf.split_at_checked(at)).ok_or_else(
-                    || ParquetError::EOF("a page ends within its levels".into()),
-                )?;
+                let (levels, data) = usize::try_from(levels)
+                    .ok()
+                    .and_then(|at| buf.split_at_checked(at))
+                    .ok_or_else(|| ParquetError::EOF("a page ends within its levels".into()))?;
                 if *is_compressed {
                     *buf = [levels, &self.decompressed(&buf.slice_ref(data))?].concat().into();
                 }

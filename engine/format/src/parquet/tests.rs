@@ -5,7 +5,7 @@ use parquet::column::page::PageReader as _;
 /// The rows of a file that is in memory.
 pub(crate) fn rows(file: &File, bytes: &[u8], take: &mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>) -> Result<()> {
     for (number, group) in file.groups().enumerate() {
-        let piece = |range: Range<u64>| Bytes::copy_from_slice(&bytes[range.start as usize..range.end as usize]);
+        let piece = |range: Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
         file.rows(number, group.ranges.into_iter().map(piece).collect(), take)?;
     }
     Ok(())
@@ -97,7 +97,8 @@ fn a_page_that_unpacks_to_much_more_stops_at_what_the_footer_says() {
     let bytes = golden("bomb");
     assert!(bytes.len() < 16 << 10 && read(&bytes).0 == Ok(1));
     let mut result = Ok(());
-    let lie = |chunk: &ColumnChunkMetaData| chunk.clone().into_builder().set_total_uncompressed_size(1000).build().unwrap();
+    let lie =
+        |chunk: &ColumnChunkMetaData| chunk.clone().into_builder().set_total_uncompressed_size(1000).build().unwrap();
     let measured = allocation_counter::measure(|| {
         let file = File::open(&bytes, bytes.len() as u64, &[]).unwrap();
         let chunk = lie(file.metadata.row_group(0).column(0));

@@ -47,7 +47,8 @@ fn write(columns: &Columns, samples: &[u8], ends: &[u32]) -> Result<Vec<u8>> {
         .build();
     let mut file = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
     let mut begin = 0;
-    let samples: Vec<&[u8]> = ends.iter().map(|end| &samples[core::mem::replace(&mut begin, *end as usize)..begin]).collect();
+    let samples: Vec<&[u8]> =
+        ends.iter().map(|end| &samples[core::mem::replace(&mut begin, *end as usize)..begin]).collect();
     for group in groups(&samples) {
         let mut rows = file.next_row_group()?;
         for (number, (_, kind)) in columns.kinds().enumerate() {
