@@ -84,12 +84,11 @@ pub(crate) fn run(args: &Records) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads every record of a data set in its own order, with the fields of these names, or all where there is none: its key, and its fields.
-pub(crate) fn each_record(
-    builder: LoaderBuilder,
-    fields: &[String],
-    take: &mut dyn FnMut(&str, &[(&str, &[u8])]) -> Outcome<()>,
-) -> Outcome<()> {
+/// Takes a record: its key, and name and bytes of its fields.
+type Take<'t> = &'t mut dyn FnMut(&str, &[(&str, &[u8])]) -> Outcome<()>;
+
+/// Reads every record of a data set in its own order, with the fields of these names, or all where there is none.
+pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<'_>) -> Outcome<()> {
     if let Some(packed) = PackedRecords::open(&builder, fields)? {
         let bar = Bar::new(Some(packed.count()), "records");
         return packed.read(0..packed.count(), &mut |number, read| {

@@ -65,6 +65,9 @@ pub enum Need {
     Done,
 }
 
+/// Takes the fields of a record that was unpacked: name and bytes of each.
+pub type TakeFields<'t> = &'t mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>;
+
 /// Finds the records of one object.
 ///
 /// A scan that returned an error is over: what it does next is unspecified, but safe.

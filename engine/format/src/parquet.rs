@@ -14,7 +14,7 @@ pub(crate) mod tests;
 
 use crate::bytes::Dtype;
 use crate::mds::Encoding;
-use crate::{check_given, shown, unsupported};
+use crate::{TakeFields, check_given, shown, unsupported};
 use bytes::Bytes;
 use core::fmt;
 use core::ops::Range;
@@ -198,12 +198,7 @@ impl File {
     ///
     /// # Panics
     /// If there is no such group.
-    pub fn rows(
-        &self,
-        group: usize,
-        bytes: Vec<Vec<u8>>,
-        take: &mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>,
-    ) -> Result<()> {
+    pub fn rows(&self, group: usize, bytes: Vec<Vec<u8>>, take: TakeFields<'_>) -> Result<()> {
         let ranges = self.groups().nth(group).map(|group| group.ranges).unwrap_or_default();
         let begins = ranges.into_iter().map(|range| range.start);
         let pieces = Pieces::new(begins.zip(bytes.into_iter().map(Bytes::from)).collect());
@@ -300,7 +295,10 @@ fn cursor(pieces: &Pieces, chunk: &ColumnChunkMetaData) -> Result<Box<dyn Cursor
 impl<T: DataType> Cursor for Values<T> {
     fn advance(&mut self) -> Result<()> {
         let Values { reader, values, definitions, repetitions, joined, .. } = self;
-        (values.clear(), definitions.clear(), repetitions.clear(), joined.clear());
+        values.clear();
+        definitions.clear();
+        repetitions.clear();
+        joined.clear();
         let read = reader.read_records(1, Some(definitions), Some(repetitions), values);
         if read.map_err(pages::error)?.0 != 1 {
             return Err(flawed("it ends before its row group"));

@@ -13,7 +13,7 @@ use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::mds::{Columns, Encoding, Scan};
 #[cfg(feature = "parquet")]
 use fuelrail_format::parquet::{File, TAIL_BYTES, footer_bytes};
-use fuelrail_format::{Field, Index, scan_whole};
+use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, scan_whole};
 use std::borrow::Cow;
 
 /// The records of a data set whose shards have to be unpacked, which a [`Loader`](crate::Loader) does not read. They come in the listing's
@@ -149,12 +149,7 @@ impl PackedRecords {
     }
 
     /// Unpacks a part, of whose ranges these are the bytes.
-    fn unpack(
-        &self,
-        part: &Part,
-        mut pieces: Vec<Vec<u8>>,
-        take: &mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>,
-    ) -> Result<()> {
+    fn unpack(&self, part: &Part, mut pieces: Vec<Vec<u8>>, take: TakeFields<'_>) -> Result<()> {
         match &self.shards {
             #[cfg(feature = "parquet")]
             Shards::Parquet(files) => files[part.shard].1.rows(part.group, pieces, take),
@@ -164,7 +159,7 @@ impl PackedRecords {
                 if let Some(compression) = compression {
                     bytes = compression.unpacked(&bytes, shard)?.into();
                 }
-                let mut index = fuelrail_format::IndexBuilder::new(Format::Mds, [0; 16], 1).without_keys();
+                let mut index = IndexBuilder::new(Format::Mds, [0; 16], 1).without_keys();
                 scan_whole(&mut Scan::new(0, bytes.len() as u64, shard, columns)?, &bytes, &mut index)?;
                 for record in Index::open(index.to_bytes())?.iter() {
                     let Some(Field::Span(span)) = record.field(0) else { continue };

@@ -198,9 +198,7 @@ fn refused(cause: String, hint: &str) -> ParquetError {
 /// What came out of the library: an error of ours, or damage.
 pub(super) fn error(error: ParquetError) -> Error {
     match error {
-        ParquetError::External(error) => {
-            error.downcast::<Error>().map_or_else(|error| super::flawed(error), |error| *error)
-        }
+        ParquetError::External(error) => error.downcast::<Error>().map_or_else(super::flawed, |error| *error),
         error => super::flawed(error),
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use parquet::column::page::PageReader as _;
 
 /// The rows of a file that is in memory.
-pub(crate) fn rows(file: &File, bytes: &[u8], take: &mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>) -> Result<()> {
+pub(crate) fn rows(file: &File, bytes: &[u8], take: TakeFields<'_>) -> Result<()> {
     for (number, group) in file.groups().enumerate() {
         let piece = |range: Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
         file.rows(number, group.ranges.into_iter().map(piece).collect(), take)?;
@@ -28,7 +28,14 @@ fn read(bytes: &[u8]) -> (Result<u64>, u64) {
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    std::fs::read(format!("{}/tests/data/{name}.parquet", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    let bytes: &[u8] = match name {
+        "rows-snappy" => include_bytes!("../../tests/data/rows-snappy.parquet"),
+        "rows-zstd" => include_bytes!("../../tests/data/rows-zstd.parquet"),
+        "rows-gzip" => include_bytes!("../../tests/data/rows-gzip.parquet"),
+        "rows-none" => include_bytes!("../../tests/data/rows-none.parquet"),
+        _ => include_bytes!("../../tests/data/bomb.parquet"),
+    };
+    bytes.to_vec()
 }
 
 /// Most memory that a damaged file of some KiB may take.
