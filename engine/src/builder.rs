@@ -201,7 +201,10 @@ impl LoaderBuilder {
         settle_for(&route.endpoint, &mut config, &mut notices);
         let directories = open_directories(&config.disk.dirs, &mut notices);
         let id = route.source_id(&prefixes);
-        let records = records(&config, (&listing, id), &mut notices)?.map(Arc::new);
+        let found = records(&config, (&listing, id), &mut notices, &mut |ranges, take| {
+            read_ranges(&config, &listing, ranges, take)
+        });
+        let records = found?.map(Arc::new);
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -260,6 +263,32 @@ fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixt
         None => Ok(run),
         Some(mixture) => run.mixed(Arc::clone(mixture)),
     }
+}
+
+/// Reads ranges of the listed objects, in the order given, and hands over the bytes of each. What `take` refuses ends it.
+///
+/// # Errors
+/// Those of a loader; what `take` returns.
+pub(crate) fn read_ranges(
+    config: &Config,
+    listing: &Listing,
+    ranges: Vec<ByteRange>,
+    take: &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>,
+) -> Result<()> {
+    if ranges.is_empty() {
+        return Ok(());
+    }
+    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
+    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
+    plain.decode.shape = None;
+    plain.disk.dirs.clear();
+    plain.order = Order { shuffle: false, ..Order::default() };
+    let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
+    builder.listing = Some(listing.clone());
+    for batch in builder.build()? {
+        batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
+    }
+    Ok(())
 }
 
 fn start_shards(

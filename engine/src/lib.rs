@@ -57,6 +57,8 @@ mod loader;
 mod memory;
 mod mixture;
 mod names;
+#[cfg(feature = "formats")]
+mod packed;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
@@ -118,7 +120,7 @@ pub mod internal {
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
     #[cfg(feature = "formats")]
-    pub use crate::records::PackedRecords;
+    pub use crate::packed::PackedRecords;
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

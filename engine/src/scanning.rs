@@ -1,10 +1,9 @@
-//! The pass over shards that finds their records: a loader of its own, over ranges of them in order.
+//! The pass over shards that finds their records, or what an earlier one found.
 
-use crate::builder::LoaderBuilder;
-use crate::config::{Config, Order};
-use crate::records::{Asked, Kept, Records, content_of};
+use crate::config::Config;
+use crate::records::{Asked, Kept, Read, Records, content_of};
 use fuelrail_base::{ByteSize, Result};
-use fuelrail_flow::{BadSamples, ByteRange, Listing};
+use fuelrail_flow::Listing;
 use fuelrail_wire::kept::SourceId;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ pub(crate) fn records(
     config: &Config,
     (listing, id): (&Listing, SourceId),
     notices: &mut Vec<String>,
+    read: Read<'_>,
 ) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
     let content = content_of(id, listing);
@@ -39,7 +39,7 @@ pub(crate) fn records(
     let begun = Instant::now();
     let mut bytes = 0;
     let records = Records::find(listing, &asked, &mut |ranges, take| {
-        read_ranges(config, listing, ranges, &mut |range, piece| {
+        read(ranges, &mut |range, piece| {
             bytes += piece.len() as u64;
             take(range, piece)
         })
@@ -55,30 +55,4 @@ pub(crate) fn records(
             .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
     }
     Ok(Some(records))
-}
-
-/// Reads ranges of the listed objects, in the order given, and hands over the bytes of each. What `take` refuses ends it.
-///
-/// # Errors
-/// Those of a loader; what `take` returns.
-pub(crate) fn read_ranges(
-    config: &Config,
-    listing: &Listing,
-    ranges: Vec<ByteRange>,
-    take: &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>,
-) -> Result<()> {
-    if ranges.is_empty() {
-        return Ok(());
-    }
-    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
-    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
-    plain.decode.shape = None;
-    plain.disk.dirs.clear();
-    plain.order = Order { shuffle: false, ..Order::default() };
-    let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
-    builder.listing = Some(listing.clone());
-    for batch in builder.build()? {
-        batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
-    }
-    Ok(())
 }

@@ -16,10 +16,9 @@ use crate::bytes::Dtype;
 use crate::mds::Encoding;
 use crate::{TakeFields, check_given, shown, unsupported};
 use bytes::Bytes;
-use core::fmt;
 use core::ops::Range;
-use fuelrail_base::{Error, Kind, Result};
-use pages::{Pages, Pieces};
+use fuelrail_base::{Error, Result};
+use pages::{Pages, Pieces, flawed};
 use parquet::basic::{Compression, ConvertedType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{AsBytes, DataType};
@@ -63,7 +62,7 @@ pub struct Group {
 /// Bytes of the footer at the end of a file of `size` bytes, of which `tail` are the last.
 ///
 /// # Errors
-/// [`Kind::Undecodable`] when this is the end of no Parquet file; [`Kind::Usage`] for an encrypted one, and a footer above 256 MiB.
+/// [`Undecodable`](fuelrail_base::Kind::Undecodable) when this is the end of no Parquet file; [`Usage`](fuelrail_base::Kind::Usage) for an encrypted one, and a footer above 256 MiB.
 pub fn footer_bytes(tail: &[u8], size: u64) -> Result<u64> {
     if size < TAIL_BYTES {
         return Err(flawed(format_args!("it has {size} bytes")));
@@ -92,7 +91,7 @@ impl File {
     /// lie below one that it names; all where it names none.
     ///
     /// # Errors
-    /// As [`footer_bytes`]; [`Kind::Usage`] for a field that is not there, and for columns that are not read, by their names: lists of anything
+    /// As [`footer_bytes`]; [`Usage`](fuelrail_base::Kind::Usage) for a field that is not there, and for columns that are not read, by their names: lists of anything
     /// but numbers, lists in lists, and other compressions than snappy, gzip and zstd; for more than 1024 columns and groups.
     pub fn open(end: &[u8], size: u64, fields: &[String]) -> Result<File> {
         let footer = footer_bytes(end, size)?;
@@ -193,7 +192,7 @@ impl File {
     /// Reads the rows of a group, whose `ranges` hold these bytes, and hands over each row's columns. What `take` refuses ends it.
     ///
     /// # Errors
-    /// [`Kind::Undecodable`] when they are not as the footer says; [`Kind::Usage`] for encodings that are not read, by the column's name; what
+    /// [`Undecodable`](fuelrail_base::Kind::Undecodable) when they are not as the footer says; [`Usage`](fuelrail_base::Kind::Usage) for encodings that are not read, by the column's name; what
     /// `take` returns.
     ///
     /// # Panics
@@ -329,11 +328,6 @@ impl<T: DataType> Cursor for Values<T> {
 /// The library takes for granted what damaged files break, and panics there.
 fn guarded<T>(read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(flawed("its structure is broken")))
-}
-
-fn flawed(cause: impl fmt::Display) -> Error {
-    Error::new(Kind::Undecodable, format!("the Parquet file is damaged: {cause}"))
-        .with_hint("write the file again, or leave it out")
 }
 
 fn named(error: Error, column: &str) -> Error {

@@ -139,15 +139,15 @@ const TOKENS_MAX: u64 = 1 << 37;
 
 /// A shard of MDS that is listed, as it is or compressed.
 #[derive(Debug)]
-pub(super) struct MdsShard {
-    pub(super) object: u32,
-    pub(super) shard: mds::Shard,
+pub(crate) struct MdsShard {
+    pub(crate) object: u32,
+    pub(crate) shard: mds::Shard,
     /// Of the object.
-    pub(super) compression: Option<mds::Compression>,
+    pub(crate) compression: Option<mds::Compression>,
 }
 
 /// The shards that every `index.json` of the listing names, in the order of the listing, and what all of them have in common.
-pub(super) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::DataSet, Vec<MdsShard>)> {
+pub(crate) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::DataSet, Vec<MdsShard>)> {
     let names: Vec<u32> =
         (0..listing.len() as u32).filter(|at| in_folder(listing.key(*at as usize)).1 == "index.json").collect();
     let whole = |object: u32| ByteRange { object, first: 0, len: listing.size(object as usize) };

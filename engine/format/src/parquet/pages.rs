@@ -3,7 +3,8 @@
 use crate::unsupported;
 use crate::write::RECORD_BYTES_MAX;
 use bytes::{Buf as _, Bytes};
-use fuelrail_base::Error;
+use core::fmt;
+use fuelrail_base::{Error, Kind};
 use parquet::basic::{Compression, Encoding, PageType};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
@@ -198,7 +199,13 @@ fn refused(cause: String, hint: &str) -> ParquetError {
 /// What came out of the library: an error of ours, or damage.
 pub(super) fn error(error: ParquetError) -> Error {
     match error {
-        ParquetError::External(error) => error.downcast::<Error>().map_or_else(super::flawed, |error| *error),
-        error => super::flawed(error),
+        ParquetError::External(error) => error.downcast::<Error>().map_or_else(flawed, |error| *error),
+        error => flawed(error),
     }
+}
+
+/// Damage of a file.
+pub(super) fn flawed(cause: impl fmt::Display) -> Error {
+    Error::new(Kind::Undecodable, format!("the Parquet file is damaged: {cause}"))
+        .with_hint("write the file again, or leave it out")
 }

@@ -1,5 +1,6 @@
 use super::pages::Pages;
 use super::*;
+use fuelrail_base::Kind;
 use parquet::column::page::PageReader as _;
 
 /// The rows of a file that is in memory.

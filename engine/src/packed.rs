@@ -1,12 +1,10 @@
 //! Records that are no ranges of objects: rows of Parquet files, and samples of compressed MDS shards. A part of a shard, a row group or all
 //! of it, is read as a whole and unpacked.
 
-use super::Format;
-use super::find::{MdsShard, mds_shards};
-use crate::builder::LoaderBuilder;
+use crate::builder::{LoaderBuilder, read_ranges};
 use crate::config::Config;
 use crate::listing::given_or_listed;
-use crate::scanning::read_ranges;
+use crate::records::{Format, MdsShard, mds_shards};
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
