@@ -145,7 +145,8 @@ impl File {
             for chunk in chunks {
                 let (column, chunk) = chunk.ok_or_else(|| flawed(format_args!("row group {number} lacks a column")))?;
                 let name = shown(column.name.as_bytes());
-                let is_sound = range(chunk).is_some_and(|range| range.end <= size)
+                let is_there = |range: Range<u64>| range.end <= size && (!range.is_empty() || group.num_rows() == 0);
+                let is_sound = range(chunk).is_some_and(is_there)
                     && [group.num_rows(), chunk.num_values(), chunk.uncompressed_size()].iter().all(|n| *n >= 0);
                 if !is_sound {
                     return Err(flawed(format_args!("column '{name}' of row group {number} is not in the file")));

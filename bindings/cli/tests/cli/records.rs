@@ -1,11 +1,13 @@
 //! `records`, and `bench read` of shards: what the formats' own packages wrote, through the real program.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fuelrail_bucket::DataSet;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{bench_read, fuelrail, utf8};
+use super::{bench_read, bucket_of, fuelrail, utf8};
 
 /// Files that the formats' own packages wrote.
 fn golden(name: &str) -> PathBuf {
@@ -61,6 +63,11 @@ fn rows_of_parquet_are_records_and_only_the_columns_that_are_named_are_read() {
     let mut lines: Vec<&str> = asked.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, expected.iter().filter(is_asked).collect::<Vec<_>>());
+    // From a bucket that resets connections.
+    let bucket = bucket_of(&DataSet::digits(10, 1), "reset=0.2@100,only=hf/*");
+    fuelrail(&["put", utf8(&golden("rows-none.parquet")), &bucket.url("hf/0.parquet")]).done();
+    let served = fuelrail(&["records", &bucket.url("hf/"), "--memory-limit", "64MiB"]).done();
+    assert_eq!(served.lines().collect::<BTreeSet<_>>(), expected.iter().map(|line| &**line).collect());
     // A column that is damaged does not matter where it is not read.
     let mut bytes = fs::read(golden("rows-snappy.parquet")).unwrap();
     bytes[4..14].fill(0xFF);

@@ -92,11 +92,9 @@ impl Pages {
             Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => *buf = self.decompressed(buf)?,
             Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, is_compressed, .. } => {
                 // Levels are never compressed.
-                let levels = u64::from(*def_levels_byte_len) + u64::from(*rep_levels_byte_len);
-                let (levels, data) = usize::try_from(levels)
-                    .ok()
-                    .and_then(|at| buf.split_at_checked(at))
-                    .ok_or_else(|| ParquetError::EOF("a page ends within its levels".into()))?;
+                let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
+                let parts = buf.split_at_checked(levels);
+                let (levels, data) = parts.ok_or_else(|| ParquetError::EOF("a page ends within its levels".into()))?;
                 if *is_compressed {
                     *buf = [levels, &self.decompressed(&buf.slice_ref(data))?].concat().into();
                 }
@@ -145,7 +143,10 @@ impl Pages {
             Compression::ZSTD(_) => read(&mut zstd::Decoder::with_buffer(&page[..])?)?,
             _ => page.clone(),
         };
-        self.bytes_left = self.bytes_left.checked_sub(bytes.len() as u64).ok_or_else(|| longer("bytes"))?;
+        if bytes.len() as u64 > limit {
+            return Err(longer("bytes"));
+        }
+        self.bytes_left -= bytes.len() as u64;
         Ok(bytes)
     }
 }
@@ -188,7 +189,7 @@ fn damaged(error: snap::Error) -> ParquetError {
 }
 
 fn longer(what: &str) -> ParquetError {
-    ParquetError::General(format!("it has more {what} than its footer says"))
+    ParquetError::General(format!("it has more {what} than its footer says, or a page of more than 1 GiB"))
 }
 
 /// An error of ours, on its way through the library.
