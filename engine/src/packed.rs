@@ -191,22 +191,20 @@ fn files(config: &Config, listing: &Listing, fields: &[String]) -> Result<Vec<(u
         let error = Error::new(Kind::Usage, "no object of the data set ends with .parquet");
         return Err(error.with_hint("check the prefix and the format"));
     }
-    let (mut files, mut longer) = (Vec::new(), Vec::new());
-    read_ranges(config, listing, ends, &mut |range, bytes| {
-        let size = listing.size(range.object as usize);
-        let needed = footer_bytes(bytes, size).map_err(named(range.object))?;
-        if needed > range.len {
-            longer.push(end(range.object, needed));
-        } else {
-            files.push((range.object, File::open(bytes, size, fields).map_err(named(range.object))?));
-        }
-        Ok(())
-    })?;
-    read_ranges(config, listing, longer, &mut |range, bytes| {
-        let file = File::open(bytes, listing.size(range.object as usize), fields);
-        files.push((range.object, file.map_err(named(range.object))?));
-        Ok(())
-    })?;
+    let mut files = Vec::new();
+    while !ends.is_empty() {
+        // Longer footers are read once more.
+        read_ranges(config, listing, std::mem::take(&mut ends), &mut |range, bytes| {
+            let size = listing.size(range.object as usize);
+            let needed = footer_bytes(bytes, size).map_err(named(range.object))?;
+            if needed > range.len {
+                ends.push(end(range.object, needed));
+            } else {
+                files.push((range.object, File::open(bytes, size, fields).map_err(named(range.object))?));
+            }
+            Ok(())
+        })?;
+    }
     files.sort_unstable_by_key(|(object, _)| *object);
     if let Some((object, _)) = files.iter().find(|(_, file)| file.columns() != files[0].1.columns()) {
         let error = Error::new(Kind::Usage, "its columns are not those of the first file")

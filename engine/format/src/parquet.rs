@@ -62,7 +62,8 @@ pub struct Group {
 /// Bytes of the footer at the end of a file of `size` bytes, of which `tail` are the last.
 ///
 /// # Errors
-/// [`Undecodable`](fuelrail_base::Kind::Undecodable) when this is the end of no Parquet file; [`Usage`](fuelrail_base::Kind::Usage) for an encrypted one, and a footer above 256 MiB.
+/// [`Undecodable`](fuelrail_base::Kind::Undecodable) when this is the end of no Parquet file; [`Usage`](fuelrail_base::Kind::Usage) for an
+/// encrypted one, and a footer above 256 MiB.
 pub fn footer_bytes(tail: &[u8], size: u64) -> Result<u64> {
     if size < TAIL_BYTES {
         return Err(flawed(format_args!("it has {size} bytes")));
@@ -91,8 +92,9 @@ impl File {
     /// lie below one that it names; all where it names none.
     ///
     /// # Errors
-    /// As [`footer_bytes`]; [`Usage`](fuelrail_base::Kind::Usage) for a field that is not there, and for columns that are not read, by their names: lists of anything
-    /// but numbers, lists in lists, and other compressions than snappy, gzip and zstd; for more than 1024 columns and groups.
+    /// As [`footer_bytes`]; [`Usage`](fuelrail_base::Kind::Usage) for a field that is not there, for columns that are not read, by their
+    /// names: lists of anything but numbers, lists in lists, other compressions than snappy, gzip and zstd; for a schema of more than 1024
+    /// columns and groups.
     pub fn open(end: &[u8], size: u64, fields: &[String]) -> Result<File> {
         let footer = footer_bytes(end, size)?;
         check_given(end, size - footer, footer)?;
@@ -193,8 +195,8 @@ impl File {
     /// Reads the rows of a group, whose `ranges` hold these bytes, and hands over each row's columns. What `take` refuses ends it.
     ///
     /// # Errors
-    /// [`Undecodable`](fuelrail_base::Kind::Undecodable) when they are not as the footer says; [`Usage`](fuelrail_base::Kind::Usage) for encodings that are not read, by the column's name; what
-    /// `take` returns.
+    /// [`Undecodable`](fuelrail_base::Kind::Undecodable) when they are not as the footer says; [`Usage`](fuelrail_base::Kind::Usage) for
+    /// encodings that are not read, by the column's name; what `take` returns.
     ///
     /// # Panics
     /// If there is no such group.

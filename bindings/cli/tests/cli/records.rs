@@ -85,6 +85,14 @@ fn rows_of_parquet_are_records_and_only_the_columns_that_are_named_are_read() {
     let both = fuelrail(&[&args[..], &["--fields", "i32"]].concat()).done();
     let keys: Vec<&str> = both.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(keys, (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
+    // A footer that is longer than what is read at first: a field that nobody knows, of 100 000 bytes.
+    let bytes = fs::read(golden("rows-none.parquet")).unwrap();
+    let (rest, tail) = bytes.split_at(bytes.len() - 8);
+    let length = u32::from_le_bytes(*tail.first_chunk().unwrap()) + 6 + 100_000;
+    let field =
+        [&[0x08, 0xC8, 0x01, 0xA0, 0x8D, 0x06], &[7; 100_000][..], &[0], &length.to_le_bytes(), b"PAR1"].concat();
+    fs::write(dir.path().join("a.parquet"), [&rest[..rest.len() - 1], &field].concat()).unwrap();
+    assert_eq!(fuelrail(&[&args[..], &["--fields", "i32"]].concat()).done(), both);
     fs::copy(golden("lists.parquet"), dir.path().join("c.parquet")).unwrap();
     let mixed = fuelrail(&args);
     assert!(mixed.code == 2 && mixed.err.contains("c.parquet"), "{}", mixed.err);
