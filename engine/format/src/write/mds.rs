@@ -1,8 +1,6 @@
 //! Samples and heads of MDS shards, and the `index.json` that names them.
 
 use super::value::Value;
-#[cfg(feature = "parquet")]
-use crate::bytes::u32_at;
 use crate::{shown, unsupported};
 use fuelrail_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -24,9 +22,9 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<(String, Kind)>", into = "Vec<(String, Kind)>")]
 pub struct Columns {
-    columns: Vec<(String, Kind)>,
+    pub(super) columns: Vec<(String, Kind)>,
     /// The writer's settings, which every shard repeats.
-    settings: String,
+    pub(super) settings: String,
 }
 
 impl From<Vec<(String, Kind)>> for Columns {
@@ -81,27 +79,6 @@ impl Columns {
             }
         }
         Ok(())
-    }
-
-    /// Names and kinds, in the order of the data.
-    #[cfg(feature = "parquet")]
-    pub(super) fn kinds(&self) -> impl Iterator<Item = (&str, Kind)> {
-        self.columns.iter().map(|(name, kind)| (&**name, *kind))
-    }
-
-    /// The value of a column in a sample.
-    #[cfg(feature = "parquet")]
-    pub(super) fn value<'s>(&self, sample: &'s [u8], column: usize) -> Option<&'s [u8]> {
-        let mut at = 4 * self.columns.iter().filter(|(_, kind)| *kind != Kind::Int).count();
-        let mut sizes = (0..).map_while(|number| u32_at(sample, 4 * number));
-        for (number, (_, kind)) in self.columns.iter().enumerate() {
-            let size = if *kind == Kind::Int { 8 } else { sizes.next()? as usize };
-            if number == column {
-                return sample.get(at..at + size);
-            }
-            at += size;
-        }
-        None
     }
 
     /// Bytes of a shard's head.

@@ -1,7 +1,8 @@
 //! Parquet files of records: a column for each field, uncompressed, in row groups of about [`GROUP_BYTES`].
 
-use super::mds::{Columns, Kind};
+use super::mds::Columns;
 use crate::bytes::array_at;
+use crate::mds::{self, Encoding};
 use core::ops::Range;
 use parquet::basic::{ConvertedType, Repetition, Type};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
@@ -21,20 +22,24 @@ const PAGE_BYTES: usize = 1 << 20;
 pub(super) fn overhead(columns: &Columns, bytes: usize) -> usize {
     // Two neighbouring row groups have more than one may.
     let groups = 2 * (bytes / GROUP_BYTES) + 1;
-    let names = columns.kinds().map(|(name, _)| name.len() + CHUNK_BYTES).sum::<usize>();
+    let names = columns.columns.iter().map(|(name, _)| name.len() + CHUNK_BYTES).sum::<usize>();
     256 + (groups + 1) * names + bytes / PAGE_BYTES * CHUNK_BYTES
 }
 
 /// The file of these samples of MDS, which end so many bytes behind their begin.
 pub(super) fn file(columns: &Columns, samples: &[u8], ends: &[u32]) -> Vec<u8> {
-    write(columns, samples, ends).expect("memory takes what is written, and the columns are those of the schema")
+    let columns = mds::Columns::parse(columns.settings.as_bytes()).expect("the settings name the columns");
+    write(&columns, samples, ends).expect("memory takes what is written, and the columns are those of the schema")
 }
 
-fn write(columns: &Columns, samples: &[u8], ends: &[u32]) -> Result<Vec<u8>> {
-    let fields = columns.kinds().map(|(name, kind)| {
-        let physical = if kind == Kind::Int { Type::INT64 } else { Type::BYTE_ARRAY };
-        let converted = if kind == Kind::Str { ConvertedType::UTF8 } else { ConvertedType::NONE };
-        let field = Schema::primitive_type_builder(name, physical).with_converted_type(converted);
+fn write(columns: &mds::Columns, samples: &[u8], ends: &[u32]) -> Result<Vec<u8>> {
+    let fields = columns.all().iter().map(|column| {
+        let (physical, converted) = match column.encoding {
+            Encoding::Array { .. } => (Type::INT64, ConvertedType::NONE),
+            Encoding::Text => (Type::BYTE_ARRAY, ConvertedType::UTF8),
+            Encoding::Bytes => (Type::BYTE_ARRAY, ConvertedType::NONE),
+        };
+        let field = Schema::primitive_type_builder(&column.name, physical).with_converted_type(converted);
         field.with_repetition(Repetition::REQUIRED).build().map(Arc::new)
     });
     let schema = Schema::group_type_builder("records").with_fields(fields.collect::<Result<_>>()?).build()?;
@@ -51,10 +56,11 @@ fn write(columns: &Columns, samples: &[u8], ends: &[u32]) -> Result<Vec<u8>> {
         ends.iter().map(|end| &samples[core::mem::replace(&mut begin, *end as usize)..begin]).collect();
     for group in groups(&samples) {
         let mut rows = file.next_row_group()?;
-        for (number, (_, kind)) in columns.kinds().enumerate() {
+        for number in 0..columns.all().len() {
             let Some(mut column) = rows.next_column()? else { break };
-            let values = samples[group.clone()].iter().filter_map(|sample| columns.value(sample, number));
-            if kind == Kind::Int {
+            let values = samples[group.clone()].iter().filter_map(|sample| columns.split(sample).ok()?.nth(number));
+            let values = values.map(|(_, value)| value);
+            if matches!(columns.all()[number].encoding, Encoding::Array { .. }) {
                 let numbers: Vec<i64> = values.filter_map(|value| array_at(value, 0)).map(i64::from_le_bytes).collect();
                 column.typed::<Int64Type>().write_batch(&numbers, None, None)?;
             } else {
