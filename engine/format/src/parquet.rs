@@ -22,7 +22,9 @@ use pages::{Pages, Pieces, flawed};
 use parquet::basic::{Compression, ConvertedType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{AsBytes, DataType};
-use parquet::file::metadata::{ColumnChunkMetaData, FooterTail, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -177,19 +179,23 @@ impl File {
 
     /// The row groups, in the order of the file.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = Group> {
-        self.metadata.row_groups().iter().map(|group| {
-            let ranges = self.columns.iter().filter_map(|column| range(group.column(column.leaf)));
-            let mut ranges: Vec<Range<u64>> = ranges.collect();
-            ranges.sort_unstable_by_key(|range| range.start);
-            ranges.dedup_by(|next, range| {
-                let touches = next.start <= range.end;
-                if touches {
-                    range.end = range.end.max(next.end);
-                }
-                touches
-            });
-            Group { rows: group.num_rows() as u64, ranges }
-        })
+        let groups = self.metadata.row_groups().iter();
+        groups.map(|group| Group { rows: group.num_rows() as u64, ranges: self.ranges(group) })
+    }
+
+    /// The bytes that hold the columns that are read, joined where they touch.
+    fn ranges(&self, group: &RowGroupMetaData) -> Vec<Range<u64>> {
+        let ranges = self.columns.iter().filter_map(|column| range(group.column(column.leaf)));
+        let mut ranges: Vec<Range<u64>> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, range| {
+            let touches = next.start <= range.end;
+            if touches {
+                range.end = range.end.max(next.end);
+            }
+            touches
+        });
+        ranges
     }
 
     /// Reads the rows of a group, whose `ranges` hold these bytes, and hands over each row's columns. What `take` refuses ends it.
@@ -201,10 +207,10 @@ impl File {
     /// # Panics
     /// If there is no such group.
     pub fn rows(&self, group: usize, bytes: Vec<Vec<u8>>, take: TakeFields<'_>) -> Result<()> {
-        let ranges = self.groups().nth(group).map(|group| group.ranges).unwrap_or_default();
-        let begins = ranges.into_iter().map(|range| range.start);
+        let number = group;
+        let group = self.metadata.row_group(number);
+        let begins = self.ranges(group).into_iter().map(|range| range.start);
         let pieces = Pieces::new(begins.zip(bytes.into_iter().map(Bytes::from)).collect());
-        let group = self.metadata.row_group(group);
         let cursors = self.columns.iter().map(|column| {
             let (chunk, name) = (group.column(column.leaf), &column.name);
             Ok((&**name, guarded(|| cursor(&pieces, chunk)).map_err(|error| named(error, name))?))
@@ -212,7 +218,8 @@ impl File {
         let mut cursors = cursors.collect::<Result<Vec<(&str, Box<dyn Cursor>)>>>()?;
         for row in 0..group.num_rows() {
             for (name, cursor) in &mut cursors {
-                guarded(|| cursor.advance()).map_err(|error| named(error, name).within(format_args!("row {row}")))?;
+                let place = format_args!("row {row} of row group {number}");
+                guarded(|| cursor.advance()).map_err(|error| named(error, name).within(place))?;
             }
             let fields = cursors.iter().filter_map(|(name, cursor)| Some((*name, cursor.value()?)));
             take(&fields.collect::<Vec<_>>())?;

@@ -179,9 +179,9 @@ fn what_is_not_read_of_parquet_is_refused_by_name() {
         assert!(error.kind() == Kind::Usage && error.hint().is_some() && error.to_string().contains(says), "{error}");
     };
     refused("lists.parquet", &[], "column 'words' is a list");
-    refused("lists.parquet", &["holes"], "row 0: column 'holes': an element of its list is null");
+    refused("lists.parquet", &["holes"], "row 0 of row group 0: column 'holes': an element of its list is null");
     refused("brotli.parquet", &[], "column 'n' is compressed with BROTLI");
-    refused("delta.parquet", &[], "row 0: column 'word': it is encoded as DELTA_BYTE_ARRAY");
+    refused("delta.parquet", &[], "row 0 of row group 0: column 'word': it is encoded as DELTA_BYTE_ARRAY");
 }
 
 #[test]

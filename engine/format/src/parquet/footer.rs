@@ -13,21 +13,16 @@ pub(super) fn schema_elements(mut footer: &[u8]) -> Option<u64> {
         if id as i16 == SCHEMA {
             elements = elements.max(list_head(&mut list)?.0);
         }
-        skip(&mut footer, kind, 8)?;
+        skip(&mut footer, kind, DEPTH_MAX)?;
         last = id;
     }
     Some(elements)
 }
 
+/// How deep values are nested, at most; those of Parquet's own are at most eight levels deep.
+const DEPTH_MAX: u32 = 16;
 /// The field of a footer that is the schema.
 const SCHEMA: i16 = 2;
-/// Types of the protocol.
-const BYTE: u8 = 3;
-const DOUBLE: u8 = 7;
-const BINARY: u8 = 8;
-const LIST: u8 = 9;
-const SET: u8 = 10;
-const STRUCT: u8 = 12;
 
 /// The number and type of a structure's next field, `last` being the number before. `Some(None)` at its end.
 fn field(bytes: &mut &[u8], last: i64) -> Option<Option<(i64, u8)>> {
@@ -63,20 +58,21 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 fn skip(bytes: &mut &[u8], kind: u8, depth: u32) -> Option<()> {
     let depth = depth.checked_sub(1)?;
     match kind {
+        // A boolean is in its field's head.
         1 | 2 => {}
-        BYTE => _ = take(bytes, 1)?,
+        3 => _ = take(bytes, 1)?,
         4..=6 => _ = varint(bytes)?,
-        DOUBLE => _ = take(bytes, 8)?,
-        BINARY => {
+        7 => _ = take(bytes, 8)?,
+        8 => {
             let length = varint(bytes)?;
             take(bytes, length)?;
         }
-        LIST | SET => {
+        // Lists and sets; in them a boolean takes a byte.
+        9 | 10 => {
             let (count, kind) = list_head(bytes)?;
-            // A boolean takes a byte here.
-            (0..count).try_for_each(|_| skip(bytes, kind.max(BYTE), depth))?;
+            (0..count).try_for_each(|_| skip(bytes, kind.max(3), depth))?;
         }
-        STRUCT => {
+        12 => {
             let mut last = 0;
             while let Some((id, kind)) = field(bytes, last)? {
                 skip(bytes, kind, depth)?;
