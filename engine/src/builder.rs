@@ -14,7 +14,8 @@ use crate::loader::{Loader, Parts, batch_room_max};
 use crate::memory::{MemoryStats, map_memory};
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
-use crate::records::{Asked, Format, Kept, Records, content_of};
+use crate::records::{Format, Records};
+use crate::scanning::records;
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::{State, fingerprint, state_at};
@@ -32,16 +33,14 @@ use fuelrail_plan::prefetch::Prefetch;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::spill::SpillPolicy;
 use fuelrail_wire::Addressing;
-use fuelrail_wire::kept::SourceId;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Collects settings, then builds a [`Loader`]. There is a setter for each setting of [`Config`].
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
     config: Config,
-    listing: Option<Listing>,
+    pub(crate) listing: Option<Listing>,
     ranges: Option<Vec<ByteRange>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
@@ -198,7 +197,10 @@ impl LoaderBuilder {
         settle_for(&route.endpoint, &mut config, &mut notices);
         let directories = open_directories(&config.disk.dirs, &mut notices);
         let id = route.source_id(&prefixes);
-        let records = records(&config, (&listing, id), &mut notices)?.map(Arc::new);
+        let found = records(&config, (&listing, id), &mut notices, &mut |ranges, take| {
+            read_ranges(&config, &listing, ranges, take)
+        });
+        let records = found?.map(Arc::new);
         let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
@@ -261,61 +263,30 @@ fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixt
     }
 }
 
-/// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
-/// in order, finds.
-fn records(config: &Config, (listing, id): (&Listing, SourceId), notices: &mut Vec<String>) -> Result<Option<Records>> {
-    let Some(format) = config.format else { return Ok(None) };
-    let content = content_of(id, listing);
-    let asked = Asked {
-        format,
-        content: content.unwrap_or_default(),
-        label: config.label_field.clone(),
-        picture: config.decode.field.clone(),
-        is_decoded: config.decode.shape.is_some(),
-        window: (config.token_window, config.token_stride, config.token_bytes),
-        file: config.record_file.clone(),
-    };
-    // Those are made without reading the bucket, and depend on more than the objects.
-    let is_kept = content.is_some() && !["tokens", "manifest"].contains(&format.word());
-    let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
-    let kept = opened.transpose().unwrap_or_else(|error| {
-        notices.push(format!("listing_dir: {error}; the index of records is not kept"));
-        None
-    });
-    if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
-        return found.map(Some);
+/// Reads ranges of the listed objects, in the order given, and hands over the bytes of each. What `take` refuses ends it.
+///
+/// # Errors
+/// Those of a loader; what `take` returns.
+pub(crate) fn read_ranges(
+    config: &Config,
+    listing: &Listing,
+    ranges: Vec<ByteRange>,
+    take: &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>,
+) -> Result<()> {
+    if ranges.is_empty() {
+        return Ok(());
     }
-    let begun = Instant::now();
     let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
     (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
     plain.decode.shape = None;
     plain.disk.dirs.clear();
     plain.order = Order { shuffle: false, ..Order::default() };
-    let mut bytes = 0;
-    let records = Records::find(listing, &asked, &mut |ranges, take| {
-        if ranges.is_empty() {
-            return Ok(());
-        }
-        let mut builder = LoaderBuilder::new(plain.clone()).ranges(ranges.clone());
-        builder.listing = Some(listing.clone());
-        for batch in builder.build()? {
-            let batch = batch?;
-            batch.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
-            bytes += batch.payload_bytes();
-        }
-        Ok(())
-    })?;
-    if bytes > 0 {
-        let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
-        let how = match kept.map(|kept| records.keep(&kept)) {
-            Some(Ok(path)) => format!("kept for later runs in {}", path.display()),
-            Some(Err(error)) => format!("they could not be kept: {error}"),
-            None => "later runs read them again unless listing_dir is set and the objects have entity tags".into(),
-        };
-        notices
-            .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
+    let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
+    builder.listing = Some(listing.clone());
+    for batch in builder.build()? {
+        batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
     }
-    Ok(Some(records))
+    Ok(())
 }
 
 fn start_shards(

@@ -24,7 +24,8 @@
 //! - `decode`: PNG and JPEG objects become pixels.
 //! - `toml`: settings from files.
 //!
-//! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, off by default.
+//! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, and
+//! `parquet` unpacks Parquet files: off by default.
 #![forbid(unsafe_code)]
 // What only the fuzzer, the decoders and the control plane call.
 #![cfg_attr(not(all(feature = "clouds", feature = "decode", feature = "toml")), allow(dead_code))]
@@ -56,9 +57,12 @@ mod loader;
 mod memory;
 mod mixture;
 mod names;
+#[cfg(feature = "formats")]
+mod packed;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
+mod scanning;
 #[cfg(feature = "clouds")]
 mod service;
 mod spill;
@@ -116,6 +120,8 @@ pub mod internal {
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
     pub use crate::listing::no_objects;
+    #[cfg(feature = "formats")]
+    pub use crate::packed::PackedRecords;
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

@@ -5,11 +5,10 @@
 mod find;
 mod kept;
 
-pub(crate) use find::{Asked, content_of};
+pub(crate) use find::{Asked, MdsShard, Read, content_of, mds_shards};
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
 
-use find::Read;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
 use fuelrail_format::{Field, Index, Record, mds, tfrecord};

@@ -23,6 +23,7 @@ use self::reader::Reader;
 use self::source::Source;
 use self::target::{Made, Shard, Target};
 use crate::failure::{Outcome, Stop, stop_on_signals, usage};
+use crate::records::is_taken;
 use crate::screen::{Bar, JsonTo, note};
 
 pub(crate) fn run(args: &Pack) -> Outcome {
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &Pack) -> Outcome {
         shuffle: args.shuffle,
         seed: args.seed,
         shard_bytes_max: args.shard_size,
+        fields: args.fields.clone(),
     };
     let (mut target, whole) = Target::open(args, &source, made)?;
     let skipped = whole.iter().filter(|whole| **whole).count();
@@ -93,7 +95,8 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
         stop.check().map_err(|error| error.with_hint("run the same command again to go on"))?;
         done += 1;
         bar.at(done, String::new);
-        packer.take(key, fields)
+        let taken = fields.iter().filter(|(name, _)| is_taken(&args.fields, name)).copied();
+        packer.take(key, &taken.collect::<Vec<_>>())
     })?;
     if let Some(job) = packer.jobs.front().filter(|job| !job.records.is_empty()) {
         let cause = format!("the source ended before record {} of {}", job.records.start, job.records.end);

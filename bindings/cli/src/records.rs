@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use fuelrail::internal::PackedRecords;
 use fuelrail::{ByteSize, Format, LoaderBuilder};
 use serde::Serialize;
 use serde_json::json;
@@ -16,6 +17,7 @@ use crate::settings::{Trust, bytes, given, load};
 const EXAMPLES: &str = "Examples:
   fuelrail records s3://bucket/train-{000000..000127}.tar
   fuelrail records /data/shards/ --format webdataset | head
+  fuelrail records hf/train.parquet --fields image.bytes,label
   fuelrail records http://127.0.0.1:9000/bucket/ --json | jq -r .field | sort | uniq -c
   fuelrail records /data/tokens/ --format tokens --token-window 2049 --token-stride 2048 | head";
 
@@ -28,10 +30,14 @@ const EXAMPLES: &str = "Examples:
 pub(crate) struct Records {
     /// The shards: a URI, or /FOLDER/
     uri: String,
-    /// How they hold records: webdataset, mds, tfrecord, objects, tokens (arrays of numbers without a header), or manifest (as a file
+    /// How they hold records: webdataset, mds, tfrecord, parquet, objects, tokens (arrays of numbers without a header), or manifest (as a file
     /// says) [default: as their names say]
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
+    /// Only the fields of these names and those below them, with commas between; of Parquet no other columns are read
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(skip)]
+    fields: Vec<String>,
     /// Of tokens: how many make a record [default: all of an object]
     #[arg(long, value_name = "N")]
     token_window: Option<u64>,
@@ -62,28 +68,56 @@ pub(crate) fn run(args: &Records) -> Outcome {
         let listed = fuelrail::list_packed(config.access(), &config.uri, |_| {})?;
         config.format = Some(Format::of_keys((0..listed.len()).map(|at| listed.key(at))));
     }
-    let mut loader = LoaderBuilder::new(config).shuffle(false).build()?;
-    loader.notices().iter().for_each(|notice| note(notice));
-    let bar = Bar::new(Some(loader.samples()), "records");
     let mut out = BufWriter::new(std::io::stdout().lock());
     let (mut records, mut fields, mut total) = (0, 0, 0);
+    each_record(LoaderBuilder::new(config).shuffle(false), &args.fields, &mut |key, read| {
+        for (name, bytes) in read {
+            line(&mut out, args.json, (key, name), bytes).map_err(|error| output(&error))?;
+            fields += 1;
+            total += bytes.len() as u64;
+        }
+        records += 1;
+        Ok(())
+    })?;
+    out.flush().map_err(|error| output(&error))?;
+    note(&format!("{records} records, {fields} fields, {}", ByteSize(total)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes a record: its key, and name and bytes of its fields.
+type Take<'t> = &'t mut dyn FnMut(&str, &[(&str, &[u8])]) -> Outcome<()>;
+
+/// Reads every record of a data set in its own order, with the fields of these names, or all where there is none.
+pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<'_>) -> Outcome<()> {
+    if let Some(packed) = PackedRecords::open(&builder, fields)? {
+        let bar = Bar::new(Some(packed.count()), "records");
+        return packed.read(0..packed.count(), &mut |number, read| {
+            bar.at(number, String::new);
+            take(&number.to_string(), read)
+        });
+    }
+    let mut loader = builder.build()?;
+    loader.notices().iter().for_each(|notice| note(notice));
+    let bar = Bar::new(Some(loader.samples()), "records");
+    let mut records = 0;
     while let Some(batch) = loader.next_batch() {
         let batch = batch?;
         for (i, id) in batch.ids().iter().enumerate() {
-            let key = loader.record_key(*id);
-            for (name, bytes) in batch.fields(i) {
-                line(&mut out, args.json, (&key, name), &bytes).map_err(|error| output(&error))?;
-                fields += 1;
-                total += bytes.len() as u64;
-            }
-            records += 1;
+            let read: Vec<_> = batch.fields(i).filter(|(name, _)| is_taken(fields, name)).collect();
+            let lent: Vec<(&str, &[u8])> = read.iter().map(|(name, bytes)| (*name, &**bytes)).collect();
+            take(&loader.record_key(*id), &lent)?;
         }
-        bar.at(records, || ByteSize(total).to_string());
+        records += batch.len() as u64;
+        bar.at(records, String::new);
     }
-    out.flush().map_err(|error| output(&error))?;
-    drop(bar);
-    note(&format!("{records} records, {fields} fields, {}", ByteSize(total)));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Whether a field is one of these, or lies below one, as `image.bytes` below `image`; all are taken where none is named.
+pub(crate) fn is_taken(fields: &[String], name: &str) -> bool {
+    let holds =
+        |field: &String| name.strip_prefix(&**field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    fields.is_empty() || fields.iter().any(holds)
 }
 
 fn line(out: &mut impl Write, json: bool, (key, field): (&str, &str), bytes: &[u8]) -> std::io::Result<()> {

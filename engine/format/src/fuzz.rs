@@ -14,9 +14,11 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target of this crate.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 7 + cfg!(feature = "parquet") as usize] = [
     ("mds", mds),
     ("objects", objects),
+    #[cfg(feature = "parquet")]
+    ("parquet", parquet),
     ("record_index", record_index),
     ("rows", rows),
     ("tar", tar),
@@ -134,6 +136,31 @@ fn objects(bytes: &[u8]) {
         let spans =
             index.iter().flat_map(|record| record.fields()).filter(|(_, field)| matches!(field, Field::Span(_)));
         assert_eq!(spans.count(), keys.iter().filter(|key| !key.is_empty() && !key.ends_with('/')).count());
+    }
+}
+
+/// A file that opens has the rows that its groups say, or is damaged.
+#[cfg(feature = "parquet")]
+fn parquet(bytes: &[u8]) {
+    // libFuzzer's hook ends the program at panics that are caught, too; one that is not ends it without the hook.
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| drop(std::panic::take_hook()));
+    let size = bytes.len() as u64;
+    let read = crate::parquet::File::open(bytes, size, &[]).and_then(|file| {
+        file.groups().enumerate().try_for_each(|(number, group)| {
+            let pieces = group.ranges.iter().map(|range| bytes[range.start as usize..range.end as usize].to_vec());
+            let mut rows = 0;
+            file.rows(number, pieces.collect(), &mut |fields| {
+                rows += 1;
+                assert!(fields.len() <= file.columns().len());
+                Ok(())
+            })?;
+            assert_eq!(rows, group.rows);
+            Ok(())
+        })
+    });
+    if let Err(error) = read {
+        assert!(matches!(error.kind(), Kind::Undecodable | Kind::Usage | Kind::Truncated), "{error}");
     }
 }
 

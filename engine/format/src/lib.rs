@@ -16,6 +16,8 @@ pub mod index;
 pub mod manifest;
 pub mod mds;
 pub mod objects;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod tar;
 pub mod tfrecord;
 pub mod tokens;
@@ -62,6 +64,9 @@ pub enum Need {
     /// All records are in the index.
     Done,
 }
+
+/// Takes the fields of a record that was unpacked: name and bytes of each.
+pub type TakeFields<'t> = &'t mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>;
 
 /// Finds the records of one object.
 ///

@@ -344,6 +344,19 @@ impl Compression {
         }
     }
 
+    /// Decompresses a whole shard, into as many bytes as `index.json` says.
+    ///
+    /// # Errors
+    /// As [`Compression::decompress`]; [`Kind::Undecodable`] where it says more than a shard can have.
+    pub fn unpacked(self, bytes: &[u8], shard: &Shard) -> Result<Vec<u8>> {
+        // Offsets have 32 bits. Memory that is zero is taken when it is written.
+        let size = u32::try_from(shard.raw.bytes);
+        let size = size.map_err(|_| flawed(format!("a shard has {} bytes, and may have 4 GiB", shard.raw.bytes)))?;
+        let mut out = vec![0; size as usize];
+        self.decompress(bytes, &mut out)?;
+        Ok(out)
+    }
+
     /// Decompresses a whole shard into `out`, which is as long as `index.json` says. Never writes more, whatever the shard claims.
     ///
     /// # Errors

@@ -1,11 +1,13 @@
-//! Writing shards: tar archives as WebDataset has them, MDS, and TFRecord of `tf.Example`.
+//! Writing shards: tar archives as WebDataset has them, MDS, TFRecord of `tf.Example`, and Parquet.
 //!
 //! A [`Writer`] holds one shard in memory, and the same records always make the same bytes: there is no time, user or random number in
-//! them. MDS and TFRecord have types; bytes without one are taken as the webdataset package takes them by the name of their field: `cls` is
+//! them. All but archives have types; bytes without one are taken as the webdataset package takes them by the name of their field: `cls` is
 //! an integer, `txt` and `json` are text. The record's key, where it has one, is the name of its members in a tar archive, and the field
 //! [`KEY`] elsewhere.
 
 pub mod mds;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod tar;
 #[cfg(test)]
 mod tests;
@@ -18,7 +20,7 @@ use crate::{Format, shown, unsupported};
 use fuelrail_base::{Error, Result};
 use value::two_fields;
 
-/// The field of MDS and TFRecord that holds a record's key; webdataset calls it so, too.
+/// The field of MDS, TFRecord and Parquet that holds a record's key; webdataset calls it so, too.
 pub const KEY: &str = "__key__";
 /// Longest shard, bytes: offsets of MDS have 32 bits, and a shard is held in memory.
 pub const SHARD_BYTES_MAX: u64 = 2 << 30;
@@ -31,7 +33,7 @@ pub struct Writer {
     format: Format,
     limit: u64,
     columns: Option<mds::Columns>,
-    /// Of MDS the samples alone, until the shard is finished.
+    /// Of MDS and Parquet the samples of MDS alone, until the shard is finished.
     bytes: Vec<u8>,
     /// Where each record ends in them.
     ends: Vec<u32>,
@@ -41,14 +43,15 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer of shards of at most `limit` bytes, or of one record where that is longer. `columns` are those of the shards of MDS that
-    /// are there already; else the first record has them.
+    /// A writer of shards of at most `limit` bytes, or of one record where that is longer. `columns` are those of the shards of MDS or
+    /// Parquet that are there already; else the first record has them.
     ///
     /// # Errors
     /// [`Usage`](fuelrail_base::Kind::Usage) for a format that is not written, and a limit above [`SHARD_BYTES_MAX`].
     pub fn new(format: Format, limit: u64, columns: Option<mds::Columns>) -> Result<Writer> {
-        if !matches!(format, Format::WebDataset | Format::Mds | Format::TfRecord) {
-            return Err(unsupported(format!("{format} is not written"), "use webdataset, mds or tfrecord"));
+        let is_parquet = cfg!(feature = "parquet") && format == Format::Parquet;
+        if !(matches!(format, Format::WebDataset | Format::Mds | Format::TfRecord) || is_parquet) {
+            return Err(unsupported(format!("{format} is not written"), "use webdataset, mds, tfrecord or parquet"));
         }
         if !(1..=SHARD_BYTES_MAX).contains(&limit) {
             return Err(unsupported(
@@ -101,7 +104,7 @@ impl Writer {
         if let Some(two) = fields.windows(2).find(|two| two[0].0 == two[1].0) {
             return Err(two_fields(two[0].0));
         }
-        if self.format == Format::Mds {
+        if matches!(self.format, Format::Mds | Format::Parquet) {
             let columns = self.columns.get_or_insert_with(|| mds::Columns::of(&fields));
             return columns.sample(&fields, &mut self.bytes);
         }
@@ -114,6 +117,8 @@ impl Writer {
         let rest = match (self.format, &self.columns) {
             (Format::WebDataset, _) => tar::END_BYTES,
             (Format::Mds, Some(columns)) => columns.head_bytes(self.records as usize + 1),
+            #[cfg(feature = "parquet")]
+            (Format::Parquet, Some(columns)) => parquet::overhead(columns, self.bytes.len()),
             _ => 0,
         };
         (self.bytes.len() + rest) as u64
@@ -125,7 +130,7 @@ impl Writer {
         self.records
     }
 
-    /// The columns of MDS, once there was a record.
+    /// The columns of MDS and Parquet, once there was a record.
     #[must_use]
     pub fn columns(&self) -> Option<&mds::Columns> {
         self.columns.as_ref()
@@ -136,6 +141,8 @@ impl Writer {
         match (self.format, &self.columns) {
             (Format::WebDataset, _) => self.bytes.resize(self.bytes.len() + tar::END_BYTES, 0),
             (Format::Mds, Some(columns)) => drop(self.bytes.splice(0..0, columns.head(&self.ends))),
+            #[cfg(feature = "parquet")]
+            (Format::Parquet, Some(columns)) => self.bytes = parquet::file(columns, &self.bytes, &self.ends),
             _ => {}
         }
         &self.bytes

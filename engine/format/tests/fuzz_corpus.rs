@@ -22,4 +22,7 @@ macro_rules! targets {
     };
 }
 
+#[cfg(feature = "parquet")]
+targets! { mds objects parquet record_index rows tar tfrecord tokens }
+#[cfg(not(feature = "parquet"))]
 targets! { mds objects record_index rows tar tfrecord tokens }

@@ -110,6 +110,80 @@ fn mds_of_compressed_shards_is_read() {
     );
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_reads_as_pyarrow_reads_it() {
+    use fuelrail_format::parquet::{self, File};
+    use std::collections::BTreeMap;
+    for name in ["rows-snappy.parquet", "rows-zstd.parquet", "rows-gzip.parquet", "rows-none.parquet"] {
+        let bytes = read(name);
+        let size = bytes.len() as u64;
+        let open = |fields: &[&str]| {
+            let footer = parquet::footer_bytes(&bytes, size).unwrap();
+            let fields: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
+            File::open(&bytes[(size - footer) as usize..], size, &fields)
+        };
+        let rows = |file: &File| {
+            let mut rows: Vec<Vec<(String, Vec<u8>)>> = Vec::new();
+            for (number, group) in file.groups().enumerate() {
+                let pieces = group.ranges.iter().map(|range| bytes[range.start as usize..range.end as usize].to_vec());
+                let before = rows.len() as u64;
+                let take = &mut |fields: &[(&str, &[u8])]| {
+                    rows.push(fields.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect());
+                    Ok(())
+                };
+                file.rows(number, pieces.collect(), take).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(rows.len() as u64 - before, group.rows);
+            }
+            rows
+        };
+        let all = open(&[]).unwrap();
+        assert_eq!(
+            all.groups().map(|group| (group.rows, group.ranges.len())).collect::<Vec<_>>(),
+            [(4, 1), (4, 1), (2, 1)]
+        );
+        let read = rows(&all);
+        let lent = read.iter().map(|row| ("", row.iter().map(|(name, bytes)| (&**name, &**bytes)).collect()));
+        assert_eq!(lines(lent), expected("rows.parquet"), "{name}");
+        let kinds: BTreeMap<&str, _> = all.columns().iter().map(|column| (&*column.name, &column.encoding)).collect();
+        assert_eq!(kinds["text"].view(b"a"), Some(mds::Value::Text("a")));
+        for row in &read {
+            assert!(row.iter().all(|(name, bytes)| kinds[&**name].view(bytes).is_some()));
+        }
+        // Only what is asked for is read.
+        let some = open(&["label", "image"]).unwrap();
+        let names: Vec<&str> = some.columns().iter().map(|column| &*column.name).collect();
+        assert_eq!(names, ["image.bytes", "image.path", "label"]);
+        let length = |file: &File| file.groups().flat_map(|group| group.ranges).map(|r| r.end - r.start).sum::<u64>();
+        assert!(length(&some) < length(&all), "{} of {}", length(&some), length(&all));
+        for (row, whole) in rows(&some).iter().zip(&read) {
+            assert!(!row.is_empty() && row.iter().all(|field| whole.contains(field)));
+        }
+        assert!(open(&["imag"]).unwrap_err().to_string().contains("'imag'"));
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn what_is_not_read_of_parquet_is_refused_by_name() {
+    use fuelrail_base::{Kind, Result};
+    use fuelrail_format::parquet::File;
+    let refused = |name: &str, fields: &[&str], says: &str| {
+        let bytes = read(name);
+        let fields: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
+        let rows = |file: File| -> Result<()> {
+            let range = file.groups().next().unwrap().ranges[0].clone();
+            file.rows(0, vec![bytes[range.start as usize..range.end as usize].to_vec()], &mut |_| Ok(()))
+        };
+        let error = File::open(&bytes, bytes.len() as u64, &fields).and_then(rows).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.hint().is_some() && error.to_string().contains(says), "{error}");
+    };
+    refused("lists.parquet", &[], "column 'words' is a list");
+    refused("lists.parquet", &["holes"], "row 0 of row group 0: column 'holes': an element of its list is null");
+    refused("brotli.parquet", &[], "column 'n' is compressed with BROTLI");
+    refused("delta.parquet", &[], "row 0 of row group 0: column 'word': it is encoded as DELTA_BYTE_ARRAY");
+}
+
 #[test]
 fn tfrecords_read_as_the_tfrecord_package_reads_them() {
     let file = read("examples.tfrecord");

@@ -57,9 +57,9 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         Format::Tokens => of_tokens(listing, window, index.without_keys()),
         Format::Mds => of_mds(listing, content, read),
         Format::Manifest => of_manifest(listing, file.as_deref(), index),
-        other => {
-            let cause = format!("a loader does not read {other}");
-            Err(Error::new(Kind::Usage, cause).with_hint("use objects, webdataset, mds, tfrecord, tokens or manifest"))
+        Format::Parquet => {
+            Err(Error::new(Kind::Usage, "a loader does not read parquet, whose rows are no ranges")
+                .with_hint(PACK_FIRST))
         }
     }
 }
@@ -137,8 +137,17 @@ fn of_manifest(listing: &Listing, file: Option<&Path>, mut index: IndexBuilder) 
 /// Longest window and stride, tokens: in bytes they are within what windows may have.
 const TOKENS_MAX: u64 = 1 << 37;
 
-/// The samples of all shards that every `index.json` of the listing names.
-fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+/// A shard of MDS that is listed, as it is or compressed.
+#[derive(Debug)]
+pub(crate) struct MdsShard {
+    pub(crate) object: u32,
+    pub(crate) shard: mds::Shard,
+    /// Of the object.
+    pub(crate) compression: Option<mds::Compression>,
+}
+
+/// The shards that every `index.json` of the listing names, in the order of the listing, and what all of them have in common.
+pub(crate) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::DataSet, Vec<MdsShard>)> {
     let names: Vec<u32> =
         (0..listing.len() as u32).filter(|at| in_folder(listing.key(*at as usize)).1 == "index.json").collect();
     let whole = |object: u32| ByteRange { object, first: 0, len: listing.size(object as usize) };
@@ -152,46 +161,53 @@ fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexB
         let error = Error::new(Kind::Usage, "no object of the data set is named index.json");
         return Err(error.with_hint("name the folder that MDSWriter wrote, or another format"));
     };
-    let (index, columns) = (first.index(content, listing.len() as u32), first.columns.clone());
+    let common = mds::DataSet { shards: Vec::new(), ..first.clone() };
     let mut shards = Vec::new();
-    for (folder, set) in &sets {
-        if set.columns != columns {
+    for (folder, set) in sets {
+        if set.columns != common.columns {
             let error = Error::new(Kind::Usage, format!("'{folder}index.json' has other columns than the first one"));
             return Err(error.with_hint("read the two as two data sets"));
         }
-        for shard in &set.shards {
+        for shard in set.shards {
             let find = |name: &str| find(listing, &format!("{folder}{name}"));
-            match (find(&shard.raw.basename), shard.zip.as_ref().and_then(|zip| find(&zip.basename))) {
-                (Some(object), _) => shards.push((object, shard)),
-                (None, Some(_)) => {
-                    let cause = format!(
-                        "shard '{folder}{}' is compressed, and ranges of it cannot be read",
-                        shard.stored().basename
-                    );
-                    return Err(Error::new(Kind::Usage, cause).with_hint("write the data set without compression"));
-                }
-                (None, None) => {
-                    let cause = format!("index.json names a shard '{}' that is not there", shard.raw.basename);
-                    return Err(
-                        Error::new(Kind::NotFound, cause).with_object(format!("{folder}{}", shard.raw.basename))
-                    );
-                }
-            }
+            let (object, compression) = match find(&shard.raw.basename) {
+                Some(object) => (Some(object), None),
+                None => (shard.zip.as_ref().and_then(|zip| find(&zip.basename)), set.compression),
+            };
+            let object = object.ok_or_else(|| {
+                let cause = format!("index.json names a shard '{}' that is not there", shard.stored().basename);
+                Error::new(Kind::NotFound, cause).with_object(format!("{folder}{}", shard.stored().basename))
+            })?;
+            shards.push(MdsShard { object, shard, compression });
         }
     }
     // The order of samples is that of the listing, as with every format.
-    shards.sort_unstable_by_key(|(object, _)| *object);
+    shards.sort_unstable_by_key(|shard| shard.object);
+    Ok((common, shards))
+}
+
+/// The samples of all shards of MDS, none of which is compressed.
+fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+    let (set, shards) = mds_shards(listing, read)?;
+    if let Some(packed) = shards.iter().find(|shard| shard.compression.is_some()) {
+        let key = listing.key(packed.object as usize);
+        let cause = format!("shard '{key}' is compressed, and ranges of it cannot be read");
+        return Err(Error::new(Kind::Usage, cause).with_hint(PACK_FIRST));
+    }
     // A shard begins with its number of samples and their offsets.
-    let heads = shards.iter().map(|(object, shard)| {
+    let heads = shards.iter().map(|MdsShard { object, shard, .. }| {
         let len = (4 * (u64::from(shard.samples) + 2)).min(listing.size(*object as usize));
         ByteRange { object: *object, first: 0, len }
     });
     let scanned = |object: u32, size| {
-        let at = shards.binary_search_by_key(&object, |(object, _)| *object).expect("only heads of shards are read");
-        Ok(Box::new(mds::Scan::new(object, size, shards[at].1, &columns)?) as Box<dyn Scan>)
+        let at = shards.binary_search_by_key(&object, |shard| shard.object).expect("only heads of shards are read");
+        Ok(Box::new(mds::Scan::new(object, size, &shards[at].shard, &set.columns)?) as Box<dyn Scan>)
     };
-    scan(listing, heads, scanned, index, read)
+    scan(listing, heads, scanned, set.index(content, listing.len() as u32), read)
 }
+
+/// What helps where records are not ranges of objects.
+const PACK_FIRST: &str = "make shards that it reads: `fuelrail pack SOURCE TARGET --source-format …`";
 
 /// A key's folder with its slash, and the name in it.
 fn in_folder(key: &str) -> (&str, &str) {

@@ -1,6 +1,6 @@
 """Reads packed shards with the package that defines their format, and compares every field with the file that it was packed from.
 
-python formats.py SOURCE TARGET webdataset|mds|tfrecord. The source is a folder of KEY.FIELD files below two or more folders.
+python formats.py SOURCE TARGET webdataset|mds|tfrecord|parquet. The source is a folder of KEY.FIELD files below two or more folders.
 """
 
 import json
@@ -51,8 +51,16 @@ def tfrecord():
             yield fields.pop("__key__").decode(), fields
 
 
+def parquet():
+    import pyarrow.parquet as pq
+
+    for shard in shards:
+        for sample in pq.read_table(os.path.join(target, shard)).to_pylist():
+            yield sample.pop("__key__"), {k: v.encode() if isinstance(v, str) else v for k, v in sample.items()}
+
+
 fields = size = 0
-for key, found in {"webdataset": webdataset, "mds": mds, "tfrecord": tfrecord}[form]():
+for key, found in {"webdataset": webdataset, "mds": mds, "tfrecord": tfrecord, "parquet": parquet}[form]():
     wanted = expected.pop(key)
     assert found == wanted, (key, {k: (found.get(k), wanted.get(k)) for k in found.keys() | wanted.keys()})
     fields += len(found)

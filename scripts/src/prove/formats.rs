@@ -1,5 +1,5 @@
-//! Shards that `fuelrail pack` writes, as the packages read them whose formats they are: webdataset, mosaicml-streaming and tfrecord, each
-//! field compared with the file that it was packed from.
+//! Shards that `fuelrail pack` writes, as the packages read them whose formats they are: webdataset, mosaicml-streaming, tfrecord and
+//! pyarrow, each field compared with the file that it was packed from.
 
 use super::session::{Finding, Session};
 use crate::steps::{cargo_in, run};
@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages of Python; streaming brings torch, gigabytes.
-const PACKAGES: [&str; 3] = ["webdataset", "mosaicml-streaming", "tfrecord"];
-const FORMATS: [&str; 3] = ["webdataset", "mds", "tfrecord"];
+const PACKAGES: [&str; 4] = ["webdataset", "mosaicml-streaming", "tfrecord", "pyarrow"];
+const FORMATS: [&str; 4] = ["webdataset", "mds", "tfrecord", "parquet"];
 /// Records of each class.
 const RECORDS: u64 = 300;
 

@@ -6,7 +6,8 @@ use fuelrail::{ByteSize, Error, Format, Kind, LoaderBuilder};
 use serde::Serialize;
 
 use crate::failure::Outcome;
-use crate::screen::{Bar, Table};
+use crate::records::each_record;
+use crate::screen::Table;
 use crate::settings::{Trust, given, load, located};
 
 /// Keys that are shown.
@@ -54,29 +55,24 @@ pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Sha
         if format == Format::Objects { Format::of_keys(listed.iter().map(|object| &*object.key)) } else { format };
     if format == Format::Objects {
         let error = Error::new(Kind::File, format!("{file}: unrecognised file type"));
-        return Err(error.with_hint("name shards: tar, MDS or TFRecord").into());
+        return Err(error.with_hint("name shards: tar, MDS, TFRecord or Parquet").into());
     }
     let loader = LoaderBuilder::new(config).listing(listed).format(format).batch_size(16).epochs(1);
-    let mut loader = loader.shuffle(false).rank(0).world(1).build()?;
-    let bar = Bar::new(Some(loader.samples()), "records");
     let (mut keys, mut fields, mut records) = (Vec::new(), BTreeMap::<String, Column>::new(), 0);
-    while let Some(batch) = loader.next_batch() {
-        let batch = batch?;
-        for (i, id) in batch.ids().iter().enumerate() {
-            records += 1;
-            if keys.len() < KEYS {
-                keys.push(loader.record_key(*id).into_owned());
-            }
-            for (name, bytes) in batch.fields(i) {
-                let new = || Column { name: name.to_owned(), records: 0, bytes: 0, largest_bytes: 0 };
-                let column = fields.entry(name.to_owned()).or_insert_with(new);
-                let len = bytes.len() as u64;
-                (column.records, column.bytes) = (column.records + 1, column.bytes + len);
-                column.largest_bytes = column.largest_bytes.max(len);
-            }
+    each_record(loader.shuffle(false).rank(0).world(1), &[], &mut |key, read| {
+        records += 1;
+        if keys.len() < KEYS {
+            keys.push(key.to_owned());
         }
-        bar.at(records, String::new);
-    }
+        for (name, bytes) in read {
+            let new = || Column { name: (*name).to_owned(), records: 0, bytes: 0, largest_bytes: 0 };
+            let column = fields.entry((*name).to_owned()).or_insert_with(new);
+            let len = bytes.len() as u64;
+            (column.records, column.bytes) = (column.records + 1, column.bytes + len);
+            column.largest_bytes = column.largest_bytes.max(len);
+        }
+        Ok(())
+    })?;
     let fields: Vec<Column> = fields.into_values().collect();
     let bytes = fields.iter().map(|field| field.bytes).sum();
     let found = Shards { format: format.to_string(), records, bytes, first_keys: keys, fields };

@@ -10,6 +10,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail pack ./photos/ ./shards/ --format webdataset
   fuelrail pack s3://bucket/photos/ s3://bucket/shards/ --format webdataset --shuffle --seed 7
   fuelrail pack s3://bucket/train-{000..127}.tar ./mds/ --source-format webdataset --format mds
+  fuelrail pack ./hf/ ./tars/ --source-format parquet --format webdataset --fields image.bytes,label
   fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --shard-size 64MiB --json
 
 Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and
@@ -17,7 +18,7 @@ a/1.json are the fields jpg and json of the record a/1. An object without an ext
 data. Where all objects lie in two or more folders, the number of the folder, by name, is the field
 cls. Run the same command again after an interruption: it writes what is missing.";
 
-/// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, or TFRecord
+/// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, TFRecord, or Parquet
 ///
 /// Shards are named shard-000000 and so on, and appear when they are whole. The same source and seed make the same bytes. TARGET/pack.json
 /// says what they were made of, and their sizes and checksums. A shard is held in memory until it is written.
@@ -30,7 +31,7 @@ pub(crate) struct Pack {
     /// Where the shards go: a folder, or the URI of a prefix, outside of the source
     #[serde(skip)]
     pub(super) target: String,
-    /// What to write: webdataset, mds or tfrecord
+    /// What to write: webdataset, mds, tfrecord or parquet
     #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>)]
     #[serde(skip)]
     pub(super) format: Format,
@@ -38,10 +39,14 @@ pub(crate) struct Pack {
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256MiB")]
     #[serde(skip)]
     pub(super) shard_size: u64,
-    /// How the source holds records: objects, webdataset, mds or tfrecord
+    /// How the source holds records: objects, webdataset, mds, tfrecord or parquet
     #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>, default_value = "objects")]
     #[serde(skip)]
     pub(super) source_format: Format,
+    /// Take only the fields of these names and those below them, with commas between; of a source of Parquet no other columns are read
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(skip)]
+    pub(super) fields: Vec<String>,
     /// Write the records in the order of the seed instead of the listing's
     #[arg(long)]
     #[serde(skip)]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use fuelrail::internal::PackedRecords;
 use fuelrail::{Batch, Error, Format, Kind, Loader, LoaderBuilder, SampleId, State};
 use fuelrail_format::mds::encoding::Value as Decoded;
 use fuelrail_format::write::{KEY, Value};
@@ -24,6 +25,7 @@ const BATCH_RECORDS: [u32; 2] = [16, 1];
 pub(super) enum Reader<'s> {
     Objects { source: &'s Source, grouped: Grouped<'s>, order: Order, builder: Box<LoaderBuilder> },
     Shards { loader: Box<Loader>, columns: Option<mds::Columns>, format: Format, next: u64, names_keys: bool },
+    Packed { packed: Box<PackedRecords>, names_keys: bool },
 }
 
 impl<'s> Reader<'s> {
@@ -36,6 +38,14 @@ impl<'s> Reader<'s> {
             return Ok(Reader::Objects { source, grouped, order, builder: Box::new(builder) });
         }
         let mut builder = builder.format(source.format).shuffle(args.shuffle).seed(args.seed);
+        let names_keys = args.format == Format::WebDataset;
+        if let Some(packed) = PackedRecords::open(&builder, &args.fields)? {
+            if args.shuffle {
+                let cause = "records of Parquet and of compressed MDS are read in their own order";
+                return Err(usage(cause, "pack without --shuffle, then pack those shards with it"));
+            }
+            return Ok(Reader::Packed { packed: Box::new(packed), names_keys });
+        }
         let next = state.map_or(0, |_| first);
         if let Some(state) = state {
             builder = builder.resume(State { position: first, ..state.clone() });
@@ -47,26 +57,21 @@ impl<'s> Reader<'s> {
             check_keys(&loader)?;
         }
         let columns = if source.format == Format::Mds { Some(columns(args, source)?) } else { None };
-        Ok(Reader::Shards {
-            loader,
-            columns,
-            format: source.format,
-            next,
-            names_keys: args.format == Format::WebDataset,
-        })
+        Ok(Reader::Shards { loader, columns, format: source.format, next, names_keys })
     }
 
     pub(super) fn records(&self) -> u64 {
         match self {
             Reader::Objects { grouped, .. } => grouped.records() as u64,
             Reader::Shards { loader, .. } => loader.samples(),
+            Reader::Packed { packed, .. } => packed.count(),
         }
     }
 
     /// Where a source of shards begins.
     pub(super) fn state(&self) -> Option<State> {
         match self {
-            Reader::Objects { .. } => None,
+            Reader::Objects { .. } | Reader::Packed { .. } => None,
             Reader::Shards { loader, .. } => Some(State { position: 0, ..loader.state() }),
         }
     }
@@ -92,15 +97,34 @@ impl<'s> Reader<'s> {
                         *next += 1;
                         if wanted.iter().any(|wanted| wanted.contains(&at)) {
                             let key = (*format == Format::WebDataset).then(|| loader.record_key(*id));
-                            let key = key.or_else(|| names_keys.then(|| format!("{:09}", id.0).into()));
+                            let key = key.or_else(|| names_keys.then(|| numbered(id.0).into()));
                             record((&batch, i), *format, columns.as_ref(), key, take)?;
                         }
                     }
                 }
                 Ok(())
             }
+            Reader::Packed { packed, names_keys } => {
+                let all = wanted.first().map_or(0, |first| first.start)..wanted.last().map_or(0, |last| last.end);
+                packed.read(all, &mut |number, read| {
+                    if !wanted.iter().any(|wanted| wanted.contains(&number)) {
+                        return Ok(());
+                    }
+                    let fields = read.iter().map(|&(name, bytes)| {
+                        let value = packed.encoding(name).and_then(|encoding| decoded(encoding, bytes));
+                        (name, value.unwrap_or(Value::Bytes(bytes)))
+                    });
+                    let key = names_keys.then(|| numbered(number));
+                    keyed(fields.collect(), key.as_deref(), take)
+                })
+            }
         }
     }
+}
+
+/// The key of a record that has none, where one is needed.
+fn numbered(record: u64) -> String {
+    format!("{record:09}")
 }
 
 /// Keys of records in archives are unique, or readers could join two of them.
@@ -129,7 +153,7 @@ fn columns(args: &Pack, source: &Source) -> Outcome<mds::Columns> {
     Ok(mds::DataSet::parse(batch.sample(0)).map_err(|error| error.with_object(&*index.key))?.columns)
 }
 
-/// Splits a record of a shard into its fields, with the types that the shard's format gives them. A field named [`KEY`] is the key.
+/// Splits a record of a shard into its fields, with the types that the shard's format gives them.
 fn record(
     (batch, i): (&Batch, usize),
     format: Format,
@@ -147,23 +171,27 @@ fn record(
         let column = columns.and_then(|columns| columns.all().iter().find(|column| column.name == *name));
         let value = match (numbers, column) {
             (Some((Some(tfrecord::Value::Int(number)), None)), _) => Some(Value::Int(number)),
-            (_, column) => column.and_then(|column| decoded(column, bytes)),
+            (_, column) => column.and_then(|column| decoded(&column.encoding, bytes)),
         };
         (*name, value.unwrap_or(Value::Bytes(bytes)))
     });
-    let mut fields: Vec<_> = typed.collect();
+    keyed(typed.collect(), key.as_deref(), take)
+}
+
+/// Hands over a record. A field named [`KEY`] is its key.
+fn keyed(mut fields: Vec<(&str, Value<'_>)>, key: Option<&str>, take: Take<'_>) -> Outcome<()> {
     let own = fields.iter().position(|(name, _)| *name == KEY).map(|at| fields.remove(at).1);
     let own = match own {
         Some(Value::Text(text)) => Some(text),
         Some(Value::Bytes(bytes)) => std::str::from_utf8(bytes).ok(),
         _ => None,
     };
-    take(own.or(key.as_deref()), &fields)
+    take(own.or(key), &fields)
 }
 
-/// A value of a column that is text or an integer; other numbers and arrays stay the bytes they are.
-fn decoded<'a>(column: &'a mds::Column, bytes: &'a [u8]) -> Option<Value<'a>> {
-    match column.encoding.view(bytes)? {
+/// A value of an encoding that is text or an integer; other numbers and arrays stay the bytes they are.
+fn decoded<'a>(encoding: &'a mds::Encoding, bytes: &'a [u8]) -> Option<Value<'a>> {
+    match encoding.view(bytes)? {
         Decoded::Text(text) => Some(Value::Text(text)),
         Decoded::Array(array) => array.integer().map(Value::Int),
         Decoded::Bytes(_) => None,

@@ -29,6 +29,9 @@ pub(super) struct Made {
     pub(super) shuffle: bool,
     pub(super) seed: u64,
     pub(super) shard_bytes_max: u64,
+    /// Those that are taken of each record; all where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) fields: Vec<String>,
 }
 
 /// A shard that was written.
@@ -52,7 +55,7 @@ pub(super) struct Manifest {
     made: Made,
     /// Whether the last shard is there.
     pub(super) complete: bool,
-    /// Of MDS.
+    /// Of MDS and Parquet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) columns: Option<mds::Columns>,
     /// Where a loader over a source of shards begins.
@@ -156,7 +159,7 @@ impl Target {
 
     /// All shards are there: of MDS, names them in an index.
     pub(super) fn finish(&self) -> Outcome<()> {
-        if let Some(columns) = &self.manifest.columns {
+        if let Some(columns) = self.manifest.columns.as_ref().filter(|_| self.manifest.made.format == "mds") {
             let shards = self.manifest.shards.iter();
             let index = columns.index(shards.map(|shard| (&*shard.name, shard.bytes, shard.records, &*shard.xxh3)));
             self.put(INDEX, &index)?;

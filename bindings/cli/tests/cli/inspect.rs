@@ -95,6 +95,16 @@ fn shards_are_shown_with_their_fields() {
         let refused = fuelrail(&["inspect", &name]);
         assert!(refused.code != 0 && refused.err.contains(says) && refused.err.contains("hint: "), "{}", refused.err);
     }
+    let packed = ["rows-snappy.parquet", "mds-zstd/index.json"].map(file);
+    let json = fuelrail(&["inspect", "--json", &packed[0], &packed[1]]).json();
+    let shown = |at: usize| &json["files"][at]["shards"];
+    assert_eq!(
+        [0, 1].map(|at| (&shown(at)["format"], &shown(at)["records"])),
+        [(&"parquet".into(), &10.into()), (&"mds".into(), &6.into())]
+    );
+    let fields = shown(0)["fields"].as_array().unwrap();
+    let text = fields.iter().find(|field| field["name"] == "text").unwrap();
+    assert_eq!((fields.len(), &text["records"], &text["bytes"]), (12, &9.into(), &80.into()));
     let dir = tempfile::tempdir().unwrap();
     let damaged = dir.path().join("damaged.tfrecord");
     let mut bytes = fs::read(&files[2]).unwrap();

@@ -69,7 +69,8 @@ fn hash(bytes: &[u8]) -> String {
 fn every_field_is_in_the_shards_of_every_format() {
     let photos = photos(40);
     let out = tempfile::tempdir().unwrap();
-    for (format, extension) in [("webdataset", "tar"), ("mds", "mds"), ("tfrecord", "tfrecord")] {
+    for (format, extension) in [("webdataset", "tar"), ("mds", "mds"), ("tfrecord", "tfrecord"), ("parquet", "parquet")]
+    {
         let target = out.path().join(format);
         let args = ["--format", format, "--shard-size", "16KiB", "--json"];
         let done = pack(utf8(photos.path()), utf8(&target), &args).json();
@@ -152,6 +153,51 @@ fn shards_become_shards_of_another_format_and_back() {
 }
 
 #[test]
+fn rows_of_parquet_become_shards_and_shards_become_parquet() {
+    let (photos, out) = (photos(30), tempfile::tempdir().unwrap());
+    let at = |name: &str| utf8(&out.path().join(name)).to_owned();
+    let small = ["--shard-size", "30KiB"];
+    pack(utf8(photos.path()), &at("a"), &[&["--format", "webdataset"], &small[..]].concat()).done();
+    let parquet = ["--source-format", "webdataset", "--format", "parquet", "--shuffle", "--seed", "3"];
+    for name in ["b", "c"] {
+        pack(&format!("{}/", at("a")), &at(name), &[&parquet[..], &small].concat()).done();
+    }
+    let written = shards(&out.path().join("b"));
+    assert!(written.len() > 1 && written.keys().all(|name| name.ends_with(".parquet")), "{:?}", written.keys());
+    assert_eq!(written, shards(&out.path().join("c")), "the same bytes");
+    let back = ["--source-format", "parquet", "--format", "webdataset"];
+    let again = || pack(&format!("{}/", at("b")), &at("d"), &[&back[..], &small].concat());
+    again().done();
+    assert_eq!(records(&at("a"), "webdataset"), records(&at("d"), "webdataset"));
+    // Goes on behind the shards that are there.
+    let (before, manifest) = (shards(&out.path().join("d")), out.path().join("d/pack.json"));
+    let mut half: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    half["complete"] = false.into();
+    half["shards"].as_array_mut().unwrap().truncate(1);
+    fs::write(&manifest, half.to_string()).unwrap();
+    fs::remove_file(out.path().join("d/shard-000001.tar")).unwrap();
+    again().done();
+    assert_eq!(shards(&out.path().join("d")), before);
+    // What pyarrow and the streaming package wrote, compressed; integers and texts keep their types, and nulls are no fields.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/format/tests/data");
+    let source = out.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::copy(golden.join("rows-gzip.parquet"), source.join("0.parquet")).unwrap();
+    let fields = ["--fields", "image.bytes,label,text"];
+    pack(utf8(&source), &at("e"), &[&back[..], &fields].concat()).done();
+    let found = records(&at("e"), "webdataset");
+    let field = |record: u64, name: &str| found.get(&(format!("{record:09}"), name.to_owned()));
+    assert_eq!((field(7, "label"), field(7, "text")), (Some(&hash(b"3")), Some(&hash("é".repeat(7).as_bytes()))));
+    assert!(field(0, "image.bytes") == Some(&hash(b"")) && field(5, "text").is_none() && found.len() == 29);
+    let zipped = ["--source-format", "mds", "--format", "parquet"];
+    pack(utf8(&golden.join("mds-zstd")), &at("f"), &zipped).done();
+    let found = records(&at("f"), "parquet");
+    assert_eq!(found[&("5".to_owned(), "n".to_owned())], hash(&5_u64.to_le_bytes()));
+    let shuffled = pack(utf8(&source), &at("g"), &[&back[..], &["--shuffle"]].concat());
+    assert!(shuffled.code == 2 && shuffled.err.contains("in their own order"), "{}", shuffled.err);
+}
+
+#[test]
 fn a_bucket_is_packed_into_a_bucket_with_the_same_bytes_every_time() {
     let set = DataSet::digits(400, 1);
     let bucket = bucket_of(&set, "reset=0.05@100,only=training/*");
@@ -189,7 +235,7 @@ fn a_bucket_is_packed_into_a_bucket_with_the_same_bytes_every_time() {
 #[test]
 fn what_is_missing_or_damaged_is_written_again_and_nothing_else() {
     let (photos, out) = (photos(60), tempfile::tempdir().unwrap());
-    for format in ["webdataset", "mds", "tfrecord"] {
+    for format in ["webdataset", "mds", "tfrecord", "parquet"] {
         let target = out.path().join(format);
         let run = |more: &[&str]| {
             let args = ["--format", format, "--shard-size", "15KiB", "--shuffle", "--seed", "5", "--json"];
@@ -356,9 +402,9 @@ fn what_makes_no_sense_is_refused() {
             ended.err
         );
     };
-    refused(from, &to, &["--format", "parquet"], "parquet is not written");
+    refused(from, &to, &["--format", "tokens"], "tokens is not written");
     refused(from, &to, &["--format", "mds", "--shard-size", "3GiB"], "outside 1 byte to 2 GiB");
-    refused(from, &to, &["--format", "mds", "--source-format", "parquet"], "does not read parquet");
+    refused(from, &to, &["--format", "mds", "--source-format", "parquet"], "ends with .parquet");
     refused(from, &to, &["--format", "mds", "--seed", "1"], "--shuffle");
     refused(from, &to, &["--format", "mds"], "it has the fields");
     refused(

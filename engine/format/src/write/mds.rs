@@ -22,9 +22,9 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<(String, Kind)>", into = "Vec<(String, Kind)>")]
 pub struct Columns {
-    columns: Vec<(String, Kind)>,
+    pub(super) columns: Vec<(String, Kind)>,
     /// The writer's settings, which every shard repeats.
-    settings: String,
+    pub(super) settings: String,
 }
 
 impl From<Vec<(String, Kind)>> for Columns {
@@ -61,7 +61,7 @@ impl Columns {
             let cause = format!("it has the fields {own}, and the first record {known}");
             return Err(unsupported(
                 cause,
-                "every sample of MDS has all columns: pack as webdataset, or add what is missing",
+                "every record of MDS and Parquet has all columns: pack as webdataset, or add what is missing",
             ));
         }
         for ((name, kind), (_, value)) in self.columns.iter().zip(fields) {
@@ -125,5 +125,5 @@ fn document(columns: &[(String, Kind)]) -> Json {
 
 fn of_another_type(name: &str, kind: &str) -> Error {
     let cause = format!("its field '{}' is not {kind}, as that of the first record is", shown(name.as_bytes()));
-    unsupported(cause, "a column of MDS has one type: change the value, or pack as webdataset")
+    unsupported(cause, "a column has one type: change the value, or pack as webdataset")
 }

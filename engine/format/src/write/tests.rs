@@ -110,6 +110,25 @@ fn of_tfrecord(shards: &[(Vec<u8>, u64)]) -> Vec<Plain> {
     found
 }
 
+#[cfg(feature = "parquet")]
+fn of_parquet(shards: &[(Vec<u8>, u64)]) -> Vec<Plain> {
+    let mut found = Vec::new();
+    for (shard, records) in shards {
+        let file = crate::parquet::File::open(shard, shard.len() as u64, &[]).unwrap();
+        assert_eq!(file.groups().map(|group| group.rows).sum::<u64>(), *records);
+        crate::parquet::tests::rows(&file, shard, &mut |fields| {
+            let plain = |(name, bytes): &(&str, &[u8])| {
+                let digits = || i64::from_le_bytes((*bytes).try_into().unwrap()).to_string().into_bytes();
+                ((*name).to_owned(), if *name == "cls" { digits() } else { bytes.to_vec() })
+            };
+            found.push(keyed(fields.iter().map(plain).collect()));
+            Ok(())
+        })
+        .unwrap();
+    }
+    found
+}
+
 fn some_records() -> impl Strategy<Value = Vec<Plain>> {
     let record = (0..100_000_u32, proptest::collection::vec(any::<u8>(), 0..2000), "\\PC{0,40}", any::<i32>());
     let record = record.prop_map(|(salt, bytes, words, class)| {
@@ -135,7 +154,9 @@ proptest! {
         let (of, columns) = shards(Format::Mds, limit, &records);
         prop_assert_eq!(of_mds(&of, &columns.unwrap()), records.clone());
         let (frames, _) = shards(Format::TfRecord, limit, &records);
-        prop_assert_eq!(of_tfrecord(&frames), records);
+        prop_assert_eq!(of_tfrecord(&frames), records.clone());
+        #[cfg(feature = "parquet")]
+        prop_assert_eq!(of_parquet(&shards(Format::Parquet, limit, &records).0), records);
     }
 }
 
@@ -149,6 +170,19 @@ fn the_bytes_stay_the_same() {
     });
     let pinned = [(8192, "f80ce6094111d904"), (1768, "5993ba098efe5973"), (1660, "db29372db302bc09")];
     assert_eq!(hashes, pinned.map(|(len, hash)| (len, hash.to_owned())));
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn row_groups_of_parquet_have_about_one_length_and_the_bytes_stay_the_same() {
+    let sizes = [5 << 20, 2 << 20, 2 << 20, 9 << 20, 10, 20];
+    let fields = |n: usize| vec![("cls".to_owned(), n.to_string().into()), ("jpg".to_owned(), vec![n as u8; sizes[n]])];
+    let records: Vec<Plain> = (0..sizes.len()).map(|n| (n.to_string(), fields(n))).collect();
+    let (shards, _) = shards(Format::Parquet, 1 << 30, &records);
+    let file = crate::parquet::File::open(&shards[0].0, shards[0].0.len() as u64, &[]).unwrap();
+    assert_eq!(file.groups().map(|group| group.rows).collect::<Vec<_>>(), [2, 1, 1, 2]);
+    assert_eq!(of_parquet(&shards), records);
+    assert_eq!((shards[0].0.len(), &*format!("{:016x}", xxh3_64(&shards[0].0))), (18_875_410, "1306f3f4bde491e7"));
 }
 
 #[test]

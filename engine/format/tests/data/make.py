@@ -1,6 +1,6 @@
 """Makes the golden shards of this folder and, beside each, what the package that wrote it reads back.
 
-Run with: pip install xxhash webdataset mosaicml-streaming tfrecord numpy pillow; python make.py
+Run with: pip install xxhash webdataset mosaicml-streaming tfrecord numpy pillow pyarrow; python make.py
 Every `NAME.expected` has one line per field: record, key, field, bytes, and the XXH3-64 of the bytes.
 """
 
@@ -149,6 +149,68 @@ def tfrecords():
     expect("examples.tfrecord", [("", {"": record}) for record in data])
 
 
+def parquets():
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Its own source of noise: the other files stay as they are.
+    noise = np.random.default_rng(8).bytes
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({
+        "image": pa.array([{"bytes": noise(20 * n), "path": None if n % 3 else f"{n}.png"} for n in range(10)], image),
+        "label": pa.array([n % 4 for n in range(10)], pa.int64()),
+        "text": pa.array([None if n == 5 else "é" * n for n in range(10)]),
+        "flag": [n % 2 == 0 for n in range(10)], "i32": pa.array([-n for n in range(10)], pa.int32()),
+        "u8": pa.array([None if n == 9 else 25 * n for n in range(10)], pa.uint8()),
+        "f32": pa.array([n / 3 for n in range(10)], pa.float32()), "f64": [n / 7 for n in range(10)],
+        "hash": pa.array([noise(4) for n in range(10)], pa.binary(4)),
+        "ids": pa.array([None if n == 2 else list(range(n % 4)) for n in range(10)], pa.list_(pa.int32())),
+        "boxes": pa.array([[{"x": n / 2}] * (n % 3) for n in range(10)], pa.list_(pa.struct([("x", pa.float32())]))),
+    })
+    for name, settings in [
+        ("snappy", {}), ("zstd", {"compression": "zstd", "data_page_version": "2.0"}),
+        ("gzip", {"compression": "gzip", "use_dictionary": False, "column_encoding": {"label": "DELTA_BINARY_PACKED", "f64": "BYTE_STREAM_SPLIT"}}),
+        ("none", {"compression": "none", "data_page_size": 1, "write_batch_size": 1}),
+    ]:
+        pq.write_table(table, path(f"rows-{name}.parquet"), row_group_size=4, **settings)
+    kinds = {"label": "<q", "flag": "<?", "i32": "<i", "u8": "<i", "f32": "<f", "f64": "<d"}
+    records = []
+    for row in pq.read_table(path("rows-snappy.parquet")).to_pylist():
+        image, ids, boxes = row.pop("image"), row.pop("ids"), row.pop("boxes")
+        fields = {"image.bytes": image["bytes"], "image.path": image["path"] and image["path"].encode(), "hash": row.pop("hash")}
+        text = row.pop("text")
+        fields["text"] = text if text is None else text.encode()
+        fields["ids"] = ids if ids is None else struct.pack(f"<{len(ids)}i", *ids)
+        fields["boxes.x"] = struct.pack(f"<{len(boxes)}f", *[box["x"] for box in boxes])
+        fields.update({name: value if value is None else struct.pack(kinds[name], value) for name, value in row.items()})
+        records.append(("", {name: value for name, value in fields.items() if value is not None}))
+    expect("rows.parquet", records)
+    others = pa.table({"n": [1, 2], "words": [["a"], ["b", "c"]], "holes": pa.array([[1, None], []], pa.list_(pa.int64()))})
+    pq.write_table(others, path("lists.parquet"))
+    pq.write_table(others.select(["n"]), path("brotli.parquet"), compression="brotli")
+    pq.write_table(pa.table({"zeros": [bytes(64 << 20)]}), path("bomb.parquet"), compression="zstd", write_statistics=False, use_dictionary=False)
+    words = pa.table({"word": ["abc", "abd"]})
+    pq.write_table(words, path("delta.parquet"), use_dictionary=False, column_encoding={"word": "DELTA_BYTE_ARRAY"})
+
+
+def small_parquets():
+    """One of each compression and kind of column, in few bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def file(columns, **settings):
+        out = io.BytesIO()
+        pq.write_table(pa.table(columns), out, write_statistics=False, store_schema=False, **settings)
+        return out.getvalue()
+
+    text, numbers, lists = {"t": ["a", None, "a"]}, {"n": [1, 2, 3], "b": [True, None, False]}, {"l": [[1, 2], [], None]}
+    return [
+        file(text), file(text, compression="zstd", data_page_version="2.0"), file(numbers, compression="gzip", row_group_size=2),
+        file(numbers, compression="none", use_dictionary=False), file(lists), file(lists, compression="none", data_page_size=1, write_batch_size=1),
+        file({"f": pa.array([b"ab", b"cd"], pa.binary(2)), "x": [0.5, 1.5]}, use_dictionary=False, column_encoding={"x": "BYTE_STREAM_SPLIT", "f": "PLAIN"}),
+    ]
+
+
 def corpora():
     """Seeds of the fuzz targets: small shards, and text that a scan understands."""
     def seeds(target, files):
@@ -209,6 +271,7 @@ def corpora():
     seeds("objects", [text.encode() for text in [
         "a.jpg\na.json\na.jpg.txt", "c/1.png\nc/2.PNG\nd/1.png", "a/\nb", "", "a.JPG\na.jpg", "x.y/z", ".a\n.b", "a.b.c\na.b\na", "/", "é.É\né.é",
     ]])
+    seeds("parquet", [open(path(f"{name}.parquet"), "rb").read() for name in ["lists", "brotli", "delta"]] + small_parquets())
     seeds("tokens", [bytes([length, stride, choice]) + data for length, stride, choice, data in [
         (2, 2, 0, b"aabb\n\nccdd"), (2, 2, 1, b"aabb\n\nccdd"), (2, 2, 2, b"aabb\n\nccdd"), (2, 2, 3, b"aabb\n\nccdd"), (0, 1, 0, b"aa"), (1, 0, 0, b"aa"),
         (9, 1, 3, b"aabb"), (1, 9, 3, b"aabbccddeeffgghhiijjkkllmm"), (1, 1, 0, b""), (1, 1, 0, b"abc"), (3, 1, 3, b"\n\n\n\naabb\n\n"),
@@ -219,4 +282,5 @@ if __name__ == "__main__":
     tars()
     mds()
     tfrecords()
+    parquets()
     corpora()

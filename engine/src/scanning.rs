@@ -1,0 +1,58 @@
+//! The pass over shards that finds their records, or what an earlier one found.
+
+use crate::config::Config;
+use crate::records::{Asked, Kept, Read, Records, content_of};
+use fuelrail_base::{ByteSize, Result};
+use fuelrail_flow::Listing;
+use fuelrail_wire::kept::SourceId;
+use std::time::Instant;
+
+/// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
+/// in order, finds.
+pub(crate) fn records(
+    config: &Config,
+    (listing, id): (&Listing, SourceId),
+    notices: &mut Vec<String>,
+    read: Read<'_>,
+) -> Result<Option<Records>> {
+    let Some(format) = config.format else { return Ok(None) };
+    let content = content_of(id, listing);
+    let asked = Asked {
+        format,
+        content: content.unwrap_or_default(),
+        label: config.label_field.clone(),
+        picture: config.decode.field.clone(),
+        is_decoded: config.decode.shape.is_some(),
+        window: (config.token_window, config.token_stride, config.token_bytes),
+        file: config.record_file.clone(),
+    };
+    // Those are made without reading the bucket, and depend on more than the objects.
+    let is_kept = content.is_some() && !["tokens", "manifest"].contains(&format.word());
+    let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
+    let kept = opened.transpose().unwrap_or_else(|error| {
+        notices.push(format!("listing_dir: {error}; the index of records is not kept"));
+        None
+    });
+    if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
+        return found.map(Some);
+    }
+    let begun = Instant::now();
+    let mut bytes = 0;
+    let records = Records::find(listing, &asked, &mut |ranges, take| {
+        read(ranges, &mut |range, piece| {
+            bytes += piece.len() as u64;
+            take(range, piece)
+        })
+    })?;
+    if bytes > 0 {
+        let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
+        let how = match kept.map(|kept| records.keep(&kept)) {
+            Some(Ok(path)) => format!("kept for later runs in {}", path.display()),
+            Some(Err(error)) => format!("they could not be kept: {error}"),
+            None => "later runs read them again unless listing_dir is set and the objects have entity tags".into(),
+        };
+        notices
+            .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
+    }
+    Ok(Some(records))
+}
