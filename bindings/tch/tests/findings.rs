@@ -1,10 +1,13 @@
 //! What goes wrong ends in a sentence that says what to do, and with the exit code that is promised.
 
-use crate::common::{Job, assert_near, clean, digits, meeting_port, start, steps, trainer, wait_for_steps, words};
+use crate::common::{
+    Job, PATIENCE, assert_near, clean, digits, meeting_port, start, steps, trainer, wait_for_steps, words,
+};
 use fuelrail::{ByteSize, Decode, Kind, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_tch::{Classifier, HostFeed, TrainConfig, Trainer, Vault, models::lenet};
 use rustix::process::Signal;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -163,20 +166,24 @@ fn ranks_whose_buckets_differ_do_not_begin() {
 #[test]
 fn a_second_signal_ends_a_rank_that_waits() {
     let (bucket, folder) = (digits(64, 3), tempfile::tempdir().unwrap());
-    let mut command = trainer(&words(&format!("{} --decode 28x28x1 --timeout-s 100", bucket.url("training/"))));
+    let mut command = trainer(&words(&format!("{} --decode 28x28x1 --timeout-s 300", bucket.url("training/"))));
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
-    command.env("MASTER_PORT", meeting_port().to_string());
+    let port = meeting_port();
+    command.env("MASTER_PORT", port.to_string());
     let (mut rank, _) = start(command, folder.path().join("rank0.out"));
     let begun = Instant::now();
     let pid = rustix::process::Pid::from_child(&rank);
-    // It listens before it waits for the others; until then the first signal ends it, too.
-    std::thread::sleep(Duration::from_secs(3));
+    // It heeds signals before it waits for the others at its port.
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "nobody waits at the port");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     assert!(rank.try_wait().unwrap().is_none(), "the first is a request");
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     let status = rank.wait().unwrap();
-    assert!(status.code() == Some(128 + 15) && begun.elapsed() < Duration::from_secs(60), "{status}");
+    assert!(status.code() == Some(128 + 15) && begun.elapsed() < PATIENCE, "{status}");
 }
 
 #[test]
