@@ -279,6 +279,7 @@ pub(crate) fn read_ranges(
     let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
     (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
     plain.decode.shape = None;
+    plain.classes.clear();
     plain.disk.dirs.clear();
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());

@@ -13,6 +13,8 @@ use fuelrail_format::mds::{Columns, Encoding, Scan};
 use fuelrail_format::parquet::{File, TAIL_BYTES, footer_bytes};
 use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, scan_whole};
 use std::borrow::Cow;
+#[cfg(feature = "parquet")]
+use std::collections::HashMap;
 
 /// The records of a data set whose shards have to be unpacked, which a [`Loader`](crate::Loader) does not read. They come in the listing's
 /// order.
@@ -206,7 +208,10 @@ fn files(config: &Config, listing: &Listing, fields: &[String]) -> Result<Vec<(u
         })?;
     }
     files.sort_unstable_by_key(|(object, _)| *object);
-    if let Some((object, _)) = files.iter().find(|(_, file)| file.columns() != files[0].1.columns()) {
+    let columns =
+        |file: &File| file.columns().iter().map(|column| (column.name.clone(), column.encoding.clone())).collect();
+    let known: HashMap<String, Encoding> = files.first().map(|(_, file)| columns(file)).unwrap_or_default();
+    if let Some((object, _)) = files.iter().find(|(_, file)| columns(file) != known) {
         let error = Error::new(Kind::Usage, "its columns are not those of the first file")
             .with_object(listing.key(*object as usize));
         return Err(error.with_hint("read the files as two data sets, or name the fields that all have"));

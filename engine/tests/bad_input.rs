@@ -82,7 +82,7 @@ fn bytes_in_another_coding_are_refused_by_its_name() {
 #[test]
 fn a_prefix_without_objects_and_a_bucket_that_is_none_are_refused() {
     let bucket = bucket(&DataSet::digits(10, 1), "");
-    refused(loader_at(&bucket.url("nothing/here/")), Kind::Usage, "empty");
+    refused(loader_at(&bucket.url("nothing/here/")), Kind::Usage, "nothing/here/");
     let other = bucket.url("").replace("/bucket/", "/other/");
     refused(loader_at(&other), Kind::NotFound, "404");
     let error = fuelrail::get(&bucket.url("no/such.png"), &mut Vec::new()).unwrap_err();

@@ -66,8 +66,8 @@ fn a_rate_limit_is_met_alone_together_and_apart() {
 fn an_outage_is_survived() {
     for row in rows(&["outage", "--quick"]) {
         assert!(median(&row, "readers that failed") == 0.0 && median(&row, "requests/s before") > 0.0, "{row:?}");
-        // In three seconds: what was under way at its start, one on each of up to 256 connections, and probes.
-        assert!((1.0..350.0).contains(&median(&row, "requests during it")), "{row:?}");
+        // In three seconds: what was under way at its start, one on each of up to 256 connections of a reader, and probes.
+        assert!((1.0..600.0).contains(&median(&row, "requests during it")), "{row:?}");
     }
 }
 

@@ -21,6 +21,7 @@ use pyo3::prelude::*;
 fn _fuelrail(module: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::collect();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    transform::begin();
     module.add_function(wrap_pyfunction!(transform::_end, module)?)?;
     module.py().import("atexit")?.call_method1("register", (module.getattr("_end")?,))?;
     module.add_class::<loader::Loader>()?;

@@ -4,15 +4,26 @@ use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 /// Whether the interpreter is about to end. A call holds it to read: the end waits for the calls under way, and no thread of ours is left
 /// waiting for the GIL of an interpreter that is gone.
 static ENDED: RwLock<bool> = RwLock::new(false);
 
-/// Lets no function be called from here on. At exit.
+/// The process that imported this.
+static OWN: OnceLock<u32> = OnceLock::new();
+
+/// Remembers the process. At import.
+pub(crate) fn begin() {
+    let _ = OWN.set(std::process::id());
+}
+
+/// Lets no function be called from here on. At exit; not in a forked child, where a thread that is not there may hold the lock.
 #[pyfunction]
 pub(crate) fn _end(py: Python<'_>) {
+    if OWN.get() != Some(&std::process::id()) {
+        return;
+    }
     py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
 }
 

@@ -96,3 +96,37 @@ def test_the_interpreter_ends_while_a_function_runs(digits):
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout, run.stderr) == (0, "over\n", "")
+
+
+def test_a_function_may_close_the_loader_that_calls_it(digits):
+    loaders = []
+
+    def function(samples, ids, epoch):
+        if loaders:
+            loaders[0].close()
+        return facts(samples, ids, epoch)
+
+    loaders.append(loader_of(digits, function))
+    with pytest.raises(fuelrail.UsageError, match="closed"):
+        sum(map(len, loaders[0]))
+
+
+def test_a_forked_child_ends_while_a_function_runs(digits):
+    program = f"""
+        import os, threading, numpy, fuelrail
+        begun, go = threading.Event(), threading.Event()
+        def slow(samples, ids, epoch):
+            begun.set()
+            go.wait(20)
+            return numpy.zeros((len(samples), 1, 4, 1), "uint8")
+        loader = fuelrail.Loader({digits.url + "training/"!r}, batch_size=32, decode="1x4x1", decode_with=slow,
+                                 memory_limit="64MiB", shards=1, pin=False)
+        begun.wait()
+        child = os.fork()
+        if child:
+            status = os.waitpid(child, 0)[1]
+            go.set()
+            print(status)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, "0\n"), run.stderr

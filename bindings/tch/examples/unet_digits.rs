@@ -23,6 +23,10 @@ struct Denoiser {
 }
 
 impl Task for Denoiser {
+    fn needs_labels(&self) -> bool {
+        false
+    }
+
     fn judge(&self, batch: &TensorBatch, _training: bool) -> Result<Judged> {
         let clean = batch.bytes.to_device(self.device).permute([0, 3, 1, 2]).to_kind(Kind::Float) / 255.0;
         let noisy = &clean + clean.randn_like() * 0.5;

@@ -1,11 +1,13 @@
 //! Notices of preemption: SIGTERM (Kubernetes, Slurm, people), Google's metadata server, EC2's spot notice.
 //!
-//! Owns one watching thread, if a metadata service is to be asked. A notice is only recorded; the trainer checks it after every step.
+//! Owns one thread for signals, and one if a metadata service is to be asked. A notice is only recorded; the trainer checks it after every step.
 
 use clap::ValueEnum;
 use fuelrail::internal::ask_metadata;
 use fuelrail_base::{Error, Kind, Result};
-use signal_hook::flag;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::exit;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -26,6 +28,8 @@ pub const METADATA_ADDRESS: SocketAddr = fuelrail::internal::IMDS_ADDRESS;
 /// How often they are asked, as EC2 recommends.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Signals so close behind the first are of the same request: a launcher hands on what the terminal has sent already.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Records whether a notice came.
 #[derive(Debug)]
@@ -34,25 +38,30 @@ pub struct Notice {
     /// When it is given by itself, and why.
     due: Option<(Instant, String)>,
     reported: Arc<Mutex<Option<String>>>,
-    signals: Vec<signal_hook::SigId>,
+    signals: Option<(Handle, JoinHandle<()>)>,
     watcher: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Notice {
-    /// Listens for SIGTERM and SIGINT, of which a second one ends the process at once, and asks `service` at its address every so often.
+    /// Listens for SIGTERM and SIGINT, of which one that comes a second later ends the process, and asks `service` at its address every so often.
     ///
     /// # Errors
     /// `Environment` when a signal or thread is refused.
     pub fn listen(service: Option<(Service, SocketAddr, Duration)>) -> Result<Notice> {
         let refused = |e: std::io::Error| Error::from_io(Kind::Environment, "listening for preemption", e);
         let signalled = Arc::new(AtomicBool::new(false));
-        let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
-        // In this order: the first signal finds the flag down, and raises it.
-        let both = signals.into_iter().flat_map(|signal| {
-            let end = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&signalled));
-            [end, flag::register(signal, Arc::clone(&signalled))]
+        let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(refused)?;
+        let (raised, heard) = (signals.handle(), Arc::clone(&signalled));
+        let listener = std::thread::Builder::new().name("fuelrail-signal".into()).spawn(move || {
+            let mut first = None::<Instant>;
+            for signal in signals.forever() {
+                heard.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() > GRACE {
+                    exit(128 + signal);
+                }
+            }
         });
-        let signals = both.collect::<std::io::Result<Vec<_>>>().map_err(refused)?;
+        let signals = Some((raised, listener.map_err(refused)?));
         let reported = Arc::new(Mutex::new(None));
         let watcher = service.map(|(service, address, every)| {
             let (stop, stopped) = mpsc::channel();
@@ -93,8 +102,9 @@ impl Notice {
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        for id in self.signals.drain(..) {
-            signal_hook::low_level::unregister(id);
+        if let Some((handle, thread)) = self.signals.take() {
+            handle.close();
+            let _ = thread.join();
         }
         if let Some((stop, thread)) = self.watcher.take() {
             drop(stop);

@@ -23,6 +23,11 @@ pub trait Task {
     /// # Errors
     /// `Usage` when the batch does not fit the model.
     fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged>;
+
+    /// Whether it goes by labels: then what it is judged by must be of the classes that it is trained with.
+    fn needs_labels(&self) -> bool {
+        true
+    }
 }
 
 /// Pictures into classes: cross-entropy.
@@ -112,6 +117,10 @@ impl LanguageModel {
 }
 
 impl Task for LanguageModel {
+    fn needs_labels(&self) -> bool {
+        false
+    }
+
     fn judge(&self, batch: &TensorBatch, training: bool) -> Result<Judged> {
         let rows = batch.rows(self.tokens * 2).ok_or_else(|| {
             let cause = format!("a sample is not {} tokens of two bytes", self.tokens);

@@ -112,10 +112,6 @@ impl File {
         let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(footer).map_err(flawed))?;
         let leaves = metadata.file_metadata().schema_descr().columns().iter().enumerate();
         let mut columns: Vec<Column> = leaves.map(|(leaf, descriptor)| Column::of(leaf, descriptor)).collect();
-        let mut names = BTreeSet::new();
-        if let Some(column) = columns.iter().find(|column| !names.insert(&*column.name)) {
-            return Err(flawed(format_args!("two columns are named '{}'", shown(column.name.as_bytes()))));
-        }
         let is_asked = |column: &Column, field: &str| {
             column.name.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
@@ -125,6 +121,11 @@ impl File {
             return Err(unsupported(cause, format!("name some of {}", shown(names.join(", ").as_bytes()))));
         }
         columns.retain(|column| fields.is_empty() || fields.iter().any(|field| is_asked(column, field)));
+        let mut names = BTreeSet::new();
+        if let Some(column) = columns.iter().find(|column| !names.insert(&*column.name)) {
+            let cause = format!("two columns of the Parquet file are named '{}'", shown(column.name.as_bytes()));
+            return Err(unsupported(cause, "read other columns, or write the file with other names"));
+        }
         let file = File { metadata, columns };
         file.check(size)?;
         Ok(file)
@@ -257,7 +258,8 @@ impl Column {
 
 /// The bytes of a column in a row group. `None` where they are none.
 fn range(chunk: &ColumnChunkMetaData) -> Option<Range<u64>> {
-    let start = u64::try_from(chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset())).ok()?;
+    let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+    let start = u64::try_from(dictionary.unwrap_or(chunk.data_page_offset())).ok()?;
     let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
     Some(start..end)
 }

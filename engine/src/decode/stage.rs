@@ -126,8 +126,9 @@ impl Drop for DecodeStage {
             return;
         }
         self.shared.end();
-        for thread in self.threads.drain(..) {
-            // A panic there has already failed the run.
+        let here = std::thread::current().id();
+        // A program's function may drop the loader that calls it: its thread ends behind it. A panic has already failed the run.
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
         }
     }

@@ -21,8 +21,8 @@ use tch::Device;
 use tch::nn::VarStore;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Facts;
 use super::arguments::{Arguments, Screen};
+use super::facts::Facts;
 use super::forecast::Forecast;
 
 /// The score after an epoch, and the counters of this rank's loader.
@@ -76,6 +76,8 @@ pub(super) fn train(
     let samples = listing.len() as u64;
     let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
     let task = make(&variables, &facts)?;
+    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: task.needs_labels().then_some(&classes) };
+    judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group, training)?
         .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()))
@@ -91,7 +93,6 @@ pub(super) fn train(
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device)?;
-    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: &classes };
     let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
     drop(feed);
     let score = match (&arguments.eval_uri, &outcome.end) {
@@ -224,8 +225,8 @@ struct Judging<'a> {
     device: Device,
     /// Its memory, where the training has the rest.
     limit: Option<ByteSize>,
-    /// The training's: a class that is missing in what it is judged by shifts no label.
-    classes: &'a [String],
+    /// The training's, where the task goes by labels: a class that is missing in what it is judged by shifts none.
+    classes: Option<&'a Vec<String>>,
 }
 
 impl Judging<'_> {
@@ -242,10 +243,25 @@ impl Judging<'_> {
         Ok((outcome, epochs))
     }
 
+    /// Checks before the training that what it is judged by has no class of its own.
+    fn check_classes(&self, config: &Config) -> Result<()> {
+        let (Some(uri), Some(known)) = (&self.arguments.eval_uri, self.classes.filter(|_| config.format.is_none()))
+        else {
+            return Ok(());
+        };
+        let listing = fuelrail::list_with(config.access(), uri, |_| {})?;
+        let of_it = fuelrail::classes_of(uri, listing.iter().map(|object| object.key.as_str()))?;
+        let Some(class) = of_it.iter().find(|class| !known.contains(class)) else { return Ok(()) };
+        let cause = format!("{uri} has the class '{}', which the training set lacks", class.escape_debug());
+        Err(Error::new(Kind::Usage, cause)
+            .with_hint("judge by the classes of the training set, or train with all of them"))
+    }
+
     /// Judges the model by samples it has not seen.
     fn score(&self, uri: &str, trainer: &mut Trainer<'_>) -> Result<Score> {
         let mut config = self.arguments.loader(uri, self.ranks.rank, self.ranks.world)?;
-        (config.epochs, config.audit, config.classes) = (1, None, self.classes.to_vec());
+        (config.epochs, config.audit) = (1, None);
+        config.classes = self.classes.filter(|_| config.format.is_none()).cloned().unwrap_or_default();
         (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
         config.memory.limit = self.limit.or(config.memory.limit);
         if config.decode.fit == Fit::RandomCrop {

@@ -9,6 +9,7 @@ mod evaluation;
 mod saving;
 mod synchronous;
 mod tail;
+mod writer;
 
 use crate::checkpoint::Vault;
 use crate::feed::Feed;
@@ -22,13 +23,13 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
-use saving::Saving;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tail::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
+use writer::Writer;
 
 /// How to train. The defaults are those of the command line.
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -213,7 +214,9 @@ pub struct Trainer<'l> {
     scale: LossScale,
     switch: Switch,
     vault: Vault,
-    saving: Saving,
+    writer: Writer,
+    /// How many checkpoints in a row could not be written, and why the last could not.
+    unwritten: Option<(u32, Error)>,
     notice: Option<Notice>,
     listener: Listener<'l>,
     progress: Progress,
@@ -285,7 +288,8 @@ impl<'l> Trainer<'l> {
             device,
             reducer,
             vault: Vault::default(),
-            saving: Saving::default(),
+            writer: Writer::default(),
+            unwritten: None,
             notice: None,
             listener: Box::new(|_| {}),
             progress,

@@ -8,8 +8,6 @@ use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 use std::time::Instant;
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
@@ -19,28 +17,8 @@ const SCORES: &str = "loader.scores";
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
 
-/// What writing a checkpoint came to: the places that have it, and notices of those that refused.
-type Written = Result<(Vec<String>, Vec<String>)>;
-
-/// A checkpoint that a thread of its own writes while training goes on.
-#[derive(Debug, Default)]
-pub(super) struct Saving {
-    writer: Option<(JoinHandle<()>, Receiver<Written>, Instant)>,
-    /// What went wrong, until all ranks are told.
-    failed: Option<Error>,
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        if let Some((thread, ..)) = self.writer.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Trainer<'_> {
-    /// Saves a checkpoint of now; all ranks take part, rank 0 copies it and writes while training goes on. An earlier one is written first; when
-    /// that failed, every rank knows.
+    /// Saves a checkpoint of now; all ranks take part, rank 0 copies it and writes while training goes on. An earlier one is written first.
     pub(super) fn save(&mut self, order: State, reporter: Option<Reporter>) -> Result<()> {
         let states = self.random_states()?;
         let begun = if self.rank() == 0 { self.begin_saving(order, reporter, states) } else { Ok(()) };
@@ -56,57 +34,47 @@ impl Trainer<'_> {
     }
 
     fn tell_whether_saved(&self, own: Result<()>) -> Result<()> {
-        if let Some(group) = &self.group {
-            let mut failed = Tensor::from_slice(&[i64::from(own.is_err())]);
-            group.broadcast(&mut failed, 0)?;
-            if failed.int64_value(&[0]) != 0 && own.is_ok() {
-                return Err(
-                    Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why")
-                );
-            }
+        let Some(group) = &self.group else { return own };
+        let mut failed = Tensor::from_slice(&[i64::from(own.is_err())]);
+        let told = group.broadcast(&mut failed, 0);
+        // What went wrong here says more than that the others did not hear of it.
+        own?;
+        told?;
+        if failed.int64_value(&[0]) == 0 {
+            return Ok(());
         }
-        own
+        Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why"))
     }
 
+    /// Begins to write the state of now, behind an earlier one. One that could not be written does not end a run; two in a row do.
     fn begin_saving(&mut self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<()> {
-        self.finish_saving()?;
-        let (begun, checkpoint) = (Instant::now(), self.checkpoint(order, reporter, states)?);
-        let (vault, (tell, told)) = (self.vault.clone(), channel());
-        let write = move || drop(tell.send(vault.save(&checkpoint)));
-        let thread = std::thread::Builder::new().name("fuelrail-save".into()).spawn(write);
-        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread to save with", e))?;
-        self.saving.writer = Some((thread, told, begun));
-        Ok(())
+        self.hear_of_saving(true);
+        if let Some((2.., error)) = &self.unwritten {
+            return Err(error.clone());
+        }
+        let (vault, checkpoint) = (self.vault.clone(), self.checkpoint(order, reporter, states)?);
+        self.writer.begin(move || vault.save(&checkpoint))
     }
 
-    /// Waits for the writer.
+    /// Waits until the last checkpoint is written.
     fn finish_saving(&mut self) -> Result<()> {
-        if let Some((thread, told, begun)) = self.saving.writer.take() {
-            let written = told.recv();
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
-            self.tell_written(written.expect("a writer that ends well has told"), begun);
-        }
-        self.saving.failed.take().map_or(Ok(()), Err)
+        self.hear_of_saving(true);
+        self.unwritten.take().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Says so when the writer is done meanwhile.
-    pub(super) fn look_whether_saved(&mut self) {
-        let Some((_, told, begun)) = &self.saving.writer else { return };
-        if let (Ok(written), begun) = (told.try_recv(), *begun) {
-            self.saving.writer = None;
-            self.tell_written(written, begun);
-        }
-    }
-
-    fn tell_written(&mut self, written: Written, begun: Instant) {
-        match written {
-            Ok((places, notices)) => {
+    /// Tells what became of the checkpoint that is being written, and waits for that where it is to.
+    pub(super) fn hear_of_saving(&mut self, wait: bool) {
+        match self.writer.ended(wait) {
+            None => {}
+            Some((Ok((places, notices)), took)) => {
                 notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
-                (self.listener)(Event::Saved(&places, begun.elapsed()));
+                (self.listener)(Event::Saved(&places, took));
+                self.unwritten = None;
             }
-            Err(error) => self.saving.failed = Some(error),
+            Some((Err(error), _)) => {
+                (self.listener)(Event::Notice(&format!("a checkpoint could not be written: {error}")));
+                self.unwritten = Some((self.unwritten.take().map_or(0, |(times, _)| times) + 1, error));
+            }
         }
     }
 

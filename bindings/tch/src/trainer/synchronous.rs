@@ -130,7 +130,8 @@ impl Trainer<'_> {
     }
 
     pub(super) fn time_to_save(&self) -> bool {
-        if !self.vault.is_somewhere() {
+        // An interval is skipped rather than waited for.
+        if !self.vault.is_somewhere() || self.writer.is_busy() {
             return false;
         }
         let (steps, seconds) = (self.config.checkpoint_every_steps, self.config.checkpoint_every_s);
@@ -140,7 +141,7 @@ impl Trainer<'_> {
     }
 
     pub(super) fn tell(&mut self, passes: &Passes, accuracy: f64, rate: f64, mode: Mode) {
-        self.look_whether_saved();
+        self.hear_of_saving(false);
         self.meter.count(&passes.time);
         let report = StepReport {
             step: self.progress.step,

@@ -73,7 +73,9 @@ pub(super) struct Pages {
 
 impl Pages {
     pub(super) fn of(pieces: Pieces, chunk: &ColumnChunkMetaData) -> Result<Pages> {
-        let plain = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+        let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+        let plain = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED);
+        let plain = plain.set_dictionary_page_offset(dictionary).build()?;
         let mut stored = SerializedPageReader::new(Arc::new(pieces), &plain, 0, None)?;
         Ok(Pages {
             ahead: with_values(&mut stored)?,
