@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,16 @@ def test_it_evaluates_and_leaves_epochs_early(tmp_path):
     assert steps(out, "block1") == [3] * EPOCHS and steps(out, "eval") == [EVAL_FILES // 2] * EPOCHS
 
 
-def test_a_folder_of_more_samples_is_refused(tmp_path):
-    ran = dlio(filled(tmp_path / "data"), tmp_path / "out", settings={"dataset.num_files_train": FILES - 1})
-    assert ran.returncode and f"UsageError: {FILES} samples in" in ran.stderr
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset.num_files_train": FILES - 1}, f"{FILES} samples in .*, and {FILES - 1} in the workload"),
+        ({"dataset.format": "synthetic"}, "format synthetic is not read"),
+    ],
+)
+def test_what_it_cannot_read_is_an_error_with_a_hint(settings, message, tmp_path):
+    data = filled(tmp_path / "data")
+    for file in data.glob("*/*.npz"):
+        file.rename(file.with_suffix("." + settings.get("dataset.format", "npz")))
+    ran = dlio(data, tmp_path / "out", settings=settings)
+    assert ran.returncode and re.search(f"UsageError: .*{message}.*; set dataset", ran.stderr), ran.stderr

@@ -8,7 +8,7 @@ import io
 import os
 
 import numpy
-from dlio_benchmark.common.enumerations import DataLoaderType, FormatType, FrameworkType
+from dlio_benchmark.common.enumerations import DataLoaderType, FrameworkType
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 from dlio_benchmark.reader.reader_factory import ReaderFactory
 from dlio_benchmark.utils.utility import DLIOMPI
@@ -17,6 +17,8 @@ from fuelrail._errors import UsageError
 from fuelrail._fuelrail import Loader
 
 __all__ = ["DataLoader"]
+
+_FORMATS = ["npz", "npy", "jpeg", "png", "csv", "hdf5", "tfrecord"]
 
 
 class DataLoader(BaseDataLoader):
@@ -42,12 +44,15 @@ class DataLoader(BaseDataLoader):
         Raises
         ------
         UsageError
-            Where the workload has another number of samples than the folder.
+            Where the format is not read, or the workload has another number of samples than the folder.
         """
-        args = self._args
+        args, form = self._args, self.format_type.value
+        if form not in _FORMATS:
+            hint = f"set dataset.format to one of {', '.join(_FORMATS)}"
+            raise UsageError(f"DLIO's format {form} is not read through fuelrail; {hint}", hint=hint)
         root = os.environ.get("FUELRAIL_URI") or os.path.abspath(os.path.join(args.storage_root, args.data_folder))
         settings = {"format": "tfrecord"}
-        if self.format_type is not FormatType.TFRECORD:
+        if form != "tfrecord":
             shape, threads = f"{args.max_dimension}x{args.max_dimension}x1", max(args.read_threads, 1)
             settings = {"decode": shape, "decode_with": self._parsed, "decode_threads": threads}
         self._settings = {
