@@ -155,7 +155,7 @@ fn one_checkpoint_that_cannot_be_written_does_not_cost_the_next() {
 fn a_class_that_only_the_validation_set_has_is_refused_before_training() {
     let bucket = digits(640, 3);
     let output =
-        run(&format!("{} --decode 28x28x1 --eval-uri {}", bucket.url("training/{1,2}/"), bucket.url("training/")));
+        run(&format!("{} --decode 28x28x1 --eval-uri {}", format!("{}{{1,2}}/", bucket.url("training/")), bucket.url("training/")));
     ends(&output, 2, &["has the class '0', which the training set lacks"]);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("step 1 "));
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use fuelrail::internal::PackedRecords;
 use fuelrail::{Batch, Error, Format, Kind, Loader, LoaderBuilder, SampleId, State};
+use fuelrail_format::bytes::Dtype;
 use fuelrail_format::mds::encoding::Value as Decoded;
 use fuelrail_format::write::{KEY, Value};
 use fuelrail_format::{mds, tfrecord};
@@ -111,11 +112,11 @@ impl<'s> Reader<'s> {
                         return Ok(());
                     }
                     let fields = read.iter().map(|&(name, bytes)| {
-                        let value = packed.encoding(name).map(|encoding| decoded(name, encoding, bytes));
-                        Ok((name, value.transpose()?.flatten().unwrap_or(Value::Bytes(bytes))))
+                        let value = packed.encoding(name).and_then(|encoding| decoded(encoding, bytes));
+                        (name, value.unwrap_or(Value::Bytes(bytes)))
                     });
                     let key = names_keys.then(|| numbered(number));
-                    keyed(fields.collect::<Outcome<_>>()?, key.as_deref(), take)
+                    keyed(fields.collect(), key.as_deref(), take)
                 })
             }
         }
@@ -171,11 +172,11 @@ fn record(
         let column = columns.and_then(|columns| columns.all().iter().find(|column| column.name == *name));
         let value = match (numbers, column) {
             (Some((Some(tfrecord::Value::Int(number)), None)), _) => Some(Value::Int(number)),
-            (_, column) => column.map(|column| decoded(name, &column.encoding, bytes)).transpose()?.flatten(),
+            (_, column) => column.and_then(|column| decoded(&column.encoding, bytes)),
         };
-        Ok((*name, value.unwrap_or(Value::Bytes(bytes))))
+        (*name, value.unwrap_or(Value::Bytes(bytes)))
     });
-    keyed(typed.collect::<Outcome<_>>()?, key.as_deref(), take)
+    keyed(typed.collect(), key.as_deref(), take)
 }
 
 /// Hands over a record. A field named [`KEY`] is its key.
@@ -190,17 +191,11 @@ fn keyed(mut fields: Vec<(&str, Value<'_>)>, key: Option<&str>, take: Take<'_>) 
 }
 
 /// A value of an encoding that is text or an integer; other numbers and arrays stay the bytes they are.
-///
-/// # Errors
-/// `Usage` for an unsigned integer above those that are packed: as bytes it would be of another type than its neighbours.
-fn decoded<'a>(name: &str, encoding: &'a mds::Encoding, bytes: &'a [u8]) -> Outcome<Option<Value<'a>>> {
-    Ok(match encoding.view(bytes) {
-        Some(Decoded::Text(text)) => Some(Value::Text(text)),
-        Some(Decoded::Array(array)) if array.is_above_i64() => {
-            let cause = format!("the field '{name}' has an integer above {}", i64::MAX);
-            return Err(usage(cause, "leave the field out with --fields, or write it as text or bytes"));
-        }
-        Some(Decoded::Array(array)) => array.integer().map(Value::Int),
+/// Those of unsigned 64 bits stay bytes, too: not all of them are integers of ours, and a column is of one type.
+fn decoded<'a>(encoding: &'a mds::Encoding, bytes: &'a [u8]) -> Option<Value<'a>> {
+    match encoding.view(bytes)? {
+        Decoded::Text(text) => Some(Value::Text(text)),
+        Decoded::Array(array) if array.dtype != Dtype::U64 => array.integer().map(Value::Int),
         _ => None,
-    })
+    }
 }

@@ -50,12 +50,6 @@ impl Array<'_> {
         self.fixed.iter().copied().chain(self.stored.chunks_exact(self.width).map(number))
     }
 
-    /// Whether it is a single integer, and above those of 64 bits with a sign.
-    #[must_use]
-    pub fn is_above_i64(&self) -> bool {
-        self.dtype == Dtype::U64 && self.shape().next().is_none() && self.data.last().is_some_and(|byte| *byte >= 0x80)
-    }
-
     /// The number that it is, where it is a single integer that fits.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
