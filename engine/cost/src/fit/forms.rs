@@ -5,6 +5,13 @@ const FLOOR: f64 = 0.01;
 /// Keeps normal equations solvable where two columns of a table say the same.
 const JITTER: f64 = 1e-9;
 
+/// Coefficients of a curve that are tried: a step of 4 % from a hundred-thousandth to ten.
+const SEARCHED: usize = 350;
+
+fn searched_at(step: usize) -> f64 {
+    1e-5 * 1.04f64.powi(step as i32)
+}
+
 /// What is known of a row before it is measured. Step time: GFLOPs, tensors, million parameters. Checkpoint time: megabytes. Cluster:
 /// workers, seconds a step of one worker, parameter servers.
 pub(crate) type Features = [f64; 3];
@@ -126,8 +133,22 @@ impl Form {
         }
     }
 
-    /// Fits the form to rows of columns and measurements, or not where there are too few.
-    pub(crate) fn fit(&self, rows: &[(&[f64], f64)]) -> Option<Fitted> {
+    /// The squared errors of a curve on rows of features and measurements, for each coefficient that is tried: they add up over rows.
+    pub(crate) fn searched(&self, rows: &[(&[f64], f64)]) -> Vec<f64> {
+        let Shape::Curve(curve) = self.shape else { return Vec::new() };
+        let squares = |a: f64| -> f64 {
+            rows.iter().map(|(f, measured)| (curve(&[f[0], f[1], f[2]], a) / measured - 1.0).powi(2)).sum()
+        };
+        (0..SEARCHED).map(|step| squares(searched_at(step))).collect()
+    }
+
+    /// Fits the form to rows of columns and measurements, with what was `searched` on them, or not where there are too few.
+    pub(crate) fn fit<'s>(
+        &self,
+        rows: &[(&[f64], f64)],
+        searched: impl Iterator<Item = &'s Vec<f64>>,
+    ) -> Option<Fitted> {
+        rows.first()?;
         let floor = FLOOR * rows.iter().map(|(_, measured)| *measured).fold(f64::INFINITY, f64::min);
         let coefficients = match self.shape {
             Shape::Sum(_) => relative(rows.iter().map(|(columns, measured)| (columns.to_vec(), *measured)))?.0,
@@ -144,14 +165,10 @@ impl Form {
                 tried.min_by(|x, y| x.0.total_cmp(&y.0))?.1
             }
             Shape::Exponential(_) => exponential(rows)?,
-            Shape::Curve(curve) => {
-                let squares = |a: f64| -> f64 {
-                    rows.iter().map(|(f, measured)| (curve(&[f[0], f[1], f[2]], a) / measured - 1.0).powi(2)).sum()
-                };
-                // A step of 4 % from a hundred-thousandth to ten.
-                let tried = (0..350).map(|step| 1e-5 * 1.04f64.powi(step));
-                let best = tried.map(|a| (squares(a), a)).min_by(|x, y| x.0.total_cmp(&y.0))?;
-                vec![best.1]
+            Shape::Curve(_) => {
+                let mut sums = [0.0; SEARCHED];
+                searched.for_each(|of_part| sums.iter_mut().zip(of_part).for_each(|(sum, squares)| *sum += squares));
+                vec![searched_at((0..SEARCHED).min_by(|x, y| sums[*x].total_cmp(&sums[*y]))?)]
             }
         };
         coefficients.iter().all(|value| value.is_finite()).then_some(Fitted { coefficients, floor })
