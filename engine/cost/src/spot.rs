@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use self::bound::cost_bound;
 pub use self::job::Job;
-use self::job::{Machine, ROUNDING_HOURS, View};
+use self::job::{Machine, View};
 use self::learned::{Learned, Table};
 use crate::usage;
 
@@ -69,7 +69,10 @@ impl Trace {
             return usage("the trace is empty", "give one number of machines per tick under 'data'");
         }
         if let Some(wrong) = counts.iter().position(|count| !(count.is_finite() && *count >= 0.0)) {
-            return usage(format!("the trace's number {wrong} is {}", counts[wrong]), "give 0 or more machines");
+            return usage(
+                format!("tick {wrong} of the trace, from 0, is {}", counts[wrong]),
+                "give 0 or more machines",
+            );
         }
         Ok(Trace { tick_hours: gap_seconds / 3600.0, available: counts.iter().map(|count| *count >= 1.0).collect() })
     }
@@ -154,7 +157,10 @@ fn run(job: &Job, tick_hours: f64, window: &[bool], policy: Policy, mut learned:
         machine: Machine::None,
     };
     let (mut spot_hours, mut on_demand_hours) = (0.0, 0.0);
-    for available in window {
+    let mut hours = window.len() as f64 * tick_hours;
+    for (tick, available) in window.iter().enumerate() {
+        // Not a sum, whose rounding would grow with the ticks.
+        view.elapsed_hours = tick as f64 * tick_hours;
         view.available = *available;
         if view.machine == Machine::Spot && !available {
             (view.machine, view.pending_hours) = (Machine::None, 0.0);
@@ -181,17 +187,15 @@ fn run(job: &Job, tick_hours: f64, window: &[bool], policy: Policy, mut learned:
             let started = paid.min(view.pending_hours);
             view.pending_hours -= started;
             view.left_hours -= paid - started;
-            if view.left_hours <= ROUNDING_HOURS {
-                view.elapsed_hours += paid;
+            if view.left_hours <= job.rounding_hours() {
+                hours = view.elapsed_hours + paid;
                 break;
             }
         }
-        view.elapsed_hours += tick_hours;
     }
     let cost = spot_hours * job.spot_price + on_demand_hours * job.on_demand_price;
-    let done = view.left_hours <= ROUNDING_HOURS;
-    let deadline_met = done && view.elapsed_hours <= job.deadline_hours + 1e-6;
-    Run { on_demand_hours, spot_hours, hours: view.elapsed_hours, cost, deadline_met }
+    let deadline_met = view.left_hours <= job.rounding_hours() && hours <= job.deadline_hours + job.rounding_hours();
+    Run { on_demand_hours, spot_hours, hours, cost, deadline_met }
 }
 
 /// Uniform progress with its hysteresis: an on-demand machine is kept until progress is ahead by what two changeovers take.
