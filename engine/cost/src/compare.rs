@@ -58,7 +58,7 @@ pub struct Outcome {
     pub epoch_s: [f64; 2],
     /// What limits it.
     pub limit: Limit,
-    /// Whether no other cluster of equal accuracy is both faster and cheaper in the mean.
+    /// Whether no other cluster of equal accuracy is as fast and as cheap in the mean, and better in one.
     pub on_pareto_front: bool,
     /// Share of runs that ended by the deadline.
     pub deadline_met: f64,
@@ -92,12 +92,14 @@ pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
     if !(1..=100_000).contains(&runs) {
         return usage(format!("{runs} runs"), "give 1 to 100000");
     }
-    let outcome = |(cluster, seed): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed));
-    let mut clusters = scenario.clusters.iter().zip(seed..).map(outcome).collect::<Result<Vec<_>>>()?;
+    let outcome =
+        |(cluster, index): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed.wrapping_add(index)));
+    let mut clusters = scenario.clusters.iter().zip(0..).map(outcome).collect::<Result<Vec<_>>>()?;
     let points: Vec<(f64, f64)> =
         clusters.iter().filter(|c| c.equal_accuracy).map(|c| (c.hours.mean, c.cost.mean)).collect();
     for cluster in clusters.iter_mut().filter(|cluster| cluster.equal_accuracy) {
-        let is_better = |(hours, cost): &(f64, f64)| *hours < cluster.hours.mean && *cost < cluster.cost.mean;
+        let own = (cluster.hours.mean, cluster.cost.mean);
+        let is_better = |other: &(f64, f64)| other.0 <= own.0 && other.1 <= own.1 && *other != own;
         cluster.on_pareto_front = !points.iter().any(is_better);
     }
     let (verdict, why_not_cheaper) = verdict(scenario, &clusters);
@@ -317,9 +319,9 @@ fn verdict(scenario: &Scenario, outcomes: &[Outcome]) -> (Option<String>, String
     let cheapest = outcomes.iter().filter(will_do).min_by(|a, b| a.cost.mean.total_cmp(&b.cost.mean));
     let reason = |outcome: &Outcome| {
         let price = format!("'{}' costs {:.2} {}", outcome.cluster, outcome.cost.mean, scenario.currency);
-        let missed = |share: f64, what: &str| {
-            format!("{price} but misses the {what} in {:.0} % of the runs", (1.0 - share) * 100.0)
-        };
+        let missed =
+            |share: f64, what: &str| format!("{price} but {what} in {:.0} % of the runs", (1.0 - share) * 100.0);
+        let late = if scenario.deadline_hours.is_some() { "misses the deadline" } else { "makes no progress" };
         let accuracies =
             outcome.accuracy.zip(outcomes.iter().find(|other| other.equal_accuracy).and_then(|other| other.accuracy));
         match accuracies {
@@ -327,8 +329,8 @@ fn verdict(scenario: &Scenario, outcomes: &[Outcome]) -> (Option<String>, String
                 format!("{price} but reaches an accuracy of {own} against {equal}")
             }
             _ if !outcome.equal_accuracy => format!("{price} but is asynchronous, which costs accuracy"),
-            _ if outcome.deadline_met < SURE => missed(outcome.deadline_met, "deadline"),
-            _ => missed(outcome.budget_met, "budget"),
+            _ if outcome.deadline_met < SURE => missed(outcome.deadline_met, late),
+            _ => missed(outcome.budget_met, "misses the budget"),
         }
     };
     let Some(best) = cheapest else {

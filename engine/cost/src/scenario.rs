@@ -227,11 +227,12 @@ fn not_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 
 fn date<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
-    let is_right = text.len() == 10
-        && text
-            .bytes()
-            .enumerate()
-            .all(|(place, byte)| if place == 4 || place == 7 { byte == b'-' } else { byte.is_ascii_digit() });
+    let digits = |place: core::ops::Range<usize>| {
+        text.get(place).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()))?.parse::<u32>().ok()
+    };
+    let is_right =
+        matches!((text.len(), digits(0..4), digits(5..7), digits(8..10)), (10, Some(_), Some(1..=12), Some(1..=31)))
+            && text.bytes().filter(|byte| *byte == b'-').count() == 2;
     if is_right { Ok(text) } else { Err(D::Error::custom(format!("'{text}' is not a date, YYYY-MM-DD"))) }
 }
 
