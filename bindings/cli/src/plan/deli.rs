@@ -20,7 +20,7 @@ Time (s) and Miss Rate those that there are.";
 
 /// Predict the data wait and misses of DELI's loader (IC2E 2021)
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(crate) struct Deli {
     /// Samples of an epoch, over all nodes
     #[arg(long, value_name = "N")]

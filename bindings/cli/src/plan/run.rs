@@ -66,9 +66,12 @@ fn parse(text: &str) -> Result<Scenario> {
         )
     })?;
     scenario.validate().map_err(|error| {
-        // The last place that says it: a name is used after it was given.
-        let place = error.object().and_then(|object| text.rfind(object)).unwrap_or(0);
-        let refused = Error::new(error.kind(), format!("line {}: {}", line(place), error.cause()));
+        let (object, lines) = (error.object().unwrap_or_default(), text.lines().collect::<Vec<_>>());
+        let named = format!("\"{object}\"");
+        // A name where it is given, any other text where it stands last.
+        let place = lines.iter().rposition(|line| line.trim_start().starts_with("name") && line.contains(&named));
+        let place = place.or_else(|| lines.iter().rposition(|line| line.contains(object))).unwrap_or(0);
+        let refused = Error::new(error.kind(), format!("line {}: {}", place + 1, error.cause()));
         error.hint().into_iter().fold(refused, Error::with_hint)
     })?;
     Ok(scenario)

@@ -22,7 +22,7 @@ what the cheapest schedule costs for one who knows the trace beforehand; no poli
 
 /// Compare policies for spot machines under a deadline
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(crate) struct Spot {
     /// Work, hours on one machine
     #[arg(long, value_name = "H")]
