@@ -127,7 +127,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
     let lifetimes = Lifetimes::of(machine, cluster.spot);
     let checkpoint_s = scenario.model.checkpoint_s;
     // Young (CACM 1974), Daly (FGCS 2006): the interval at which saving costs as much as what a loss redoes.
-    let between_s = lifetimes.mean_s().map(|mean_s| mean_s / f64::from(cluster.workers));
+    let between_s = lifetimes.mean_s.map(|mean_s| mean_s / f64::from(cluster.workers));
     let interval_s = between_s.filter(|_| cluster.synchronous).map(|between_s| (2.0 * checkpoint_s * between_s).sqrt());
     let played: Vec<Run> = (0..runs)
         .map(|_| {
@@ -202,49 +202,32 @@ fn step_factor(scenario: &Scenario, prng: &mut Prng) -> f64 {
 }
 
 /// How long a machine lives.
-enum Lifetimes<'m> {
-    Forever,
-    /// Mean, seconds.
-    Constant(f64),
-    /// Hours and share taken away up to then; from the last on, their mean hazard.
-    ByAge(&'m [[f64; 2]]),
+struct Lifetimes<'m> {
+    /// Hours and share taken away up to then.
+    ages: &'m [[f64; 2]],
+    /// At the mean hazard of all ages, which holds after them; absent where none is taken away.
+    mean_s: Option<f64>,
 }
 
 impl<'m> Lifetimes<'m> {
     fn of(machine: &'m Machine, spot: bool) -> Lifetimes<'m> {
-        match (machine.revoked_by_age.last(), machine.revoked_within_24h) {
-            _ if !spot => Lifetimes::Forever,
-            (Some(last), _) if last[1] > 0.0 => Lifetimes::ByAge(&machine.revoked_by_age),
-            (_, Some(share)) if share > 0.0 => Lifetimes::Constant(mean_s(24.0, share)),
-            _ => Lifetimes::Forever,
-        }
-    }
-
-    fn mean_s(&self) -> Option<f64> {
-        match self {
-            Lifetimes::Forever => None,
-            Lifetimes::Constant(mean_s) => Some(*mean_s),
-            Lifetimes::ByAge(ages) => ages.last().map(|[hours, share]| mean_s(*hours, *share)),
-        }
+        let of_a_day = machine.revoked_within_24h.map(|share| [24.0, share]);
+        let known = machine.revoked_by_age.last().copied().or(of_a_day);
+        let known = known.filter(|[_, share]| spot && *share > 0.0);
+        Lifetimes { ages: &machine.revoked_by_age, mean_s: known.map(|[hours, share]| mean_s(hours, share)) }
     }
 
     fn draw_s(&self, prng: &mut Prng) -> f64 {
-        let drawn = prng.unit();
-        match self {
-            Lifetimes::Forever => f64::INFINITY,
-            Lifetimes::Constant(mean_s) => -mean_s * (1.0 - drawn).ln(),
-            Lifetimes::ByAge(ages) => {
-                let mut before = [0.0, 0.0];
-                for age in *ages {
-                    if drawn < age[1] {
-                        let within = (drawn - before[1]) / (age[1] - before[1]);
-                        return (before[0] + within * (age[0] - before[0])) * HOUR_S;
-                    }
-                    before = *age;
-                }
-                before[0] * HOUR_S - mean_s(before[0], before[1]) * ((1.0 - drawn) / (1.0 - before[1])).ln()
+        let (drawn, mut before) = (prng.unit(), [0.0, 0.0]);
+        let Some(mean_s) = self.mean_s else { return f64::INFINITY };
+        for age in self.ages {
+            if drawn < age[1] {
+                let within = (drawn - before[1]) / (age[1] - before[1]);
+                return (before[0] + within * (age[0] - before[0])) * HOUR_S;
             }
+            before = *age;
         }
+        before[0] * HOUR_S - mean_s * ((1.0 - drawn) / (1.0 - before[1])).ln()
     }
 }
 

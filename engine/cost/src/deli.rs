@@ -304,11 +304,8 @@ pub fn predict(setup: &Setup, table: &Table) -> Result<Report> {
     let mut errors: Vec<f64> = settings.iter().filter_map(|setting| setting.wait_error).collect();
     errors.sort_by(f64::total_cmp);
     let middle = |at: usize| errors.get(at).copied();
-    let median = match errors.len() {
-        0 => None,
-        odd if odd % 2 == 1 => middle(odd / 2),
-        even => middle(even / 2 - 1).zip(middle(even / 2)).map(|(low, high)| f64::midpoint(low, high)),
-    };
+    let high = middle(errors.len() / 2);
+    let median = middle(errors.len().saturating_sub(1) / 2).zip(high).map(|(low, high)| f64::midpoint(low, high));
     Ok(Report { median_wait_error: median, settings, rows })
 }
 

@@ -124,7 +124,8 @@ pub struct Estimate {
 /// # Errors
 /// `Usage` for other columns, cells that are no numbers above zero (with their line), too few models (4 to 6), and numbers that no form fits.
 pub fn fit(table: &Table) -> Result<Report> {
-    let has_columns = |target: &Target| table.has(target.columns()) && table.has(&["model", target.value()]);
+    let has_columns =
+        |target: &Target| table.has(target.facts().columns) && table.has(&["model", target.facts().value]);
     match [Target::StepTime, Target::CheckpointTime, Target::ClusterSpeed].into_iter().find(has_columns) {
         Some(target) => Problem::new(target, table)?.report(),
         None => usage(
@@ -135,23 +136,29 @@ pub fn fit(table: &Table) -> Result<Report> {
     }
 }
 
-impl Target {
-    /// The columns that are known beforehand.
-    fn columns(self) -> &'static [&'static str] {
-        match self {
-            Target::StepTime => &["gflops", "tensors", "parameters"],
-            Target::CheckpointTime => &["checkpoint_mb"],
-            Target::ClusterSpeed => &["workers", "parameter_servers"],
-        }
-    }
-
+/// What is fixed for a target.
+struct Facts {
+    /// Columns that are known beforehand.
+    columns: &'static [&'static str],
     /// The column that is predicted.
-    fn value(self) -> &'static str {
-        match self {
-            Target::StepTime => "step_s_mean",
-            Target::CheckpointTime => "save_s",
-            Target::ClusterSpeed => "steps_per_s_median",
-        }
+    value: &'static str,
+    forms: &'static [Form],
+    /// What a prediction is asked for with.
+    numbers: &'static str,
+}
+
+impl Target {
+    fn facts(self) -> Facts {
+        let (columns, value, forms, numbers): (&[&str], _, _, _) = match self {
+            Target::StepTime => {
+                (&["gflops", "tensors", "parameters"], "step_s_mean", STEP, "GFLOPS,TENSORS,PARAMETERS")
+            }
+            Target::CheckpointTime => (&["checkpoint_mb"], "save_s", CHECKPOINT, "MEGABYTES"),
+            Target::ClusterSpeed => {
+                (&["workers", "parameter_servers"], "steps_per_s_median", CLUSTER, "WORKERS,STEP_S,SERVERS")
+            }
+        };
+        Facts { columns, value, forms, numbers }
     }
 }
 
@@ -196,23 +203,19 @@ impl core::fmt::Debug for Form {
 
 impl Problem {
     fn new(target: Target, table: &Table) -> Result<Problem> {
-        let forms = match target {
-            Target::StepTime => STEP,
-            Target::CheckpointTime => CHECKPOINT,
-            Target::ClusterSpeed => CLUSTER,
-        };
+        let Facts { columns, value, forms, .. } = target.facts();
         // A model's speed on one worker is known before; rows of more workers are predicted.
         let mut alone = BTreeMap::new();
         for row in table.rows().filter(|_| target == Target::ClusterSpeed) {
             if row.positive("workers")? == 1.0 && row.positive("parameter_servers")? == 1.0 {
-                alone.insert(row.text("model"), 1.0 / row.positive(target.value())?);
+                alone.insert(row.text("model"), 1.0 / row.positive(value)?);
             }
         }
         let (mut models, mut rows): (Vec<String>, Vec<Measured>) = Default::default();
         let mut known = BTreeMap::new();
         for row in table.rows() {
-            let given = target.columns().iter().map(|column| row.positive(column)).collect::<Result<Vec<_>>>()?;
-            let value = row.positive(target.value())?;
+            let given = columns.iter().map(|column| row.positive(column)).collect::<Result<Vec<_>>>()?;
+            let measured = row.positive(value)?;
             let features = match (&given[..], alone.get(&row.text("model"))) {
                 (&[gflops, tensors, parameters], _) => [gflops, tensors, parameters / 1e6],
                 _ if target == Target::CheckpointTime => [given[0], 0.0, 0.0],
@@ -237,7 +240,7 @@ impl Problem {
                 models.len() - 1
             });
             let columns = forms.iter().map(|form| form.columns(&features)).collect();
-            rows.push(Measured { model, features, columns, value });
+            rows.push(Measured { model, features, columns, value: measured });
         }
         let least = DEPTH + forms.iter().map(Form::rows_min).min().unwrap_or(1);
         if models.len() < least {
@@ -284,27 +287,25 @@ impl Problem {
         self.forms.iter().enumerate().map(fit).collect()
     }
 
-    /// Mean squared logarithmic error of each form, each part left out in turn besides `out`: infinite where it cannot be fitted.
-    fn scores(&self, out: &[usize]) -> Vec<f64> {
-        let mut sums = vec![(0.0, 0.0); self.forms.len()];
+    /// Mean of a function of predicted over measured, by form, each part left out in turn besides `out`: infinite where a form cannot be fitted.
+    fn scores(&self, out: &[usize], of: fn(f64) -> f64) -> Vec<f64> {
+        let (mut sums, mut count) = (vec![0.0; self.forms.len()], 0.0);
         for part in self.parts(out) {
             let fitted = self.fit(&[out, &[part]].concat());
             for row in self.of(part) {
+                count += 1.0;
                 for (index, (form, fitted)) in self.forms.iter().zip(&fitted).enumerate() {
-                    let miss = fitted
-                        .as_ref()
-                        .map_or(f64::INFINITY, |f| (form.predict(f, &row.columns[index]) / row.value).ln());
-                    sums[index].0 += miss * miss;
-                    sums[index].1 += 1.0;
+                    let ratio = fitted.as_ref().map(|f| form.predict(f, &row.columns[index]) / row.value);
+                    sums[index] += ratio.map_or(f64::INFINITY, of);
                 }
             }
         }
-        sums.iter().map(|(sum, count)| sum / count).collect()
+        sums.iter().map(|sum| sum / count).collect()
     }
 
     /// The predictors of `scores`, by way of predicting, without intervals.
     fn predictors(&self, out: &[usize]) -> [Predictor; 2] {
-        let (scores, fitted) = (self.scores(out), self.fit(out));
+        let (scores, fitted) = (self.scores(out, |ratio| ratio.ln().powi(2)), self.fit(out));
         let usable = |index: usize| fitted[index].is_some() && scores[index].is_finite();
         let inverse: Vec<f64> =
             (0..scores.len()).map(|index| if usable(index) { 1.0 / scores[index].max(1e-12) } else { 0.0 }).collect();
@@ -340,16 +341,12 @@ impl Problem {
     }
 
     fn report(self) -> Result<Report> {
-        let mut scored: Vec<(usize, Scored)> = Vec::new();
-        for part in self.parts(&[]) {
-            let predictor = self.chosen(&[part]);
-            for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| self.part(row) == part) {
-                let (model, predicted) = (self.models[row.model].clone(), predictor.estimate(&row.columns));
-                scored.push((place, Scored { model, measured: row.value, predicted }));
-            }
-        }
-        scored.sort_by_key(|(place, _)| *place);
-        let rows: Vec<Scored> = scored.into_iter().map(|(_, row)| row).collect();
+        let predictors: Vec<Predictor> = (0..self.parts).map(|part| self.chosen(&[part])).collect();
+        let scored = |row: &Measured| {
+            let (model, predictor) = (self.models[row.model].clone(), &predictors[self.part(row)]);
+            Scored { model, measured: row.value, predicted: predictor.estimate(&row.columns) }
+        };
+        let rows: Vec<Scored> = self.rows.iter().map(scored).collect();
         let mean = |of: &dyn Fn(&Scored) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
         let error = |row: &Scored| (row.predicted.value / row.measured - 1.0).abs();
         let predictor = self.chosen(&[]);
@@ -377,16 +374,7 @@ impl Problem {
 
     /// Every form with its own error on models left out.
     fn tried(&self, predictor: &Predictor) -> Vec<Tried> {
-        let mut errors = vec![0.0; self.forms.len()];
-        for part in self.parts(&[]) {
-            let fitted = self.fit(&[part]);
-            for row in self.of(part) {
-                for (index, (form, fitted)) in self.forms.iter().zip(&fitted).enumerate() {
-                    let predicted = fitted.as_ref().map_or(f64::NAN, |f| form.predict(f, &row.columns[index]));
-                    errors[index] += (predicted / row.value - 1.0).abs() / self.rows.len() as f64;
-                }
-            }
-        }
+        let errors = self.scores(&[], |ratio| (ratio - 1.0).abs());
         let tried = |(index, form): (usize, &Form)| Tried {
             form: form.name,
             leave_one_model_out_mape: errors[index],
@@ -474,11 +462,7 @@ impl Report {
     /// # Errors
     /// `Usage` for another count of numbers, and numbers that are not above zero.
     pub fn predict(&self, features: &[f64]) -> Result<Estimate> {
-        let names = match self.target {
-            Target::StepTime => "GFLOPS,TENSORS,PARAMETERS",
-            Target::CheckpointTime => "MEGABYTES",
-            Target::ClusterSpeed => "WORKERS,STEP_S,SERVERS",
-        };
+        let names = self.target.facts().numbers;
         let wrong = || usage(format!("{features:?} is no {names}"), format!("give {names}, numbers above 0"));
         let are_right = features.iter().all(|value| value.is_finite() && *value > 0.0);
         let features = match (self.target, features) {

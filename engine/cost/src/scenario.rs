@@ -236,33 +236,22 @@ fn date<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if is_right { Ok(text) } else { Err(D::Error::custom(format!("'{text}' is not a date, YYYY-MM-DD"))) }
 }
 
-/// A price of this, or an error that says which was wanted.
-fn price<'de, D: Deserializer<'de>>(from: D, of: &str) -> Result<Fact, D::Error> {
-    let fact = Fact::deserialize(from)?;
-    match fact.unit.split_once('/') {
-        Some((_, bought)) if bought == of => Ok(fact),
-        _ => Err(D::Error::custom(format!("the unit is '{}', not CURRENCY/{of}", fact.unit))),
-    }
+/// Readers of prices, each of one thing bought.
+macro_rules! prices {
+    ($($name:ident = $bought:literal),+) => {
+        $(fn $name<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
+            let fact = Fact::deserialize(from)?;
+            match fact.unit.split_once('/') {
+                Some((_, $bought)) => Ok(fact),
+                _ => Err(D::Error::custom(format!("the unit is '{}', not CURRENCY/{}", fact.unit, $bought))),
+            }
+        })+
+    };
 }
-
-fn per_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "hour")
-}
+prices!(per_hour = "hour", per_gb_month = "GB-month", per_million_requests = "million requests", per_gb = "GB");
 
 fn optional_per_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Fact>, D::Error> {
-    price(from, "hour").map(Some)
-}
-
-fn per_gb_month<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "GB-month")
-}
-
-fn per_million_requests<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "million requests")
-}
-
-fn per_gb<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "GB")
+    per_hour(from).map(Some)
 }
 
 /// What contradicts itself in a scenario. Its `object` is the text to look for in the file.

@@ -7,7 +7,7 @@ use clap::Args;
 use fuelrail_cost::deli::{Report, Setting, Setup, predict};
 use fuelrail_cost::table::Table as Rows;
 
-use super::input::{percent, read};
+use super::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 
@@ -61,19 +61,17 @@ pub(crate) struct Deli {
 }
 
 pub(crate) fn run(args: &Deli) -> Outcome {
-    let Deli { samples, nodes, batch, compute_s_per_batch, bucket_s, cache_s, .. } = *args;
-    let Deli { fetch_fixed_s, fetch_per_sample_s, fetch_size, seed, .. } = *args;
     let setup = Setup {
-        samples,
-        nodes,
-        batch,
-        compute_s_per_batch,
-        bucket_s,
-        cache_s,
-        fetch_fixed_s,
-        fetch_per_sample_s,
-        fetch_size,
-        seed,
+        samples: args.samples,
+        nodes: args.nodes,
+        batch: args.batch,
+        compute_s_per_batch: args.compute_s_per_batch,
+        bucket_s: args.bucket_s,
+        cache_s: args.cache_s,
+        fetch_fixed_s: args.fetch_fixed_s,
+        fetch_per_sample_s: args.fetch_per_sample_s,
+        fetch_size: args.fetch_size,
+        seed: args.seed,
     };
     let report = read(&args.rows, |text| predict(&setup, &Rows::read(text)?))?;
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;

@@ -2,22 +2,23 @@
 
 mod deli;
 mod fit;
-mod input;
 mod run;
 mod spot;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use fuelrail::Result;
 
-use crate::failure::{Outcome, usage};
+use crate::failure::{Outcome, file, usage};
 
 const EXAMPLES: &str = "Examples:
-  fuelrail plan scenario.toml
+  fuelrail plan scenario.toml --runs 5000 --json
   fuelrail plan fit measured.csv
   fuelrail plan spot --job-hours 48 --deadline-hours 60 --changeover-hours 0.2 --spot-price 0.3 --on-demand-price 1 --trace zone-a.json
 
-Nothing is contacted and no price is built in: prices and measurements come from the files that are named.";
+Nothing is contacted and no price is built in: prices and measurements come from the files that are named. engine/docs/PLAN.md
+describes a scenario; bindings/cli/examples holds one.";
 
 /// Predict time and cost, and what limits them, before paying for machines
 #[derive(Args, Debug)]
@@ -33,7 +34,13 @@ pub(crate) struct Plan {
 
 #[derive(Subcommand, Debug)]
 enum Part {
-    Run(run::Run),
+    /// Time, cost and limits of the clusters of a scenario
+    Run {
+        /// The scenario, TOML
+        scenario: PathBuf,
+        #[command(flatten)]
+        options: run::Options,
+    },
     Fit(fit::Fit),
     Spot(spot::Spot),
     Deli(deli::Deli),
@@ -41,11 +48,22 @@ enum Part {
 
 pub(crate) fn run(args: &Plan) -> Outcome {
     match (&args.part, &args.scenario) {
-        (Some(Part::Run(args)), _) => run::run(&args.scenario, &args.options),
+        (Some(Part::Run { scenario, options }), _) => run::run(scenario, options),
         (Some(Part::Fit(args)), _) => fit::run(args),
         (Some(Part::Spot(args)), _) => spot::run(args),
         (Some(Part::Deli(args)), _) => deli::run(args),
         (None, Some(scenario)) => run::run(scenario, &args.options),
         (None, None) => Err(usage("no scenario is given", "give a TOML file, or see --help")),
     }
+}
+
+/// Reads a text file and makes something of it; an error names the file.
+fn read<T>(path: &Path, of: impl FnOnce(&str) -> Result<T>) -> Outcome<T> {
+    let text = std::fs::read_to_string(path).map_err(|error| file("reading", path, &error))?;
+    Ok(of(&text).map_err(|error| error.within(path.display()))?)
+}
+
+/// A share of one, in percent.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }

@@ -1,6 +1,6 @@
 //! `fuelrail plan SCENARIO.toml`: time, cost and limits of the clusters of a scenario.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,25 +9,9 @@ use fuelrail_cost::compare::{Outcome as OfCluster, Plan, Spread, plan};
 use fuelrail_cost::scenario::Scenario;
 use time::OffsetDateTime;
 
-use super::input::{percent, read};
+use super::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table, note};
-
-const EXAMPLES: &str = "Examples:
-  fuelrail plan scenario.toml
-  fuelrail plan run scenario.toml --runs 5000 --json
-
-engine/docs/PLAN.md describes the file; bindings/cli/examples holds one.";
-
-/// Time, cost and limits of the clusters of a scenario
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Run {
-    /// The scenario, TOML
-    pub(super) scenario: PathBuf,
-    #[command(flatten)]
-    pub(super) options: Options,
-}
 
 #[derive(Args, Debug)]
 pub(super) struct Options {
@@ -42,7 +26,7 @@ pub(super) struct Options {
     json: Option<String>,
 }
 
-pub(super) fn run(path: &std::path::Path, options: &Options) -> Outcome {
+pub(super) fn run(path: &Path, options: &Options) -> Outcome {
     let scenario = read(path, parse)?;
     let today = OffsetDateTime::now_utc().date();
     let a_year_ago = format!("{:04}-{:02}-{:02}", today.year() - 1, u8::from(today.month()), today.day());

@@ -8,7 +8,7 @@ use fuelrail::{Error, Kind, Result};
 use fuelrail_cost::spot::{Job, Player, Policy, Run, Trace};
 use serde::{Deserialize, Serialize};
 
-use super::input::{percent, read};
+use super::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 
@@ -177,14 +177,7 @@ fn text(document: &Document) -> String {
             format!("{} of {}", summary.deadlines_met, summary.starts),
         ]);
     }
-    let bound = [
-        "with hindsight".to_owned(),
-        String::new(),
-        String::new(),
-        String::new(),
-        format!("{:.2}", document.bound_cost),
-    ];
-    table.row(bound);
+    table.row(["with hindsight", "", "", "", &format!("{:.2}", document.bound_cost)]);
     let mut traces = Table::new(&[1, 2]);
     traces.row(["trace", "hours", "available"]);
     for trace in &document.traces {

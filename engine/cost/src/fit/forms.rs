@@ -175,14 +175,12 @@ impl Form {
     }
 
     pub(crate) fn predict(&self, fitted: &Fitted, columns: &[f64]) -> f64 {
-        let sum =
-            || columns.iter().zip(&fitted.coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>();
         let predicted = match self.shape {
-            Shape::Sum(_) => sum(),
+            Shape::Sum(_) => dot(columns, &fitted.coefficients),
             Shape::Roof => {
                 fitted.coefficients[0] + fitted.coefficients[1] * columns[0].max(fitted.coefficients[2] * columns[1])
             }
-            Shape::Exponential(_) => sum().exp(),
+            Shape::Exponential(_) => dot(columns, &fitted.coefficients).exp(),
             Shape::Curve(curve) => curve(&[columns[0], columns[1], columns[2]], fitted.coefficients[0]),
         };
         // The comparison holds for no number that is not one.
@@ -192,15 +190,18 @@ impl Form {
 
 /// Least squares of the relative error: each row divided by its measurement. Coefficients, and the sum of squares.
 fn relative(rows: impl Iterator<Item = (Vec<f64>, f64)>) -> Option<(Vec<f64>, f64)> {
-    let divided = |(columns, measured): (Vec<f64>, f64)| -> (Vec<f64>, f64) {
-        (columns.iter().map(|value| value / measured).collect(), 1.0)
+    let divided = |(mut columns, measured): (Vec<f64>, f64)| {
+        columns.iter_mut().for_each(|value| *value /= measured);
+        (columns, 1.0)
     };
     let rows: Vec<_> = rows.map(divided).collect();
     let coefficients = least_squares(&rows, JITTER)?;
-    let miss =
-        |x: &[f64]| x.iter().zip(&coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>() - 1.0;
-    let squares = rows.iter().map(|(x, _)| miss(x).powi(2)).sum();
+    let squares = rows.iter().map(|(x, _)| (dot(x, &coefficients) - 1.0).powi(2)).sum();
     Some((coefficients, squares))
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
 }
 
 /// Least squares of logarithms on standardised columns.
@@ -222,8 +223,7 @@ fn exponential(rows: &[(&[f64], f64)]) -> Option<Vec<f64>> {
     };
     let slopes = least_squares(&rows.iter().map(standardised).collect::<Vec<_>>(), 1e-3)?;
     let slopes: Vec<f64> = slopes.iter().zip(&deviations[1..]).map(|(slope, deviation)| slope / deviation).collect();
-    let shift: f64 = slopes.iter().zip(&means[1..]).map(|(slope, mean)| slope * mean).sum();
-    Some([vec![level - shift], slopes].concat())
+    Some([vec![level - dot(&slopes, &means[1..])], slopes].concat())
 }
 
 /// Coefficients that minimise the squared error plus `ridge` times their own squares, on columns scaled to a mean square of 1: the normal
@@ -251,12 +251,10 @@ fn least_squares(rows: &[(Vec<f64>, f64)], ridge: f64) -> Option<Vec<f64>> {
     for i in 0..width {
         matrix[i][i] += ridge * count as f64;
         for j in 0..=i {
-            let inner: f64 = (0..j).map(|k| matrix[i][k] * matrix[j][k]).sum();
-            let rest = matrix[i][j] - inner;
+            let rest = matrix[i][j] - dot(&matrix[i][..j], &matrix[j][..j]);
             matrix[i][j] = if i == j { rest.sqrt() } else { rest / matrix[j][j] };
         }
-        let inner: f64 = (0..i).map(|k| matrix[i][k] * right[k]).sum();
-        right[i] = (right[i] - inner) / matrix[i][i];
+        right[i] = (right[i] - dot(&matrix[i][..i], &right[..i])) / matrix[i][i];
     }
     for i in (0..width).rev() {
         let inner: f64 = (i + 1..width).map(|k| matrix[k][i] * right[k]).sum();
