@@ -200,14 +200,14 @@ fn run(job: &Job, tick_hours: f64, window: &[bool], policy: Policy, mut learned:
 
 /// Uniform progress with its hysteresis: an on-demand machine is kept until progress is ahead by what two changeovers take.
 fn uniform_progress(job: &Job, view: &View) -> Machine {
-    let expected = |hours: f64| hours * job.job_hours / job.deadline_hours;
-    let progress = job.job_hours - view.left_hours;
-    if view.machine == Machine::OnDemand && progress < expected(view.elapsed_hours + 2.0 * job.changeover_hours) {
+    let progress = job.job_hours - view.left_hours + job.rounding_hours();
+    let is_behind = |hours: f64| progress < hours * job.job_hours / job.deadline_hours;
+    if view.machine == Machine::OnDemand && is_behind(view.elapsed_hours + 2.0 * job.changeover_hours) {
         return Machine::OnDemand;
     }
     match view.available {
         true => Machine::Spot,
-        false if progress < expected(view.elapsed_hours) => Machine::OnDemand,
+        false if is_behind(view.elapsed_hours) => Machine::OnDemand,
         false => Machine::None,
     }
 }
