@@ -15,7 +15,7 @@ const REVOCATIONS_MAX: u32 = 20_000;
 const HOURS_A_MONTH: f64 = 730.0;
 const HOUR_S: f64 = 3600.0;
 const GB: f64 = 1e9;
-/// Of a normal distribution, above which one in twenty lies.
+/// The 95th percentile of the standard normal distribution.
 const ONE_IN_TWENTY: f64 = 1.645;
 
 /// A mean, and where nine of ten runs lie.
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub epoch_s: [f64; 2],
     /// What limits it.
     pub limit: Limit,
-    /// Whether no other cluster of equal accuracy is as fast and as cheap in the mean, and better in one.
+    /// Whether all its runs end and no other such cluster of equal accuracy is as fast and as cheap in the mean, and better in one.
     pub on_pareto_front: bool,
     /// Share of runs that ended by the deadline.
     pub deadline_met: f64,
@@ -96,8 +96,8 @@ pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
         |(cluster, index): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed.wrapping_add(index)));
     let mut clusters = scenario.clusters.iter().zip(0..).map(outcome).collect::<Result<Vec<_>>>()?;
     let points: Vec<(f64, f64)> =
-        clusters.iter().filter(|c| c.equal_accuracy).map(|c| (c.hours.mean, c.cost.mean)).collect();
-    for cluster in clusters.iter_mut().filter(|cluster| cluster.equal_accuracy) {
+        clusters.iter().filter(|c| c.on_pareto_front).map(|c| (c.hours.mean, c.cost.mean)).collect();
+    for cluster in clusters.iter_mut().filter(|cluster| cluster.on_pareto_front) {
         let own = (cluster.hours.mean, cluster.cost.mean);
         let is_better = |other: &(f64, f64)| other.0 <= own.0 && other.1 <= own.1 && *other != own;
         cluster.on_pareto_front = !points.iter().any(is_better);
@@ -166,7 +166,8 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
         checkpoint_interval_s: interval_s,
         epoch_s: [first_s, later_s],
         limit: loader.limit(epochs),
-        on_pareto_front: false,
+        // Unless another one is better, which `plan` sees.
+        on_pareto_front: cluster.synchronous && played.iter().all(|run| run.is_done),
         deadline_met: share(&|run| run.is_done && scenario.deadline_hours.is_none_or(|hours| run.hours <= hours)),
         budget_met: share(&|run| run.is_done && scenario.budget.is_none_or(|budget| cost(run) <= budget)),
     })
@@ -236,7 +237,7 @@ fn mean_s(hours: f64, share: f64) -> f64 {
     -hours * HOUR_S / (1.0 - share).ln()
 }
 
-/// What one run needs.
+/// A cluster, ready to be played.
 struct Crew<'c> {
     cluster: &'c Cluster,
     machine: &'c Machine,
@@ -246,8 +247,8 @@ struct Crew<'c> {
 }
 
 impl Crew<'_> {
-    /// Workers work from their return to their end. When all must be there, an end stops the work and loses what was not saved; else it only
-    /// slows it down.
+    /// Plays one run. A lost worker stops a synchronous cluster, which loses the work since its last checkpoint; it only slows an
+    /// asynchronous one.
     fn run(&self, work_s: f64, prng: &mut Prng) -> Run {
         let Machine { start_s, replacement_s, warm_replacement_s, .. } = *self.machine;
         let replaced_s =

@@ -113,7 +113,7 @@ pub struct Report {
 
 impl Setup {
     /// # Errors
-    /// `Usage` for counts of zero or beyond reason, and negative times.
+    /// `Usage` for counts of zero or above their limits, and negative times.
     pub fn validate(&self) -> Result<()> {
         let counts = [
             ("samples", self.samples, SAMPLES_MAX),
@@ -135,7 +135,7 @@ impl Setup {
     /// Data wait of each epoch, mean of the nodes, when each node reads `accesses` samples an epoch.
     ///
     /// # Errors
-    /// As [`Setup::validate`]; `Usage` for more epochs or accesses than reason has.
+    /// As [`Setup::validate`]; `Usage` for more than 100 epochs, 20 million samples, or 200 million samples times nodes.
     pub fn predict(&self, setting: Setting, accesses: u64, epochs: u64) -> Result<Vec<Wait>> {
         self.validate()?;
         let samples = accesses.saturating_mul(self.nodes);

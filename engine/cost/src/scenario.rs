@@ -27,7 +27,7 @@ pub struct Scenario {
     pub model: Model,
     /// Where the data set is.
     pub bucket: Bucket,
-    /// Machines to be had.
+    /// Machine types.
     #[serde(rename = "machine")]
     pub machines: Vec<Machine>,
     /// What is compared; the first is what the others are held against.
@@ -254,7 +254,7 @@ fn optional_per_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Fact>,
     per_hour(from).map(Some)
 }
 
-/// What contradicts itself in a scenario. Its `object` is the text to look for in the file.
+/// Refuses values that contradict each other. The error's `object` is the text to look for in the file.
 fn wrong<T>(text: &str, cause: String, cure: &str) -> Result<T> {
     Err(Error::new(Kind::Usage, cause).with_hint(cure).with_object(text))
 }

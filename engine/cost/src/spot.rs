@@ -1,7 +1,7 @@
 //! Spot machines under a deadline: policies played on traces of availability, and what no policy can beat.
 //!
 //! A job of so many hours of work runs on one machine at a time. Before a machine works it spends the changeover: start, and restore of the
-//! checkpoint. An on-demand machine is always to be had. A policy sees the past and the present, never what comes.
+//! checkpoint. On-demand machines are always available. A policy sees the past and the present, never what comes.
 
 mod bound;
 mod job;
@@ -31,7 +31,7 @@ pub struct Trace {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Spot whenever it can be had, on demand when the deadline forces it.
+    /// Spot whenever it is available, on demand when the deadline forces it.
     Greedy,
     /// On demand when progress is behind the straight line to the deadline, spot or nothing when it is ahead ("Can't Be Late", NSDI 2024).
     UniformProgress,
@@ -57,7 +57,7 @@ pub struct Run {
 }
 
 impl Trace {
-    /// A trace of `counts` machines that could be had, one number per tick of `gap_seconds`.
+    /// A trace of `counts` available machines, one number per tick of `gap_seconds`.
     ///
     /// # Errors
     /// `Usage` for an empty trace, and for a tick that is not above zero.
@@ -83,7 +83,7 @@ impl Trace {
         self.tick_hours * self.available.len() as f64
     }
 
-    /// Share of ticks at which a machine could be had.
+    /// Share of ticks at which a machine was available.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.available.iter().filter(|available| **available).count() as f64 / self.available.len() as f64

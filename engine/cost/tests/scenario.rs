@@ -112,6 +112,7 @@ fn a_cluster_that_makes_no_progress_ends_and_does_not_win() {
     hopeless.machines[0].replacement_s = 36_000.0;
     let plan = plan(&hopeless, 2, 0).unwrap();
     assert_eq!((plan.clusters[0].deadline_met, plan.verdict.as_deref()), (0.0, Some("1 false true")));
+    assert_eq!([0, 1].map(|index| plan.clusters[index].on_pareto_front), [false, true]);
     hopeless.deadline_hours = None;
     hopeless.clusters.truncate(1);
     let why = fuelrail_cost::compare::plan(&hopeless, 2, 0).unwrap().why_not_cheaper;

@@ -52,7 +52,7 @@ fn cheapest(job: &Job, tick_hours: f64, window: &[bool], reward: f64) -> (f64, f
     // The best way to the start of each tick, and those that end with a machine at work: spot, on demand.
     let mut best = vec![Way { objective: 0.0, cost: 0.0, worked_hours: 0.0 }];
     let mut working = [None; 2];
-    // Ticks that a machine could have run without a break.
+    // Ticks in a row, up to now, at which a machine was available.
     let mut had = [0, 0];
     for (tick, available) in window.iter().enumerate() {
         let mut next = best[tick];

@@ -46,7 +46,7 @@ pub(crate) struct View {
 
 impl Job {
     /// # Errors
-    /// `Usage` for numbers that are not above zero or beyond reason, and for a deadline that no machine can meet.
+    /// `Usage` for numbers that are out of range (1e-9 to 1e9), and for a deadline that no machine can meet.
     pub fn validate(&self) -> Result<()> {
         let Job { job_hours, deadline_hours, changeover_hours, spot_price, on_demand_price } = *self;
         let named = [
