@@ -7,7 +7,7 @@ use clap::Args;
 use fuelrail_cost::deli::{Report, Setting, Setup, predict};
 use fuelrail_cost::table::Table as Rows;
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 

@@ -9,7 +9,7 @@ use fuelrail_cost::table::Table as Measurements;
 
 use serde::Serialize;
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 

@@ -2,15 +2,15 @@
 
 mod deli;
 mod fit;
+mod input;
 mod run;
 mod spot;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use fuelrail::Result;
 
-use crate::failure::{Outcome, file, usage};
+use crate::failure::{Outcome, usage};
 
 const EXAMPLES: &str = "Examples:
   fuelrail plan scenario.toml --runs 5000 --json
@@ -55,15 +55,4 @@ pub(crate) fn run(args: &Plan) -> Outcome {
         (None, Some(scenario)) => run::run(scenario, &args.options),
         (None, None) => Err(usage("no scenario is given", "give a TOML file, or see --help")),
     }
-}
-
-/// Reads a text file and makes something of it; an error names the file.
-fn read<T>(path: &Path, of: impl FnOnce(&str) -> Result<T>) -> Outcome<T> {
-    let text = std::fs::read_to_string(path).map_err(|error| file("reading", path, &error))?;
-    Ok(of(&text).map_err(|error| error.within(path.display()))?)
-}
-
-/// A share of one, in percent.
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }

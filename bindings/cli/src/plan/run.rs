@@ -9,7 +9,7 @@ use fuelrail_cost::compare::{Outcome as OfCluster, Plan, Spread, plan};
 use fuelrail_cost::scenario::Scenario;
 use time::OffsetDateTime;
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table, note};
 

@@ -8,7 +8,7 @@ use fuelrail::{Error, Kind, Result};
 use fuelrail_cost::spot::{Job, Player, Policy, Run, Trace};
 use serde::{Deserialize, Serialize};
 
-use super::{percent, read};
+use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table};
 
