@@ -8,6 +8,7 @@
 
 mod forms;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use fuelrail_base::Result;
@@ -172,6 +173,8 @@ struct Problem {
     rows: Vec<Measured>,
     /// Of every form with a searched coefficient, by part: the squared errors of each coefficient tried.
     searched: Vec<Vec<Vec<f64>>>,
+    /// All forms, by the parts that they were fitted without, in order: the order in which parts are left out does not matter.
+    fits: RefCell<BTreeMap<Vec<usize>, Vec<Option<Fitted>>>>,
 }
 
 struct Measured {
@@ -250,7 +253,8 @@ impl Problem {
             );
         }
         let parts = models.len().min(if rows.len() <= ROWS_FEW { PARTS_MAX } else { PARTS_OF_MANY_ROWS });
-        let mut problem = Problem { target, forms, models, parts, rows, searched: Vec::new() };
+        let mut problem =
+            Problem { target, forms, models, parts, rows, searched: Vec::new(), fits: RefCell::default() };
         let of_part = |index: usize, part| {
             let rows: Vec<_> = problem.of(part).map(|row| (&row.columns[index][..], row.value)).collect();
             forms[index].searched(&rows)
@@ -280,11 +284,14 @@ impl Problem {
     }
 
     fn fit(&self, out: &[usize]) -> Vec<Option<Fitted>> {
+        let mut key = out.to_vec();
+        key.sort_unstable();
         let fit = |(index, form): (usize, &Form)| {
             let rows: Vec<_> = self.without(out).map(|row| (&row.columns[index][..], row.value)).collect();
             form.fit(&rows, self.parts(out).into_iter().map(|part| &self.searched[index][part]))
         };
-        self.forms.iter().enumerate().map(fit).collect()
+        let fit = || self.forms.iter().enumerate().map(fit).collect();
+        self.fits.borrow_mut().entry(key).or_insert_with(fit).clone()
     }
 
     /// Mean of a function of predicted over measured, by form, each part left out in turn besides `out`: infinite where a form cannot be fitted.
