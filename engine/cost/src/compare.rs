@@ -15,7 +15,7 @@ const REVOCATIONS_MAX: u32 = 20_000;
 const HOURS_A_MONTH: f64 = 730.0;
 const HOUR_S: f64 = 3600.0;
 const GB: f64 = 1e9;
-/// Of a normal distribution, above which one in twenty lies.
+/// The 95th percentile of the standard normal distribution.
 const ONE_IN_TWENTY: f64 = 1.645;
 
 /// A mean, and where nine of ten runs lie.
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub epoch_s: [f64; 2],
     /// What limits it.
     pub limit: Limit,
-    /// Whether no other cluster of equal accuracy is both faster and cheaper in the mean.
+    /// Whether all its runs end and no other such cluster of equal accuracy is as fast and as cheap in the mean, and better in one.
     pub on_pareto_front: bool,
     /// Share of runs that ended by the deadline.
     pub deadline_met: f64,
@@ -92,12 +92,14 @@ pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
     if !(1..=100_000).contains(&runs) {
         return usage(format!("{runs} runs"), "give 1 to 100000");
     }
-    let outcome = |(cluster, seed): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed));
-    let mut clusters = scenario.clusters.iter().zip(seed..).map(outcome).collect::<Result<Vec<_>>>()?;
+    let outcome =
+        |(cluster, index): (&Cluster, u64)| outcome(scenario, cluster, runs, &mut Prng::new(seed.wrapping_add(index)));
+    let mut clusters = scenario.clusters.iter().zip(0..).map(outcome).collect::<Result<Vec<_>>>()?;
     let points: Vec<(f64, f64)> =
-        clusters.iter().filter(|c| c.equal_accuracy).map(|c| (c.hours.mean, c.cost.mean)).collect();
-    for cluster in clusters.iter_mut().filter(|cluster| cluster.equal_accuracy) {
-        let is_better = |(hours, cost): &(f64, f64)| *hours < cluster.hours.mean && *cost < cluster.cost.mean;
+        clusters.iter().filter(|c| c.on_pareto_front).map(|c| (c.hours.mean, c.cost.mean)).collect();
+    for cluster in clusters.iter_mut().filter(|cluster| cluster.on_pareto_front) {
+        let own = (cluster.hours.mean, cluster.cost.mean);
+        let is_better = |other: &(f64, f64)| other.0 <= own.0 && other.1 <= own.1 && *other != own;
         cluster.on_pareto_front = !points.iter().any(is_better);
     }
     let (verdict, why_not_cheaper) = verdict(scenario, &clusters);
@@ -125,7 +127,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
     let lifetimes = Lifetimes::of(machine, cluster.spot);
     let checkpoint_s = scenario.model.checkpoint_s;
     // Young (CACM 1974), Daly (FGCS 2006): the interval at which saving costs as much as what a loss redoes.
-    let between_s = lifetimes.mean_s().map(|mean_s| mean_s / f64::from(cluster.workers));
+    let between_s = lifetimes.mean_s.map(|mean_s| mean_s / f64::from(cluster.workers));
     let interval_s = between_s.filter(|_| cluster.synchronous).map(|between_s| (2.0 * checkpoint_s * between_s).sqrt());
     let played: Vec<Run> = (0..runs)
         .map(|_| {
@@ -164,7 +166,8 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
         checkpoint_interval_s: interval_s,
         epoch_s: [first_s, later_s],
         limit: loader.limit(epochs),
-        on_pareto_front: false,
+        // Unless another one is better, which `plan` sees.
+        on_pareto_front: cluster.synchronous && played.iter().all(|run| run.is_done),
         deadline_met: share(&|run| run.is_done && scenario.deadline_hours.is_none_or(|hours| run.hours <= hours)),
         budget_met: share(&|run| run.is_done && scenario.budget.is_none_or(|budget| cost(run) <= budget)),
     })
@@ -200,49 +203,32 @@ fn step_factor(scenario: &Scenario, prng: &mut Prng) -> f64 {
 }
 
 /// How long a machine lives.
-enum Lifetimes<'m> {
-    Forever,
-    /// Mean, seconds.
-    Constant(f64),
-    /// Hours and share taken away up to then; from the last on, their mean hazard.
-    ByAge(&'m [[f64; 2]]),
+struct Lifetimes<'m> {
+    /// Hours and share taken away up to then.
+    ages: &'m [[f64; 2]],
+    /// At the mean hazard of all ages, which holds after them; absent where none is taken away.
+    mean_s: Option<f64>,
 }
 
 impl<'m> Lifetimes<'m> {
     fn of(machine: &'m Machine, spot: bool) -> Lifetimes<'m> {
-        match (machine.revoked_by_age.last(), machine.revoked_within_24h) {
-            _ if !spot => Lifetimes::Forever,
-            (Some(last), _) if last[1] > 0.0 => Lifetimes::ByAge(&machine.revoked_by_age),
-            (_, Some(share)) if share > 0.0 => Lifetimes::Constant(mean_s(24.0, share)),
-            _ => Lifetimes::Forever,
-        }
-    }
-
-    fn mean_s(&self) -> Option<f64> {
-        match self {
-            Lifetimes::Forever => None,
-            Lifetimes::Constant(mean_s) => Some(*mean_s),
-            Lifetimes::ByAge(ages) => ages.last().map(|[hours, share]| mean_s(*hours, *share)),
-        }
+        let of_a_day = machine.revoked_within_24h.map(|share| [24.0, share]);
+        let known = machine.revoked_by_age.last().copied().or(of_a_day);
+        let known = known.filter(|[_, share]| spot && *share > 0.0);
+        Lifetimes { ages: &machine.revoked_by_age, mean_s: known.map(|[hours, share]| mean_s(hours, share)) }
     }
 
     fn draw_s(&self, prng: &mut Prng) -> f64 {
-        let drawn = prng.unit();
-        match self {
-            Lifetimes::Forever => f64::INFINITY,
-            Lifetimes::Constant(mean_s) => -mean_s * (1.0 - drawn).ln(),
-            Lifetimes::ByAge(ages) => {
-                let mut before = [0.0, 0.0];
-                for age in *ages {
-                    if drawn < age[1] {
-                        let within = (drawn - before[1]) / (age[1] - before[1]);
-                        return (before[0] + within * (age[0] - before[0])) * HOUR_S;
-                    }
-                    before = *age;
-                }
-                before[0] * HOUR_S - mean_s(before[0], before[1]) * ((1.0 - drawn) / (1.0 - before[1])).ln()
+        let (drawn, mut before) = (prng.unit(), [0.0, 0.0]);
+        let Some(mean_s) = self.mean_s else { return f64::INFINITY };
+        for age in self.ages {
+            if drawn < age[1] {
+                let within = (drawn - before[1]) / (age[1] - before[1]);
+                return (before[0] + within * (age[0] - before[0])) * HOUR_S;
             }
+            before = *age;
         }
+        before[0] * HOUR_S - mean_s * ((1.0 - drawn) / (1.0 - before[1])).ln()
     }
 }
 
@@ -251,7 +237,7 @@ fn mean_s(hours: f64, share: f64) -> f64 {
     -hours * HOUR_S / (1.0 - share).ln()
 }
 
-/// What one run needs.
+/// A cluster, ready to be played.
 struct Crew<'c> {
     cluster: &'c Cluster,
     machine: &'c Machine,
@@ -261,8 +247,8 @@ struct Crew<'c> {
 }
 
 impl Crew<'_> {
-    /// Workers work from their return to their end. When all must be there, an end stops the work and loses what was not saved; else it only
-    /// slows it down.
+    /// Plays one run. A lost worker stops a synchronous cluster, which loses the work since its last checkpoint; it only slows an
+    /// asynchronous one.
     fn run(&self, work_s: f64, prng: &mut Prng) -> Run {
         let Machine { start_s, replacement_s, warm_replacement_s, .. } = *self.machine;
         let replaced_s =
@@ -317,9 +303,9 @@ fn verdict(scenario: &Scenario, outcomes: &[Outcome]) -> (Option<String>, String
     let cheapest = outcomes.iter().filter(will_do).min_by(|a, b| a.cost.mean.total_cmp(&b.cost.mean));
     let reason = |outcome: &Outcome| {
         let price = format!("'{}' costs {:.2} {}", outcome.cluster, outcome.cost.mean, scenario.currency);
-        let missed = |share: f64, what: &str| {
-            format!("{price} but misses the {what} in {:.0} % of the runs", (1.0 - share) * 100.0)
-        };
+        let missed =
+            |share: f64, what: &str| format!("{price} but {what} in {:.0} % of the runs", (1.0 - share) * 100.0);
+        let late = if scenario.deadline_hours.is_some() { "misses the deadline" } else { "makes no progress" };
         let accuracies =
             outcome.accuracy.zip(outcomes.iter().find(|other| other.equal_accuracy).and_then(|other| other.accuracy));
         match accuracies {
@@ -327,8 +313,8 @@ fn verdict(scenario: &Scenario, outcomes: &[Outcome]) -> (Option<String>, String
                 format!("{price} but reaches an accuracy of {own} against {equal}")
             }
             _ if !outcome.equal_accuracy => format!("{price} but is asynchronous, which costs accuracy"),
-            _ if outcome.deadline_met < SURE => missed(outcome.deadline_met, "deadline"),
-            _ => missed(outcome.budget_met, "budget"),
+            _ if outcome.deadline_met < SURE => missed(outcome.deadline_met, late),
+            _ => missed(outcome.budget_met, "misses the budget"),
         }
     };
     let Some(best) = cheapest else {

@@ -82,7 +82,7 @@ pub struct Wait {
 #[derive(Clone, Debug, Serialize)]
 pub struct Predicted {
     /// Line of the file; absent for all rows of a setting.
-    pub line: Option<u64>,
+    pub line: Option<usize>,
     /// How it reads.
     #[serde(flatten)]
     pub setting: Setting,
@@ -113,7 +113,7 @@ pub struct Report {
 
 impl Setup {
     /// # Errors
-    /// `Usage` for counts of zero or beyond reason, and negative times.
+    /// `Usage` for counts of zero or above their limits, and negative times.
     pub fn validate(&self) -> Result<()> {
         let counts = [
             ("samples", self.samples, SAMPLES_MAX),
@@ -135,7 +135,7 @@ impl Setup {
     /// Data wait of each epoch, mean of the nodes, when each node reads `accesses` samples an epoch.
     ///
     /// # Errors
-    /// As [`Setup::validate`]; `Usage` for more epochs or accesses than reason has.
+    /// As [`Setup::validate`]; `Usage` for more than 100 epochs, 20 million samples, or 200 million samples times nodes.
     pub fn predict(&self, setting: Setting, accesses: u64, epochs: u64) -> Result<Vec<Wait>> {
         self.validate()?;
         let samples = accesses.saturating_mul(self.nodes);
@@ -286,49 +286,56 @@ pub fn predict(setup: &Setup, table: &Table) -> Result<Report> {
     let mut cases = Vec::new();
     let mut epochs: BTreeMap<(Setting, u64), u64> = BTreeMap::new();
     for row in table.rows() {
-        let (setting, epoch) = (setting(setup, table, &row)?, row.positive("Epoch")?.ceil() as u64);
-        let accesses = count(&row, "Number of Accesses")?.unwrap_or(setup.samples.div_ceil(setup.nodes.max(1)));
+        let (setting, epoch) = (setting(setup, table, &row)?, count(&row, "Epoch", 1.0)?.unwrap_or(1));
+        let accesses = count(&row, "Number of Accesses", 1.0)?.unwrap_or(setup.samples.div_ceil(setup.nodes.max(1)));
         let last = epochs.entry((setting, accesses)).or_default();
         *last = epoch.max(*last);
         cases.push((row, setting, accesses, epoch));
     }
     let predict = |((setting, accesses), epochs)| Ok(((setting, accesses), setup.predict(setting, accesses, epochs)?));
     let waits = epochs.into_iter().map(predict).collect::<Result<BTreeMap<_, _>>>()?;
-    let number =
-        |row: &Row<'_>, column| row.text(column).and_then(|text| text.parse::<f64>().ok()).filter(|n| n.is_finite());
     let predicted = |(row, setting, accesses, epoch): (Row<'_>, Setting, u64, u64)| {
-        let predicted = waits[&(setting, accesses)][epoch.saturating_sub(1) as usize];
-        let measured = ["Data Loading Time (s)", "Miss Rate"].map(|column| number(&row, column));
-        Predicted::new(Some(row.line()), (setting, epoch), predicted, measured)
+        let predicted = waits[&(setting, accesses)][epoch as usize - 1];
+        let measured = [number(&row, "Data Loading Time (s)")?, number(&row, "Miss Rate")?];
+        Ok(Predicted::new(Some(row.line()), (setting, epoch), predicted, measured))
     };
-    let rows: Vec<Predicted> = cases.into_iter().map(predicted).collect();
+    let rows = cases.into_iter().map(predicted).collect::<Result<Vec<_>>>()?;
     let settings = summaries(&rows);
     let mut errors: Vec<f64> = settings.iter().filter_map(|setting| setting.wait_error).collect();
     errors.sort_by(f64::total_cmp);
     let middle = |at: usize| errors.get(at).copied();
-    let median = match errors.len() {
-        0 => None,
-        odd if odd % 2 == 1 => middle(odd / 2),
-        even => middle(even / 2 - 1).zip(middle(even / 2)).map(|(low, high)| f64::midpoint(low, high)),
-    };
+    let high = middle(errors.len() / 2);
+    let median = middle(errors.len().saturating_sub(1) / 2).zip(high).map(|(low, high)| f64::midpoint(low, high));
     Ok(Report { median_wait_error: median, settings, rows })
 }
 
-/// A whole number above zero, or nothing where there is no such column, no cell or `N/A`.
-fn count(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
+/// A number, or nothing where there is no such column, no cell or `N/A`.
+fn number(row: &Row<'_>, column: &str) -> Result<Option<f64>> {
     match row.text(column) {
         None | Some("" | "N/A") => Ok(None),
-        Some(_) => Ok(Some(row.positive(column)?.ceil() as u64)),
+        Some(text) => match text.parse::<f64>() {
+            Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(number)),
+            _ => usage(format!("line {}: {column} is '{text}'", row.line()), "give a number, 0 or more, or N/A"),
+        },
+    }
+}
+
+/// A whole number, as [`number`].
+fn count(row: &Row<'_>, column: &str, least: f64) -> Result<Option<u64>> {
+    match number(row, column)? {
+        Some(count) if count.fract() != 0.0 || count < least => usage(
+            format!("line {}: {column} is '{count}'", row.line()),
+            format!("give a whole number, {least} or more, or N/A"),
+        ),
+        count => Ok(count.map(|count| count as u64)),
     }
 }
 
 fn setting(setup: &Setup, table: &Table, row: &Row<'_>) -> Result<Setting> {
-    let cache = count(row, "Cache Size")?;
-    // A threshold may be zero.
-    let threshold = if row.text("Minimum Queue Size") == Some("0") { None } else { count(row, "Minimum Queue Size")? };
+    let cache = count(row, "Cache Size", 1.0)?;
     Ok(if table.has(&["Fetch Size"]) || table.has(&["Minimum Queue Size"]) {
-        let fetch = count(row, "Fetch Size")?.unwrap_or(setup.fetch_size);
-        Setting::Prefetch { cache, fetch, threshold: threshold.unwrap_or(0) }
+        let fetch = count(row, "Fetch Size", 1.0)?.unwrap_or(setup.fetch_size);
+        Setting::Prefetch { cache, fetch, threshold: count(row, "Minimum Queue Size", 0.0)?.unwrap_or(0) }
     } else if table.has(&["Cache Size"]) {
         Setting::Demand { cache }
     } else {
@@ -341,25 +348,34 @@ fn summaries(rows: &[Predicted]) -> Vec<Predicted> {
     for row in rows {
         groups.entry((row.setting, row.epoch)).or_default().push(row);
     }
+    // Rows of a setting may differ in how much they read.
     let mean = |of: fn(&Predicted) -> Option<f64>, rows: &[&Predicted]| {
         let values: Vec<f64> = rows.iter().filter_map(|row| of(row)).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let summary = |(case, rows): ((Setting, u64), Vec<&Predicted>)| {
         let measured = [mean(|row| row.measured_wait_s, &rows), mean(|row| row.measured_miss_rate, &rows)];
-        Predicted::new(None, case, rows[0].predicted, measured)
+        let predicted = |of: fn(&Predicted) -> Option<f64>| mean(of, &rows).unwrap_or(0.0);
+        let predicted = Wait {
+            wait_s: predicted(|row| Some(row.predicted.wait_s)),
+            misses: predicted(|row| Some(row.predicted.misses)),
+            miss_rate: predicted(|row| Some(row.predicted.miss_rate)),
+        };
+        Predicted::new(None, case, predicted, measured)
     };
     groups.into_iter().map(summary).collect()
 }
 
 impl Predicted {
     fn new(
-        line: Option<u64>,
+        line: Option<usize>,
         (setting, epoch): (Setting, u64),
         predicted: Wait,
         [measured_wait_s, measured_miss_rate]: [Option<f64>; 2],
     ) -> Predicted {
-        let wait_error = measured_wait_s.map(|measured| (predicted.wait_s / measured - 1.0).abs());
+        let wait_error = measured_wait_s
+            .filter(|measured| *measured > 0.0)
+            .map(|measured| (predicted.wait_s / measured - 1.0).abs());
         let miss_rate_points = measured_miss_rate.map(|measured| (predicted.miss_rate - measured).abs() * 100.0);
         Predicted { line, setting, epoch, predicted, measured_wait_s, measured_miss_rate, wait_error, miss_rate_points }
     }

@@ -27,7 +27,7 @@ pub struct Scenario {
     pub model: Model,
     /// Where the data set is.
     pub bucket: Bucket,
-    /// Machines to be had.
+    /// Machine types.
     #[serde(rename = "machine")]
     pub machines: Vec<Machine>,
     /// What is compared; the first is what the others are held against.
@@ -227,44 +227,34 @@ fn not_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 
 fn date<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
-    let is_right = text.len() == 10
-        && text
-            .bytes()
-            .enumerate()
-            .all(|(place, byte)| if place == 4 || place == 7 { byte == b'-' } else { byte.is_ascii_digit() });
+    let digits = |place: core::ops::Range<usize>| {
+        text.get(place).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()))?.parse::<u32>().ok()
+    };
+    let is_right =
+        matches!((text.len(), digits(0..4), digits(5..7), digits(8..10)), (10, Some(_), Some(1..=12), Some(1..=31)))
+            && text.bytes().filter(|byte| *byte == b'-').count() == 2;
     if is_right { Ok(text) } else { Err(D::Error::custom(format!("'{text}' is not a date, YYYY-MM-DD"))) }
 }
 
-/// A price of this, or an error that says which was wanted.
-fn price<'de, D: Deserializer<'de>>(from: D, of: &str) -> Result<Fact, D::Error> {
-    let fact = Fact::deserialize(from)?;
-    match fact.unit.split_once('/') {
-        Some((_, bought)) if bought == of => Ok(fact),
-        _ => Err(D::Error::custom(format!("the unit is '{}', not CURRENCY/{of}", fact.unit))),
-    }
+/// Readers of prices, each of one thing bought.
+macro_rules! prices {
+    ($($name:ident = $bought:literal),+) => {
+        $(fn $name<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
+            let fact = Fact::deserialize(from)?;
+            match fact.unit.split_once('/') {
+                Some((_, $bought)) => Ok(fact),
+                _ => Err(D::Error::custom(format!("the unit is '{}', not CURRENCY/{}", fact.unit, $bought))),
+            }
+        })+
+    };
 }
-
-fn per_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "hour")
-}
+prices!(per_hour = "hour", per_gb_month = "GB-month", per_million_requests = "million requests", per_gb = "GB");
 
 fn optional_per_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Fact>, D::Error> {
-    price(from, "hour").map(Some)
+    per_hour(from).map(Some)
 }
 
-fn per_gb_month<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "GB-month")
-}
-
-fn per_million_requests<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "million requests")
-}
-
-fn per_gb<'de, D: Deserializer<'de>>(from: D) -> Result<Fact, D::Error> {
-    price(from, "GB")
-}
-
-/// What contradicts itself in a scenario. Its `object` is the text to look for in the file.
+/// Refuses values that contradict each other. The error's `object` is the text to look for in the file.
 fn wrong<T>(text: &str, cause: String, cure: &str) -> Result<T> {
     Err(Error::new(Kind::Usage, cause).with_hint(cure).with_object(text))
 }

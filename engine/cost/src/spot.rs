@@ -1,7 +1,7 @@
 //! Spot machines under a deadline: policies played on traces of availability, and what no policy can beat.
 //!
 //! A job of so many hours of work runs on one machine at a time. Before a machine works it spends the changeover: start, and restore of the
-//! checkpoint. An on-demand machine is always to be had. A policy sees the past and the present, never what comes.
+//! checkpoint. On-demand machines are always available. A policy sees the past and the present, never what comes.
 
 mod bound;
 mod job;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use self::bound::cost_bound;
 pub use self::job::Job;
-use self::job::{Machine, ROUNDING_HOURS, View};
+use self::job::{Machine, View};
 use self::learned::{Learned, Table};
 use crate::usage;
 
@@ -31,7 +31,7 @@ pub struct Trace {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Spot whenever it can be had, on demand when the deadline forces it.
+    /// Spot whenever it is available, on demand when the deadline forces it.
     Greedy,
     /// On demand when progress is behind the straight line to the deadline, spot or nothing when it is ahead ("Can't Be Late", NSDI 2024).
     UniformProgress,
@@ -57,7 +57,7 @@ pub struct Run {
 }
 
 impl Trace {
-    /// A trace of `counts` machines that could be had, one number per tick of `gap_seconds`.
+    /// A trace of `counts` available machines, one number per tick of `gap_seconds`.
     ///
     /// # Errors
     /// `Usage` for an empty trace, and for a tick that is not above zero.
@@ -69,7 +69,10 @@ impl Trace {
             return usage("the trace is empty", "give one number of machines per tick under 'data'");
         }
         if let Some(wrong) = counts.iter().position(|count| !(count.is_finite() && *count >= 0.0)) {
-            return usage(format!("the trace's number {wrong} is {}", counts[wrong]), "give 0 or more machines");
+            return usage(
+                format!("tick {wrong} of the trace, from 0, is {}", counts[wrong]),
+                "give 0 or more machines",
+            );
         }
         Ok(Trace { tick_hours: gap_seconds / 3600.0, available: counts.iter().map(|count| *count >= 1.0).collect() })
     }
@@ -80,7 +83,7 @@ impl Trace {
         self.tick_hours * self.available.len() as f64
     }
 
-    /// Share of ticks at which a machine could be had.
+    /// Share of ticks at which a machine was available.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.available.iter().filter(|available| **available).count() as f64 / self.available.len() as f64
@@ -154,7 +157,10 @@ fn run(job: &Job, tick_hours: f64, window: &[bool], policy: Policy, mut learned:
         machine: Machine::None,
     };
     let (mut spot_hours, mut on_demand_hours) = (0.0, 0.0);
-    for available in window {
+    let mut hours = window.len() as f64 * tick_hours;
+    for (tick, available) in window.iter().enumerate() {
+        // Not a sum, whose rounding would grow with the ticks.
+        view.elapsed_hours = tick as f64 * tick_hours;
         view.available = *available;
         if view.machine == Machine::Spot && !available {
             (view.machine, view.pending_hours) = (Machine::None, 0.0);
@@ -181,29 +187,27 @@ fn run(job: &Job, tick_hours: f64, window: &[bool], policy: Policy, mut learned:
             let started = paid.min(view.pending_hours);
             view.pending_hours -= started;
             view.left_hours -= paid - started;
-            if view.left_hours <= ROUNDING_HOURS {
-                view.elapsed_hours += paid;
+            if view.left_hours <= job.rounding_hours() {
+                hours = view.elapsed_hours + paid;
                 break;
             }
         }
-        view.elapsed_hours += tick_hours;
     }
     let cost = spot_hours * job.spot_price + on_demand_hours * job.on_demand_price;
-    let done = view.left_hours <= ROUNDING_HOURS;
-    let deadline_met = done && view.elapsed_hours <= job.deadline_hours + 1e-6;
-    Run { on_demand_hours, spot_hours, hours: view.elapsed_hours, cost, deadline_met }
+    let deadline_met = view.left_hours <= job.rounding_hours() && hours <= job.deadline_hours + job.rounding_hours();
+    Run { on_demand_hours, spot_hours, hours, cost, deadline_met }
 }
 
 /// Uniform progress with its hysteresis: an on-demand machine is kept until progress is ahead by what two changeovers take.
 fn uniform_progress(job: &Job, view: &View) -> Machine {
-    let expected = |hours: f64| hours * job.job_hours / job.deadline_hours;
-    let progress = job.job_hours - view.left_hours;
-    if view.machine == Machine::OnDemand && progress < expected(view.elapsed_hours + 2.0 * job.changeover_hours) {
+    let progress = job.job_hours - view.left_hours + job.rounding_hours();
+    let is_behind = |hours: f64| progress < hours * job.job_hours / job.deadline_hours;
+    if view.machine == Machine::OnDemand && is_behind(view.elapsed_hours + 2.0 * job.changeover_hours) {
         return Machine::OnDemand;
     }
     match view.available {
         true => Machine::Spot,
-        false if progress < expected(view.elapsed_hours) => Machine::OnDemand,
+        false if is_behind(view.elapsed_hours) => Machine::OnDemand,
         false => Machine::None,
     }
 }

@@ -9,13 +9,15 @@ use crate::usage;
 #[derive(Debug)]
 pub struct Table {
     header: StringRecord,
-    rows: Vec<StringRecord>,
+    /// Each with its line.
+    rows: Vec<(usize, StringRecord)>,
 }
 
 /// A row of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'t> {
     header: &'t StringRecord,
+    line: usize,
     cells: &'t StringRecord,
 }
 
@@ -25,14 +27,29 @@ impl Table {
     /// # Errors
     /// `Usage` for a row that is not as long as the header, and for a table without rows.
     pub fn read(text: &str) -> Result<Table> {
-        let mut reader =
-            ReaderBuilder::new().trim(Trim::All).from_reader(text.trim_start_matches('\u{FEFF}').as_bytes());
+        let text = text.trim_start_matches('\u{FEFF}');
+        let mut reader = ReaderBuilder::new().trim(Trim::All).flexible(true).from_reader(text.as_bytes());
         let wrong = |error: csv::Error| {
-            Error::new(Kind::Usage, error.to_string())
-                .with_hint("give a CSV file with one header line and equally long rows")
+            Error::new(Kind::Usage, error.to_string()).with_hint("give a CSV file in UTF-8 with one header line")
         };
         let header = reader.headers().map_err(wrong)?.clone();
-        let rows = reader.records().collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        let mut rows = Vec::new();
+        let (mut line, mut counted) = (1, 0);
+        for cells in reader.records() {
+            let cells = cells.map_err(wrong)?;
+            // The reader's place is before the empty lines and the rest of a line end that precede the row.
+            let place = cells.position().map_or(0, |position| position.byte() as usize);
+            let start = text.len() - text[place..].trim_start_matches(['\r', '\n']).len();
+            line += text[counted..start].matches('\n').count();
+            counted = start;
+            if cells.len() != header.len() {
+                return usage(
+                    format!("line {line}: {} cells under {} columns", cells.len(), header.len()),
+                    "give every row as many cells as the header line has",
+                );
+            }
+            rows.push((line, cells));
+        }
         if rows.is_empty() {
             return usage("the table has no rows", "give a CSV file with a header line and measurements below it");
         }
@@ -53,15 +70,15 @@ impl Table {
 
     /// The rows, in order.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.rows.iter().map(|cells| Row { header: &self.header, cells })
+        self.rows.iter().map(|(line, cells)| Row { header: &self.header, line: *line, cells })
     }
 }
 
 impl<'t> Row<'t> {
     /// The line of the file, from 1.
     #[must_use]
-    pub fn line(&self) -> u64 {
-        self.cells.position().map_or(0, csv::Position::line)
+    pub fn line(&self) -> usize {
+        self.line
     }
 
     /// The text of a cell, or nothing where the table has no such column.

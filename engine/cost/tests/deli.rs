@@ -94,7 +94,18 @@ fn tables_and_setups_that_make_no_sense_say_what_to_do() {
     assert!(refused(Setup { nodes: 0, ..SETUP }, row).contains("nodes is 0"));
     assert!(refused(Setup { cache_s: -1.0, ..SETUP }, row).contains("-1 seconds"));
     assert!(refused(SETUP, "Cache Size,Epoch\n512,1\nmany,1\n").starts_with("line 3: Cache Size is 'many'"));
+    assert!(refused(SETUP, "Cache Size,Epoch\n512,1.5\n").starts_with("line 2: Epoch is '1.5'"));
+    assert!(refused(SETUP, "Epoch,Miss Rate\n1,often\n").starts_with("line 2: Miss Rate is 'often'"));
     assert!(refused(SETUP, "Epoch,Disk Loading Time (s)\n1,2\n").contains("Disk Loading"));
     assert!(refused(SETUP, "Cache Size,Epoch\n512,1000\n").contains("1000 epochs"));
     assert!(refused(SETUP, "Epoch,Number of Accesses\n1,90000000\n").contains("samples an epoch"));
+}
+
+/// What is measured over rows that read more and less is compared with what is predicted over the same rows.
+#[test]
+fn a_setting_is_the_mean_of_its_rows() {
+    let report = report("Epoch,Number of Accesses,Data Loading Time (s)\n1,100,5.45\n1,300,16.35\n1,200,0\n");
+    let [summary] = &report.settings[..] else { panic!("one setting and epoch") };
+    assert!((summary.predicted.wait_s - 200.0 * SETUP.bucket_s).abs() < 1e-9, "{summary:?}");
+    assert_eq!(report.rows[2].wait_error, None, "a wait of nothing has no relative error");
 }

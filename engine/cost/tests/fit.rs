@@ -93,7 +93,10 @@ fn tables_that_cannot_be_fitted_say_what_to_do() {
     assert!(refused("").contains("no rows"));
     assert!(refused("model,save_s\na,1\n").contains("columns model,save_s"));
     assert!(refused("model,checkpoint_mb,save_s\na,1,2\nb,2,-3\n").starts_with("line 3: save_s is '-3'"));
-    assert!(refused("model,checkpoint_mb,save_s\na,1\n").contains("line: 2"));
+    assert!(refused("model,checkpoint_mb,save_s\na,1\n").starts_with("line 2: 2 cells under 3 columns"));
+    // Whatever ends the lines, and with empty ones between them.
+    assert!(refused("model,checkpoint_mb,save_s\r\na,1,2\r\nb,2,-3\r\n").starts_with("line 3: save_s"));
+    assert!(refused("model,checkpoint_mb,save_s\na,1,2\n\n\nb,2,-3\n").starts_with("line 5: save_s"));
     assert!(refused("model,checkpoint_mb,save_s\na,1,2\n").contains("1 models"));
     let rows = |models: u32| -> String {
         let row = |model: u32| format!("m{model},{},{},1000000,{}\n", 1 + model, 10 + 3 * model, 1 + model * model);
@@ -107,4 +110,56 @@ fn tables_that_cannot_be_fitted_say_what_to_do() {
     );
     let no_single = "model,workers,parameter_servers,steps_per_s_median\na,2,1,3\n";
     assert!(refused(no_single).starts_with("line 2: the model has no row with 1 worker"));
+}
+
+/// One row of more workers is nothing to learn from, however many models have one of a single worker.
+#[test]
+fn a_cluster_needs_models_with_more_workers() {
+    let text = "model,workers,parameter_servers,steps_per_s_median\na,1,1,3\nb,1,1,4\nc,1,1,5\nd,1,1,6\na,2,1,5.5\n";
+    let error = fit(&Table::read(text).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("1 models to predict"), "{error}");
+}
+
+#[test]
+fn a_cluster_that_cannot_be_is_not_predicted() {
+    let report = report(include_str!("data/k80_cluster_speed.csv"));
+    for workers in [2.5, 0.5, 5000.0] {
+        let error = report.predict(&[workers, 0.1, 1.0]).unwrap_err();
+        assert!(error.to_string().contains(&format!("{workers} workers")), "{error}");
+    }
+}
+
+#[test]
+fn equal_rows_are_predicted_and_held() {
+    let rows: String = (0..8).map(|model| format!("m{model},1,50,1000000,0.1\n")).collect();
+    let report = report(&format!("model,gflops,tensors,parameters,step_s_mean\n{rows}"));
+    assert_eq!(report.interval_coverage, 1.0, "{report:?}");
+}
+
+/// No part of a report is infinite or no number, but the error of a form that could not be fitted.
+#[test]
+fn numbers_that_no_form_fits_are_refused() {
+    for (mb, save_s) in [("e300", "e-300"), ("e-300", "e300"), ("e308", "e-308")] {
+        let rows: String = (1..8).map(|model| format!("m{model},{model}{mb},{}{save_s}\n", 1 + model % 2)).collect();
+        match Table::read(&format!("model,checkpoint_mb,save_s\n{rows}")).and_then(|table| fit(&table)) {
+            Ok(report) => {
+                let ends = report.rows.iter().flat_map(|row| [row.predicted.low, row.predicted.high]);
+                assert!(ends.chain([report.leave_one_model_out_mape]).all(f64::is_finite), "{report:?}");
+            }
+            Err(error) => assert!(error.kind() == Kind::Usage && error.hint().is_some(), "{error}"),
+        }
+    }
+}
+
+/// A model more than there are parts: with many models the level of the interval comes down to what it says.
+#[test]
+fn intervals_of_many_models_hold_what_they_say() {
+    let mut prng = Prng::new(5);
+    let rows: String = (0..200)
+        .map(|model| {
+            format!("m{model},{},{}\n", 10 + model, (3.0 + 0.01 * f64::from(model)) * (0.8 + 0.4 * prng.unit()))
+        })
+        .collect();
+    let coverage = report(&format!("model,checkpoint_mb,save_s\n{rows}")).interval_coverage;
+    assert!((0.87..0.94).contains(&coverage), "{coverage}");
 }

@@ -84,6 +84,12 @@ fn what_is_never_revoked_takes_its_work() {
 }
 
 #[test]
+fn what_is_as_fast_and_costs_more_is_not_on_the_front() {
+    let plan = plan(&scenario(0.0, &[(1, false, true), (1, true, true)]), 1, u64::MAX).unwrap();
+    assert_eq!([0, 1].map(|index| plan.clusters[index].on_pareto_front), [false, true]);
+}
+
+#[test]
 fn the_constant_hazard_of_a_table_by_age_is_the_same_hazard() {
     let constant = scenario(0.5, &[(2, true, true)]);
     let mut by_age = constant.clone();
@@ -106,6 +112,11 @@ fn a_cluster_that_makes_no_progress_ends_and_does_not_win() {
     hopeless.machines[0].replacement_s = 36_000.0;
     let plan = plan(&hopeless, 2, 0).unwrap();
     assert_eq!((plan.clusters[0].deadline_met, plan.verdict.as_deref()), (0.0, Some("1 false true")));
+    assert_eq!([0, 1].map(|index| plan.clusters[index].on_pareto_front), [false, true]);
+    hopeless.deadline_hours = None;
+    hopeless.clusters.truncate(1);
+    let why = fuelrail_cost::compare::plan(&hopeless, 2, 0).unwrap().why_not_cheaper;
+    assert!(why.contains("makes no progress"), "{why}");
 }
 
 #[test]

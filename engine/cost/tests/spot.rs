@@ -67,11 +67,23 @@ fn jobs_and_traces_that_make_no_sense_say_what_to_do() {
     assert!(refused(JOB, &trace, 1).contains("the trace has 16.7 hours"));
     assert!(refused(Job { deadline_hours: 48.1, ..JOB }, &trace, 1).contains("later deadline"));
     assert!(refused(Job { spot_price: -0.3, ..JOB }, &trace, 1).contains("the spot price is -0.3"));
+    assert!(refused(Job { on_demand_price: 1e300, ..JOB }, &trace, 1).contains("from 1e-9 to 1e9"));
     assert!(refused(Job { changeover_hours: f64::NAN, ..JOB }, &trace, 1).contains("changeover"));
     assert!(refused(Job { job_hours: 1.0, deadline_hours: 2.0, ..JOB }, &trace, 0).contains("0 starts"));
     assert!(refused(JOB, &Trace::new(1e-6, &[1.0]).unwrap(), 1).contains("gap_seconds"));
     for (gap, counts) in [(600.0, &[][..]), (0.0, &[1.0]), (600.0, &[1.0, -1.0]), (600.0, &[f64::NAN])] {
         assert_eq!(Trace::new(gap, counts).unwrap_err().kind(), Kind::Usage);
+    }
+}
+
+/// A million ticks without slack, a thousand of them changeover: no sum of ticks may drift, and no work grow with their product.
+#[test]
+fn long_traces_of_short_ticks() {
+    let job = Job { job_hours: 999.0, deadline_hours: 1000.0, changeover_hours: 1.0, ..JOB };
+    let player = Player::new(job, &ALL[..2]).unwrap();
+    let Played { runs, bounds } = player.play(&Trace::new(3.6, &[1.0; 1_000_000]).unwrap(), 1, 0).unwrap();
+    for run in runs.iter().flatten() {
+        assert!(run.deadline_met && run.cost >= bounds[0] - 1e-6, "{run:?} {bounds:?}");
     }
 }
 

@@ -20,7 +20,7 @@ Time (s) and Miss Rate those that there are.";
 
 /// Predict the data wait and misses of DELI's loader (IC2E 2021)
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(crate) struct Deli {
     /// Samples of an epoch, over all nodes
     #[arg(long, value_name = "N")]
@@ -61,19 +61,17 @@ pub(crate) struct Deli {
 }
 
 pub(crate) fn run(args: &Deli) -> Outcome {
-    let Deli { samples, nodes, batch, compute_s_per_batch, bucket_s, cache_s, .. } = *args;
-    let Deli { fetch_fixed_s, fetch_per_sample_s, fetch_size, seed, .. } = *args;
     let setup = Setup {
-        samples,
-        nodes,
-        batch,
-        compute_s_per_batch,
-        bucket_s,
-        cache_s,
-        fetch_fixed_s,
-        fetch_per_sample_s,
-        fetch_size,
-        seed,
+        samples: args.samples,
+        nodes: args.nodes,
+        batch: args.batch,
+        compute_s_per_batch: args.compute_s_per_batch,
+        bucket_s: args.bucket_s,
+        cache_s: args.cache_s,
+        fetch_fixed_s: args.fetch_fixed_s,
+        fetch_per_sample_s: args.fetch_per_sample_s,
+        fetch_size: args.fetch_size,
+        seed: args.seed,
     };
     let report = read(&args.rows, |text| predict(&setup, &Rows::read(text)?))?;
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;

@@ -65,8 +65,10 @@ fn text(Document { report, prediction }: &Document) -> String {
     let mut forms = Table::new(&[0, 1]);
     forms.row(["error", "weight", "form"]);
     for tried in &report.forms {
-        let weight = format!("{:.3}", tried.weight);
-        forms.row([percent(tried.leave_one_model_out_mape), weight, tried.form.to_owned()]);
+        // Too few rows for its coefficients.
+        let error = tried.leave_one_model_out_mape;
+        let error = if error.is_finite() { percent(error) } else { "not fitted".to_owned() };
+        forms.row([error, format!("{:.3}", tried.weight), tried.form.to_owned()]);
     }
     let mut limits = Table::new(&[1, 2]);
     if !report.saturation.is_empty() {

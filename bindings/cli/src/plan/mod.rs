@@ -13,11 +13,12 @@ use clap::{Args, Subcommand};
 use crate::failure::{Outcome, usage};
 
 const EXAMPLES: &str = "Examples:
-  fuelrail plan scenario.toml
+  fuelrail plan scenario.toml --runs 5000 --json
   fuelrail plan fit measured.csv
   fuelrail plan spot --job-hours 48 --deadline-hours 60 --changeover-hours 0.2 --spot-price 0.3 --on-demand-price 1 --trace zone-a.json
 
-Nothing is contacted and no price is built in: prices and measurements come from the files that are named.";
+Nothing is contacted and no price is built in: prices and measurements come from the files that are named. engine/docs/PLAN.md
+describes a scenario; bindings/cli/examples holds one.";
 
 /// Predict time and cost, and what limits them, before paying for machines
 #[derive(Args, Debug)]
@@ -33,7 +34,13 @@ pub(crate) struct Plan {
 
 #[derive(Subcommand, Debug)]
 enum Part {
-    Run(run::Run),
+    /// Time, cost and limits of the clusters of a scenario
+    Run {
+        /// The scenario, TOML
+        scenario: PathBuf,
+        #[command(flatten)]
+        options: run::Options,
+    },
     Fit(fit::Fit),
     Spot(spot::Spot),
     Deli(deli::Deli),
@@ -41,7 +48,7 @@ enum Part {
 
 pub(crate) fn run(args: &Plan) -> Outcome {
     match (&args.part, &args.scenario) {
-        (Some(Part::Run(args)), _) => run::run(&args.scenario, &args.options),
+        (Some(Part::Run { scenario, options }), _) => run::run(scenario, options),
         (Some(Part::Fit(args)), _) => fit::run(args),
         (Some(Part::Spot(args)), _) => spot::run(args),
         (Some(Part::Deli(args)), _) => deli::run(args),

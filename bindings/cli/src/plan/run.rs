@@ -1,6 +1,6 @@
 //! `fuelrail plan SCENARIO.toml`: time, cost and limits of the clusters of a scenario.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -12,22 +12,6 @@ use time::OffsetDateTime;
 use super::input::{percent, read};
 use crate::failure::Outcome;
 use crate::screen::{JsonTo, Table, note};
-
-const EXAMPLES: &str = "Examples:
-  fuelrail plan scenario.toml
-  fuelrail plan run scenario.toml --runs 5000 --json
-
-engine/docs/PLAN.md describes the file; bindings/cli/examples holds one.";
-
-/// Time, cost and limits of the clusters of a scenario
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Run {
-    /// The scenario, TOML
-    pub(super) scenario: PathBuf,
-    #[command(flatten)]
-    pub(super) options: Options,
-}
 
 #[derive(Args, Debug)]
 pub(super) struct Options {
@@ -42,7 +26,7 @@ pub(super) struct Options {
     json: Option<String>,
 }
 
-pub(super) fn run(path: &std::path::Path, options: &Options) -> Outcome {
+pub(super) fn run(path: &Path, options: &Options) -> Outcome {
     let scenario = read(path, parse)?;
     let today = OffsetDateTime::now_utc().date();
     let a_year_ago = format!("{:04}-{:02}-{:02}", today.year() - 1, u8::from(today.month()), today.day());
@@ -66,9 +50,12 @@ fn parse(text: &str) -> Result<Scenario> {
         )
     })?;
     scenario.validate().map_err(|error| {
-        // The last place that says it: a name is used after it was given.
-        let place = error.object().and_then(|object| text.rfind(object)).unwrap_or(0);
-        let refused = Error::new(error.kind(), format!("line {}: {}", line(place), error.cause()));
+        let (object, lines) = (error.object().unwrap_or_default(), text.lines().collect::<Vec<_>>());
+        let named = format!("\"{object}\"");
+        // A name where it is given, any other text where it stands last.
+        let place = lines.iter().rposition(|line| line.trim_start().starts_with("name") && line.contains(&named));
+        let place = place.or_else(|| lines.iter().rposition(|line| line.contains(object))).unwrap_or(0);
+        let refused = Error::new(error.kind(), format!("line {}: {}", place + 1, error.cause()));
         error.hint().into_iter().fold(refused, Error::with_hint)
     })?;
     Ok(scenario)

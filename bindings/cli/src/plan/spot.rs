@@ -22,7 +22,7 @@ what the cheapest schedule costs for one who knows the trace beforehand; no poli
 
 /// Compare policies for spot machines under a deadline
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub(crate) struct Spot {
     /// Work, hours on one machine
     #[arg(long, value_name = "H")]
@@ -177,14 +177,7 @@ fn text(document: &Document) -> String {
             format!("{} of {}", summary.deadlines_met, summary.starts),
         ]);
     }
-    let bound = [
-        "with hindsight".to_owned(),
-        String::new(),
-        String::new(),
-        String::new(),
-        format!("{:.2}", document.bound_cost),
-    ];
-    table.row(bound);
+    table.row(["with hindsight", "", "", "", &format!("{:.2}", document.bound_cost)]);
     let mut traces = Table::new(&[1, 2]);
     traces.row(["trace", "hours", "available"]);
     for trace in &document.traces {

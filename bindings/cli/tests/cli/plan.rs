@@ -76,6 +76,10 @@ fn spot_meets_every_deadline() {
         let refused = args(&["--policy", "greedy"]);
         assert!(refused.code == 2 && refused.err.contains(said) && refused.err.contains("hint:"), "{}", refused.err);
     }
+    fs::write(&trace, "{\"metadata\": {\"gap_seconds\": 600}, \"data\": [1, 1]}").unwrap();
+    let negative = SPOT.map(|word| if word == "0.3" { "-0.3" } else { word });
+    let negative = fuelrail(&[&negative[..], &["--trace", utf8(&trace)]].concat());
+    assert!(negative.code == 2 && negative.err.contains("the spot price is -0.3"), "{}", negative.err);
     let late = fuelrail(&[&SPOT[..], &["--trace", utf8(&trace), "--policy", "lucky"]].concat());
     assert!(late.code == 2 && late.err.contains("lucky"), "{}", late.err);
 }
@@ -134,6 +138,7 @@ fn a_bad_scenario_names_the_line_and_what_to_do() {
         ("step_s_interval = [0.198, 0.240]", "step_s_interval = [0.240, 0.198]", "not within its interval"),
         ("revoked_within_24h = 0.47", "revoked_within_24h = 1.47", "1.47 is not a share"),
         ("date = \"2026-11-01\"", "date = \"November\"", "not a date"),
+        ("date = \"2026-11-01\"", "date = \"2026-13-01\"", "not a date"),
         ("source = \"made up for this example\"", "source = \"\"", "needs its source"),
     ] {
         let (refused, line) = changed(from, to);
@@ -157,6 +162,9 @@ fn a_bad_scenario_names_the_line_and_what_to_do() {
         assert!(refused.code == 2 && refused.err.contains("bad.toml: line "), "{to}: {}", refused.err);
         assert!(refused.err.contains(said) && refused.err.contains("hint:"), "{to}: {}", refused.err);
     }
+    // A name that is part of other texts is found where it is given.
+    let (refused, line) = changed("name = \"one spot\"\nmachine = \"K80\"", "name = \"8\"\nmachine = \"P100\"");
+    assert!(refused.err.contains(&format!("line {line}: there is no machine 'P100'")), "{}", refused.err);
     let (old, _) = changed("date = \"2026-11-01\"", "date = \"2019-11-01\"");
     assert!(old.code == 0 && old.err.contains("is of 2019-11-01"), "{}", old.err);
 }

@@ -5,6 +5,13 @@ const FLOOR: f64 = 0.01;
 /// Keeps normal equations solvable where two columns of a table say the same.
 const JITTER: f64 = 1e-9;
 
+/// Coefficients of a curve that are tried: a step of 4 % from a hundred-thousandth to ten.
+const SEARCHED: usize = 350;
+
+fn searched_at(step: usize) -> f64 {
+    1e-5 * 1.04f64.powi(step as i32)
+}
+
 /// What is known of a row before it is measured. Step time: GFLOPs, tensors, million parameters. Checkpoint time: megabytes. Cluster:
 /// workers, seconds a step of one worker, parameter servers.
 pub(crate) type Features = [f64; 3];
@@ -126,8 +133,22 @@ impl Form {
         }
     }
 
-    /// Fits the form to rows of columns and measurements, or not where there are too few.
-    pub(crate) fn fit(&self, rows: &[(&[f64], f64)]) -> Option<Fitted> {
+    /// The squared errors of a curve on rows of features and measurements, for each coefficient that is tried: they add up over rows.
+    pub(crate) fn searched(&self, rows: &[(&[f64], f64)]) -> Vec<f64> {
+        let Shape::Curve(curve) = self.shape else { return Vec::new() };
+        let squares = |a: f64| -> f64 {
+            rows.iter().map(|(f, measured)| (curve(&[f[0], f[1], f[2]], a) / measured - 1.0).powi(2)).sum()
+        };
+        (0..SEARCHED).map(|step| squares(searched_at(step))).collect()
+    }
+
+    /// Fits the form to rows of columns and measurements, with what was `searched` on them, or not where there are too few.
+    pub(crate) fn fit<'s>(
+        &self,
+        rows: &[(&[f64], f64)],
+        searched: impl Iterator<Item = &'s Vec<f64>>,
+    ) -> Option<Fitted> {
+        rows.first()?;
         let floor = FLOOR * rows.iter().map(|(_, measured)| *measured).fold(f64::INFINITY, f64::min);
         let coefficients = match self.shape {
             Shape::Sum(_) => relative(rows.iter().map(|(columns, measured)| (columns.to_vec(), *measured)))?.0,
@@ -144,28 +165,22 @@ impl Form {
                 tried.min_by(|x, y| x.0.total_cmp(&y.0))?.1
             }
             Shape::Exponential(_) => exponential(rows)?,
-            Shape::Curve(curve) => {
-                let squares = |a: f64| -> f64 {
-                    rows.iter().map(|(f, measured)| (curve(&[f[0], f[1], f[2]], a) / measured - 1.0).powi(2)).sum()
-                };
-                // A step of 4 % from a hundred-thousandth to ten.
-                let tried = (0..350).map(|step| 1e-5 * 1.04f64.powi(step));
-                let best = tried.map(|a| (squares(a), a)).min_by(|x, y| x.0.total_cmp(&y.0))?;
-                vec![best.1]
+            Shape::Curve(_) => {
+                let mut sums = [0.0; SEARCHED];
+                searched.for_each(|of_part| sums.iter_mut().zip(of_part).for_each(|(sum, squares)| *sum += squares));
+                vec![searched_at((0..SEARCHED).min_by(|x, y| sums[*x].total_cmp(&sums[*y]))?)]
             }
         };
         coefficients.iter().all(|value| value.is_finite()).then_some(Fitted { coefficients, floor })
     }
 
     pub(crate) fn predict(&self, fitted: &Fitted, columns: &[f64]) -> f64 {
-        let sum =
-            || columns.iter().zip(&fitted.coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>();
         let predicted = match self.shape {
-            Shape::Sum(_) => sum(),
+            Shape::Sum(_) => dot(columns, &fitted.coefficients),
             Shape::Roof => {
                 fitted.coefficients[0] + fitted.coefficients[1] * columns[0].max(fitted.coefficients[2] * columns[1])
             }
-            Shape::Exponential(_) => sum().exp(),
+            Shape::Exponential(_) => dot(columns, &fitted.coefficients).exp(),
             Shape::Curve(curve) => curve(&[columns[0], columns[1], columns[2]], fitted.coefficients[0]),
         };
         // The comparison holds for no number that is not one.
@@ -175,15 +190,18 @@ impl Form {
 
 /// Least squares of the relative error: each row divided by its measurement. Coefficients, and the sum of squares.
 fn relative(rows: impl Iterator<Item = (Vec<f64>, f64)>) -> Option<(Vec<f64>, f64)> {
-    let divided = |(columns, measured): (Vec<f64>, f64)| -> (Vec<f64>, f64) {
-        (columns.iter().map(|value| value / measured).collect(), 1.0)
+    let divided = |(mut columns, measured): (Vec<f64>, f64)| {
+        columns.iter_mut().for_each(|value| *value /= measured);
+        (columns, 1.0)
     };
     let rows: Vec<_> = rows.map(divided).collect();
     let coefficients = least_squares(&rows, JITTER)?;
-    let miss =
-        |x: &[f64]| x.iter().zip(&coefficients).map(|(value, coefficient)| value * coefficient).sum::<f64>() - 1.0;
-    let squares = rows.iter().map(|(x, _)| miss(x).powi(2)).sum();
+    let squares = rows.iter().map(|(x, _)| (dot(x, &coefficients) - 1.0).powi(2)).sum();
     Some((coefficients, squares))
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
 }
 
 /// Least squares of logarithms on standardised columns.
@@ -205,8 +223,7 @@ fn exponential(rows: &[(&[f64], f64)]) -> Option<Vec<f64>> {
     };
     let slopes = least_squares(&rows.iter().map(standardised).collect::<Vec<_>>(), 1e-3)?;
     let slopes: Vec<f64> = slopes.iter().zip(&deviations[1..]).map(|(slope, deviation)| slope / deviation).collect();
-    let shift: f64 = slopes.iter().zip(&means[1..]).map(|(slope, mean)| slope * mean).sum();
-    Some([vec![level - shift], slopes].concat())
+    Some([vec![level - dot(&slopes, &means[1..])], slopes].concat())
 }
 
 /// Coefficients that minimise the squared error plus `ridge` times their own squares, on columns scaled to a mean square of 1: the normal
@@ -234,12 +251,10 @@ fn least_squares(rows: &[(Vec<f64>, f64)], ridge: f64) -> Option<Vec<f64>> {
     for i in 0..width {
         matrix[i][i] += ridge * count as f64;
         for j in 0..=i {
-            let inner: f64 = (0..j).map(|k| matrix[i][k] * matrix[j][k]).sum();
-            let rest = matrix[i][j] - inner;
+            let rest = matrix[i][j] - dot(&matrix[i][..j], &matrix[j][..j]);
             matrix[i][j] = if i == j { rest.sqrt() } else { rest / matrix[j][j] };
         }
-        let inner: f64 = (0..i).map(|k| matrix[i][k] * right[k]).sum();
-        right[i] = (right[i] - inner) / matrix[i][i];
+        right[i] = (right[i] - dot(&matrix[i][..i], &right[..i])) / matrix[i][i];
     }
     for i in (0..width).rev() {
         let inner: f64 = (i + 1..width).map(|k| matrix[k][i] * right[k]).sum();

@@ -8,7 +8,7 @@ const STEPS: u32 = 30;
 /// A lower bound of the cost of a job on this stretch of a trace, for one who knows it in advance.
 ///
 /// Lagrange's relaxation of "all the work is done": hours of work earn a reward, the best way through the ticks comes from dynamic
-/// programming over what runs and how much of its changeover is left, and the reward that gives the largest bound is searched for. It is
+/// programming over what runs, and the reward that gives the largest bound is searched for. It is
 /// below the best schedule by less than one tick's price and what a single spell of machines adds.
 #[must_use]
 pub fn cost_bound(job: &Job, tick_hours: f64, window: &[bool]) -> f64 {
@@ -24,46 +24,50 @@ pub fn cost_bound(job: &Job, tick_hours: f64, window: &[bool]) -> f64 {
     (best - job.on_demand_price * tick_hours).max(job.job_hours * job.spot_price.min(job.on_demand_price))
 }
 
+/// A way through the ticks so far.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Cost minus reward.
+    objective: f64,
+    cost: f64,
+    worked_hours: f64,
+}
+
+impl Way {
+    fn and(self, cost: f64, worked_hours: f64, reward: f64) -> Way {
+        let objective = self.objective + cost - reward * worked_hours;
+        Way { objective, cost: self.cost + cost, worked_hours: self.worked_hours + worked_hours }
+    }
+
+    fn or(self, other: Way) -> Way {
+        if other.objective < self.objective { other } else { self }
+    }
+}
+
 /// Cost and hours of work of the way that minimises cost minus reward.
 fn cheapest(job: &Job, tick_hours: f64, window: &[bool], reward: f64) -> (f64, f64) {
-    // Ticks of changeover that do no work, and what the tick after them does.
+    // Ticks of changeover that do no work, and what the tick after them does. A machine is not left in between: it would be paid for nothing.
     let idle = (job.changeover_hours / tick_hours) as usize;
     let first_hours = (idle + 1) as f64 * tick_hours - job.changeover_hours;
-    // States: nothing; then spot and on demand, each by the ticks it has run, up to idle + 1.
-    let kinds = [(1, job.spot_price), (1 + idle + 2, job.on_demand_price)];
-    let states = 1 + 2 * (idle + 2);
-    let nowhere = (f64::INFINITY, 0.0, 0.0);
-    // The objective, the cost and the work so far.
-    let (mut ways, mut next) = (vec![nowhere; states], vec![nowhere; states]);
-    ways[0] = (0.0, 0.0, 0.0);
-    for available in window {
-        next.fill(nowhere);
-        let idle_best = ways.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(nowhere);
-        next[0] = idle_best;
-        for (kind, (base, price)) in kinds.into_iter().enumerate() {
-            if kind == 0 && !available {
-                continue;
-            }
-            // A new machine starts from the best of all states, a running one goes on.
-            for run in 0..idle + 2 {
-                let from = (run > 0).then(|| ways[base + run - 1]);
-                let stays = (run == idle + 1).then(|| ways[base + run]);
-                let way = if run == 0 {
-                    idle_best
-                } else {
-                    from.into_iter().chain(stays).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(nowhere)
-                };
-                let hours = match run {
-                    _ if run < idle => 0.0,
-                    _ if run == idle => first_hours,
-                    _ => tick_hours,
-                };
-                let cost = price * tick_hours;
-                next[base + run] = (way.0 + cost - reward * hours, way.1 + cost, way.2 + hours);
-            }
+    // The best way to the start of each tick, and those that end with a machine at work: spot, on demand.
+    let mut best = vec![Way { objective: 0.0, cost: 0.0, worked_hours: 0.0 }];
+    let mut working = [None; 2];
+    // Ticks in a row, up to now, at which a machine was available.
+    let mut had = [0, 0];
+    for (tick, available) in window.iter().enumerate() {
+        let mut next = best[tick];
+        for (kind, price) in [job.spot_price, job.on_demand_price].into_iter().enumerate() {
+            let is_had = kind == 1 || *available;
+            had[kind] = if is_had { had[kind] + 1 } else { 0 };
+            let cost = price * tick_hours;
+            let stays = working[kind].filter(|_| is_had).map(|way: Way| way.and(cost, tick_hours, reward));
+            let starts =
+                (had[kind] > idle).then(|| best[tick - idle].and(cost * (idle + 1) as f64, first_hours, reward));
+            working[kind] = stays.into_iter().chain(starts).reduce(Way::or);
+            next = working[kind].map_or(next, |way| next.or(way));
         }
-        core::mem::swap(&mut ways, &mut next);
+        best.push(next);
     }
-    let best = ways.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or(nowhere);
-    (best.1, best.2)
+    let last = best[window.len()];
+    (last.cost, last.worked_hours)
 }

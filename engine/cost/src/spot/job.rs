@@ -7,8 +7,8 @@ use crate::usage;
 
 /// Most ticks between start and deadline.
 const TICKS_MAX: f64 = 1e6;
-/// What rounding may take from a sum of hours.
-pub(super) const ROUNDING_HOURS: f64 = 1e-9;
+/// What rounding may take from a sum over all ticks, as a share of the deadline.
+const ROUNDING: f64 = 1e-9;
 
 /// The job and its prices.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -46,7 +46,7 @@ pub(crate) struct View {
 
 impl Job {
     /// # Errors
-    /// `Usage` for numbers that are not above zero, and for a deadline that no machine can meet.
+    /// `Usage` for numbers that are out of range (1e-9 to 1e9), and for a deadline that no machine can meet.
     pub fn validate(&self) -> Result<()> {
         let Job { job_hours, deadline_hours, changeover_hours, spot_price, on_demand_price } = *self;
         let named = [
@@ -55,8 +55,8 @@ impl Job {
             ("the spot price", spot_price),
             ("the on-demand price", on_demand_price),
         ];
-        if let Some((name, value)) = named.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
-            return usage(format!("{name} is {value}"), "give a number above 0");
+        if let Some((name, value)) = named.into_iter().find(|(_, value)| !(1e-9..=1e9).contains(value)) {
+            return usage(format!("{name} is {value}"), "give a number from 1e-9 to 1e9");
         }
         if !(changeover_hours.is_finite() && changeover_hours >= 0.0) {
             return usage(format!("the changeover is {changeover_hours} hours"), "give 0 or more");
@@ -70,6 +70,10 @@ impl Job {
             );
         }
         Ok(())
+    }
+
+    pub(super) fn rounding_hours(&self) -> f64 {
+        self.deadline_hours * ROUNDING
     }
 
     /// Ticks from the start to the deadline.
@@ -96,6 +100,6 @@ impl Job {
             true => view.elapsed_hours + pending + view.left_hours,
             false => view.elapsed_hours + tick_hours + restart + left,
         };
-        end_hours <= self.deadline_hours + ROUNDING_HOURS
+        end_hours <= self.deadline_hours + self.rounding_hours()
     }
 }

@@ -26,7 +26,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// Probability that a machine can be had `hours` after it could or could not.
+    /// Probability that a machine is available in `hours`, given whether one is now.
     fn available(&self, now: bool, hours: f64) -> f64 {
         let (lost, found) = (1.0 / self.up_hours, 1.0 / self.down_hours);
         let share = found / (lost + found);
@@ -119,7 +119,7 @@ impl Table {
         price * paid + probability * then(true) + (1.0 - probability) * then(false)
     }
 
-    /// Mean cost from a state, between the steps by straight lines.
+    /// Mean cost from a state, interpolated linearly between the steps.
     fn cost(&self, chain: usize, elapsed_hours: f64, available: bool, machine: Machine, left_hours: f64) -> f64 {
         let (step, step_share) = split(elapsed_hours / self.step_hours, STEPS);
         let (work, work_share) = split(left_hours / self.work_hours, WORK_STEPS);
@@ -131,7 +131,7 @@ impl Table {
     }
 }
 
-/// The whole part, so that it has a successor up to `last`, and the rest.
+/// The step at or before a position, at most `last - 1`, and the share of the way to the next.
 fn split(place: f64, last: usize) -> (usize, f64) {
     let place = place.clamp(0.0, last as f64);
     let whole = (place as usize).min(last - 1);
