@@ -154,8 +154,8 @@ fn one_checkpoint_that_cannot_be_written_does_not_cost_the_next() {
 #[test]
 fn a_class_that_only_the_validation_set_has_is_refused_before_training() {
     let bucket = digits(640, 3);
-    let output =
-        run(&format!("{} --decode 28x28x1 --eval-uri {}", format!("{}{{1,2}}/", bucket.url("training/")), bucket.url("training/")));
+    let all = bucket.url("training/");
+    let output = run(&format!("{all}{{1,2}}/ --decode 28x28x1 --eval-uri {all}"));
     ends(&output, 2, &["has the class '0', which the training set lacks"]);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("step 1 "));
 }

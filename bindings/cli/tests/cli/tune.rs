@@ -35,10 +35,10 @@ fn the_file_it_writes_is_one_the_loader_reads() {
         assert_eq!(report["best"][field], value, "{field} in {report}");
     }
     let achieved = report["outcome"]["achieved_gb_per_s"].as_f64().unwrap();
-    has_charts(&page, &format!("{achieved:.3} GB/s"));
+    has_charts(&page, &format!("{achieved:.3} GB"));
     let read = ["bench", "read", "--config", utf8(&out), "--pin", "false", "--html", utf8(&page), "--json"];
     let read = fuelrail(&read).json();
-    has_charts(&page, &format!("{:.3} GB/s", read["gb_per_s"].as_f64().unwrap()));
+    has_charts(&page, &format!("{:.3} GB", read["gb_per_s"].as_f64().unwrap()));
     assert_eq!(read["config"]["connections_max"], report["best"]["connections_max"]);
     assert_eq!(read["samples"], 12);
 }
