@@ -35,6 +35,7 @@ pub(crate) struct Plan {
 #[derive(Subcommand, Debug)]
 enum Part {
     /// Time, cost and limits of the clusters of a scenario
+    #[command(after_help = EXAMPLES)]
     Run {
         /// The scenario, TOML
         scenario: PathBuf,
