@@ -165,6 +165,18 @@ fn parquet_reads_as_pyarrow_reads_it() {
 
 #[cfg(feature = "parquet")]
 #[test]
+fn a_page_of_parquet_that_its_checksum_does_not_fit_is_damaged() {
+    use fuelrail_format::parquet::File;
+    let bytes = read("checksum.parquet");
+    let file = File::open(&bytes, bytes.len() as u64, &[]).unwrap();
+    let range = file.groups().next().unwrap().ranges[0].clone();
+    let column = bytes[range.start as usize..range.end as usize].to_vec();
+    let error = file.rows(0, vec![column], &mut |_| Ok(())).unwrap_err();
+    assert!(error.kind() == fuelrail_base::Kind::Undecodable && error.to_string().contains("checksum"), "{error}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
 fn what_is_not_read_of_parquet_is_refused_by_name() {
     use fuelrail_base::{Kind, Result};
     use fuelrail_format::parquet::File;

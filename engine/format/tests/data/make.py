@@ -191,6 +191,11 @@ def parquets():
     pq.write_table(pa.table({"zeros": [bytes(64 << 20)]}), path("bomb.parquet"), compression="zstd", write_statistics=False, use_dictionary=False)
     words = pa.table({"word": ["abc", "abd"]})
     pq.write_table(words, path("delta.parquet"), use_dictionary=False, column_encoding={"word": "DELTA_BYTE_ARRAY"})
+    words = pa.table({"x": [f"hello{n:03}" for n in range(100)]})
+    pq.write_table(words, path("checksum.parquet"), compression="none", use_dictionary=False, write_page_checksum=True)
+    written = open(path("checksum.parquet"), "rb").read()
+    with open(path("checksum.parquet"), "wb") as file:
+        file.write(written.replace(b"hello050", b"jello050", 1))
 
 
 def small_parquets():
