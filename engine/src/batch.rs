@@ -276,7 +276,6 @@ impl Labels {
             })
         };
         let of = keys.map(number).collect::<Result<_>>()?;
-        drop(numbers);
         Ok(Labels { classes, of })
     }
 }

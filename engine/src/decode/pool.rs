@@ -16,6 +16,7 @@ use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan};
 use fuelrail_io::{Filling, Waker, Window, thread_cpu};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -128,58 +129,82 @@ impl Shared {
     /// Decodes the samples of a job into their places, or records them as bad.
     fn decode(&self, decoder: &mut SampleDecoder, job: &mut Job) {
         let Job { work, index, window } = job;
-        let (one, room) = (self.wanted.sample_bytes() as usize, window.room());
-        let count = room / one;
-        let spans: Vec<SampleSpan> = (*index..*index + count).map(|index| work.raw.samples[index]).collect();
+        let (raw, one, room) = (&work.raw, self.wanted.sample_bytes() as usize, window.room());
+        let places = *index..*index + room / one;
         let out = window.unfilled_mut();
-        // All at once, unless one of them has to be left out: then each by itself.
-        let at_once = count > 1 && !spans.iter().any(|placed| self.quarantined(placed.id).is_some());
-        if at_once && self.decode_some(decoder, &work.raw, &spans, out).is_ok() {
-            spans.iter().for_each(|placed| self.facts.ended(Some((placed.len, one))));
+        if places.len() > 1 && self.decode_together(decoder, raw, places.clone(), out) {
+            places.for_each(|at| self.facts.ended(Some((raw.samples[at].len, one))));
         } else {
-            for ((at, placed), out) in spans.iter().enumerate().zip(out.chunks_exact_mut(one)) {
+            for (at, out) in places.zip(out.chunks_exact_mut(one)) {
+                let placed = raw.samples[at];
                 let known = self.quarantined(placed.id);
                 let tried = known.is_none();
-                let decoded = known.map_or_else(|| self.decode_some(decoder, &work.raw, &[*placed], out), Err);
-                match decoded {
+                match known.map_or_else(|| self.decode_one(decoder, raw, placed, out), Err) {
                     Ok(()) => self.facts.ended(Some((placed.len, one))),
-                    Err(error) => self.set_aside(work, *index + at, error, tried),
+                    Err(error) => self.set_aside(work, at, error, tried),
                 }
             }
         }
         window.fill(room);
     }
 
-    /// Decodes samples whose places are one behind another.
-    fn decode_some(
+    /// Decodes the samples in these places by one call of the program's function. `false` where that failed, or one of them has to be left
+    /// out: each is then decoded by itself.
+    fn decode_together(
         &self,
         decoder: &mut SampleDecoder,
         raw: &Assembled,
-        spans: &[SampleSpan],
+        places: Range<usize>,
+        out: &mut [u8],
+    ) -> bool {
+        let Some(function) = &self.function else { return false };
+        let samples = || places.clone().map(|at| raw.samples[at]);
+        if samples().any(|placed| self.quarantined(placed.id).is_some()) {
+            return false;
+        }
+        let Ok(found) = samples().map(|placed| self.bytes_of(raw, placed)).collect::<Result<Vec<_>>>() else {
+            return false;
+        };
+        let epoch = raw.spec.epoch;
+        let undecoded = samples().zip(&found).map(|(placed, bytes)| Undecoded { id: placed.id, epoch, bytes });
+        let undecoded: Vec<Undecoded<'_>> = undecoded.collect();
+        self.guarded(decoder, |_| function.decode(&undecoded, out)).is_ok()
+    }
+
+    /// Decodes one sample. Errors name its object.
+    fn decode_one(
+        &self,
+        decoder: &mut SampleDecoder,
+        raw: &Assembled,
+        placed: SampleSpan,
         out: &mut [u8],
     ) -> Result<()> {
-        let epoch = raw.spec.epoch;
-        let found = spans.iter().map(|placed| {
-            let bytes = &raw.slot[placed.offset..placed.offset + placed.len];
-            self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes))
+        let (id, epoch) = (placed.id, raw.spec.epoch);
+        let decoded = self.bytes_of(raw, placed).and_then(|bytes| {
+            self.guarded(decoder, |decoder| match &self.function {
+                None => decoder.decode_sample(&bytes, DrawKey { seed: self.seed, epoch, id }, out).map(drop),
+                Some(function) => function.decode(&[Undecoded { id, epoch, bytes: &bytes }], out),
+            })
         });
-        let name = || self.objects.name(spans[0].id);
-        let found: Vec<Cow<'_, [u8]>> = found.collect::<Result<_>>().map_err(|error| error.with_object(&*name()))?;
-        let undecoded = |(placed, bytes): (&SampleSpan, _)| Undecoded { id: placed.id, epoch, bytes };
-        let samples: Vec<Undecoded<'_>> = spans.iter().zip(found.iter().map(|bytes| &**bytes)).map(undecoded).collect();
-        let decode = || match &self.function {
-            None => {
-                let draw_key = DrawKey { seed: self.seed, epoch, id: samples[0].id };
-                decoder.decode_sample(samples[0].bytes, draw_key, out).map(drop)
-            }
-            Some(function) => function.decode(&samples, out),
-        };
-        let decoded = catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| {
-            // The panic may have left it half updated.
+        decoded.map_err(|error| error.with_object(&*self.objects.name(id)))
+    }
+
+    /// What is decoded of a sample: its object, or the field of its record.
+    fn bytes_of<'a>(&'a self, raw: &'a Assembled, placed: SampleSpan) -> Result<Cow<'a, [u8]>> {
+        let bytes = &raw.slot[placed.offset..placed.offset + placed.len];
+        self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes))
+    }
+
+    /// A panic becomes an error, and the decoder is made anew: it may be half updated.
+    fn guarded(
+        &self,
+        decoder: &mut SampleDecoder,
+        decode: impl FnOnce(&mut SampleDecoder) -> Result<()>,
+    ) -> Result<()> {
+        catch_unwind(AssertUnwindSafe(|| decode(decoder))).unwrap_or_else(|_| {
             *decoder = SampleDecoder::new(self.wanted);
             Err(undecodable("the decoder panicked on it"))
-        });
-        decoded.map_err(|error| error.with_object(&*name()))
+        })
     }
 
     /// Records a sample as bad. `tried`: it was not known before.
