@@ -119,7 +119,7 @@ pub mod internal {
     pub use crate::decode::PictureDecoder;
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets};
-    pub use crate::listing::no_objects;
+    pub use crate::listing::{listing_hash, no_objects};
     #[cfg(feature = "formats")]
     pub use crate::packed::PackedRecords;
     #[cfg(feature = "clouds")]

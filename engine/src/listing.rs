@@ -22,6 +22,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_wire::{Entry, Scheme, Source, manifest};
 use std::path::Path;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Lists all objects under a URI, all pages, sorted by key. Keys that end in `/` and are empty are folder markers of
 /// consoles, not objects, and are left out. `progress` receives the number of objects so far after each page.
@@ -104,6 +105,24 @@ pub(crate) fn given_or_listed(
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |route: &Route| if route.endpoint.region().is_some() { bucket::look_up(route) } else { Ok(()) };
     wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (KeptListing::plain(given), route))
+}
+
+/// Adds an object to a hash that tells listings apart.
+pub(crate) fn hash_object(hash: &mut Xxh3, name: &str, tag: &str, size: u64) {
+    for text in [name, tag] {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    }
+    hash.update(&size.to_le_bytes());
+}
+
+/// A hash of objects' names, sizes and entity tags, in order.
+pub fn listing_hash<'l>(objects: impl IntoIterator<Item = (&'l str, &'l Listed)>) -> String {
+    let mut hash = Xxh3::new();
+    for (name, object) in objects {
+        hash_object(&mut hash, name, object.etag.as_deref().unwrap_or_default(), object.size);
+    }
+    format!("{:032x}", hash.digest128())
 }
 
 /// What is said where nothing is under a URI.

@@ -1,5 +1,6 @@
 //! Finding the records of a data set: which ranges of its shards are read, and the scans they are given to.
 
+use crate::listing::hash_object;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::bytes::Dtype;
@@ -277,11 +278,7 @@ pub(crate) fn content_of(id: SourceId, listing: &Listing) -> Option<[u8; 16]> {
     hash.update(&id.0);
     for at in 0..listing.len() {
         let (key, tag) = (listing.key(at), listing.etag(at)?);
-        for text in [key, &*tag] {
-            hash.update(&(text.len() as u64).to_le_bytes());
-            hash.update(text.as_bytes());
-        }
-        hash.update(&listing.size(at).to_le_bytes());
+        hash_object(&mut hash, key, &tag, listing.size(at));
     }
     Some(hash.digest128().to_le_bytes())
 }

@@ -2,7 +2,6 @@
 
 use fuelrail::{Access, BadSamples, Format, Kind, Listed, LoaderBuilder, Result};
 use fuelrail_plan::order::OrderName;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::arguments::Pack;
 use crate::failure::{Outcome, usage};
@@ -38,15 +37,7 @@ impl Source {
 
     /// A hash over the names, lengths and entity tags of all objects.
     pub(super) fn identity(&self) -> String {
-        let mut hash = Xxh3::new();
-        for object in &self.listed {
-            for text in [self.path(object), object.etag.as_deref().unwrap_or_default()] {
-                hash.update(&(text.len() as u64).to_le_bytes());
-                hash.update(text.as_bytes());
-            }
-            hash.update(&object.size.to_le_bytes());
-        }
-        format!("{:032x}", hash.digest128())
+        fuelrail::internal::listing_hash(self.listed.iter().map(|object| (self.path(object), object)))
     }
 
     /// An object's path in the source.

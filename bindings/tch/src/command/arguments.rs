@@ -131,13 +131,12 @@ pub(crate) struct Screen {
     log: Option<BufWriter<File>>,
     window: Meter,
     spoken: Instant,
-    total: u64,
     forecast: Forecast,
 }
 
 impl Screen {
-    /// For this rank; `total` is the number of samples of the whole run.
-    pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, total: u64, forecast: Forecast) -> Result<Screen> {
+    /// For this rank.
+    pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, forecast: Forecast) -> Result<Screen> {
         let log = log.map(|path| path.replace("{rank}", &rank.to_string()));
         let log = log.map(|path| {
             // A run that goes on adds to its log.
@@ -148,7 +147,7 @@ impl Screen {
             })
         });
         let (window, spoken) = (Meter::default(), Instant::now());
-        Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, total, forecast })
+        Ok(Screen { speaks: rank == 0, every, log: log.transpose()?, window, spoken, forecast })
     }
 
     /// Prints one line, on rank 0 only.
@@ -215,7 +214,7 @@ impl Screen {
         let due =
             if self.every > 0 { report.step.is_multiple_of(self.every) } else { self.spoken.elapsed() >= SPEAK_EVERY };
         if due && self.window.steps > 0 {
-            let done = 100.0 * report.samples as f64 / self.total.max(1) as f64;
+            let done = 100.0 * report.samples as f64 / self.forecast.total.max(1) as f64;
             let (step, epoch, loss, accuracy) = (report.step, report.epoch, report.loss, report.accuracy);
             let left = self.forecast.line(report.samples, now).map_or_else(String::new, |line| format!(" | {line}"));
             self.say(&format!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Limits {
     /// Stop with a checkpoint after so long (45m, 8h), and say as soon as the run will not end before
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| read_duration(text, "s"))]
     pub finish_by: Option<Duration>,
     /// What all ranks' machines cost together, per hour
     #[arg(long, value_name = "PRICE")]
@@ -18,10 +18,6 @@ pub(crate) struct Limits {
     /// Stop with a checkpoint when this start has cost so much
     #[arg(long, value_name = "COST", requires = "price_per_hour")]
     pub stop_at_cost: Option<f64>,
-}
-
-fn time(text: &str) -> Result<Duration> {
-    read_duration(text, "s")
 }
 
 impl Limits {
@@ -51,7 +47,7 @@ pub(crate) struct Forecast {
     limits: Limits,
     begun: Instant,
     /// Samples of the whole run.
-    total: u64,
+    pub total: u64,
     /// Samples and time at the end of the first step, in which much starts.
     first: Option<(u64, Instant)>,
     early: Option<f64>,

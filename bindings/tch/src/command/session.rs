@@ -13,13 +13,13 @@ use crate::ranks::Ranks;
 use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
+use fuelrail::internal::listing_hash;
 use fuelrail::{ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use serde::Serialize;
 use serde_json::json;
 use tch::Device;
 use tch::nn::VarStore;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::arguments::{Arguments, Screen};
 use super::facts::Facts;
@@ -54,13 +54,9 @@ pub(super) fn train(
     let classes = classes(&config, &listing)?;
     config.classes.clone_from(&classes);
     let training = TrainConfig { epoch_samples, ..arguments.training.clone() };
-    let screen = Rc::new(RefCell::new(Screen::new(
-        ranks.rank,
-        arguments.print_every,
-        arguments.step_log.as_deref(),
-        epoch_samples * training.epochs,
-        Forecast::new(arguments.limits.clone(), begun, epoch_samples * training.epochs),
-    )?));
+    let forecast = Forecast::new(arguments.limits.clone(), begun, epoch_samples * training.epochs);
+    let (every, log) = (arguments.print_every, arguments.step_log.as_deref());
+    let screen = Rc::new(RefCell::new(Screen::new(ranks.rank, every, log, forecast)?));
     let say = |line: &str| screen.borrow().say(line);
     say(&format!(
         "torch {}, {device:?}, {} rank(s) over {}, {} samples of {} classes",
@@ -76,7 +72,8 @@ pub(super) fn train(
     let samples = listing.len() as u64;
     let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
     let task = make(&variables, &facts)?;
-    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: task.needs_labels().then_some(&classes) };
+    let by_folders = task.needs_labels() && config.format.is_none();
+    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: by_folders.then_some(&classes) };
     judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group, training)?
@@ -192,13 +189,8 @@ fn classes(config: &Config, listing: &[Listed]) -> Result<Vec<String>> {
 fn listed(arguments: &Arguments, config: &Config, group: Option<&Group>) -> Result<Vec<Listed>> {
     let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
     let Some(group) = group else { return Ok(listing) };
-    let mut hash = Xxh3::new();
-    for object in &listing {
-        hash.update(object.key.as_bytes());
-        hash.update(&object.size.to_le_bytes());
-        hash.update(object.etag.as_deref().unwrap_or_default().as_bytes());
-    }
-    group.agree("what the bucket lists", &format!("{} objects of hash {:016x}", listing.len(), hash.digest()))?;
+    let hash = listing_hash(listing.iter().map(|object| (object.key.as_str(), object)));
+    group.agree("what the bucket lists", &format!("{} objects of hash {hash}", listing.len()))?;
     Ok(listing)
 }
 
@@ -225,7 +217,7 @@ struct Judging<'a> {
     device: Device,
     /// Its memory, where the training has the rest.
     limit: Option<ByteSize>,
-    /// The training's, where the task goes by labels: a class that is missing in what it is judged by shifts none.
+    /// The training's, where labels number folders and not a field of records gives them: a class that is missing in what it is judged by shifts none.
     classes: Option<&'a Vec<String>>,
 }
 
@@ -245,10 +237,7 @@ impl Judging<'_> {
 
     /// Checks before the training that what it is judged by has no class of its own.
     fn check_classes(&self, config: &Config) -> Result<()> {
-        let (Some(uri), Some(known)) = (&self.arguments.eval_uri, self.classes.filter(|_| config.format.is_none()))
-        else {
-            return Ok(());
-        };
+        let (Some(uri), Some(known)) = (&self.arguments.eval_uri, self.classes) else { return Ok(()) };
         let listing = fuelrail::list_with(config.access(), uri, |_| {})?;
         let of_it = fuelrail::classes_of(uri, listing.iter().map(|object| object.key.as_str()))?;
         let Some(class) = of_it.iter().find(|class| !known.contains(class)) else { return Ok(()) };
@@ -261,7 +250,7 @@ impl Judging<'_> {
     fn score(&self, uri: &str, trainer: &mut Trainer<'_>) -> Result<Score> {
         let mut config = self.arguments.loader(uri, self.ranks.rank, self.ranks.world)?;
         (config.epochs, config.audit) = (1, None);
-        config.classes = self.classes.filter(|_| config.format.is_none()).cloned().unwrap_or_default();
+        config.classes = self.classes.cloned().unwrap_or_default();
         (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
         config.memory.limit = self.limit.or(config.memory.limit);
         if config.decode.fit == Fit::RandomCrop {
