@@ -11,7 +11,7 @@ use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::mds::{Columns, Encoding, Scan};
 #[cfg(feature = "parquet")]
 use fuelrail_format::parquet::{File, TAIL_BYTES, footer_bytes};
-use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, scan_whole};
+use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, is_below, is_named, scan_whole};
 use std::borrow::Cow;
 #[cfg(feature = "parquet")]
 use std::collections::HashMap;
@@ -78,11 +78,12 @@ impl PackedRecords {
                 });
                 let columns = set.columns.all().iter().map(|column| (column.name.clone(), column.encoding.clone()));
                 let mut columns: Vec<_> = columns.collect();
-                if let Some(field) = fields.iter().find(|field| !columns.iter().any(|(name, _)| name == *field)) {
+                if let Some(field) = fields.iter().find(|field| !columns.iter().any(|(name, _)| is_below(field, name)))
+                {
                     let error = Error::new(Kind::Usage, format!("no column is named '{field}'"));
                     return Err(error.with_hint("name some of index.json's column_names"));
                 }
-                columns.retain(|(name, _)| fields.is_empty() || fields.contains(name));
+                columns.retain(|(name, _)| is_named(fields, name));
                 (parts.collect(), Shards::Mds(set.columns, shards), columns)
             }
             #[cfg(feature = "parquet")]

@@ -23,7 +23,6 @@ use self::reader::Reader;
 use self::source::Source;
 use self::target::{Made, Shard, Target};
 use crate::failure::{Outcome, Stop, stop_on_signals, usage};
-use crate::records::is_taken;
 use crate::screen::{Bar, JsonTo, note};
 
 pub(crate) fn run(args: &Pack) -> Outcome {
@@ -95,7 +94,7 @@ fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop:
         stop.check().map_err(|error| error.with_hint("run the same command again to go on"))?;
         done += 1;
         bar.at(done, String::new);
-        let taken = fields.iter().filter(|(name, _)| is_taken(&args.fields, name)).copied();
+        let taken = fields.iter().filter(|(name, _)| fuelrail_format::is_named(&args.fields, name)).copied();
         packer.take(key, &taken.collect::<Vec<_>>())
     })?;
     if let Some(job) = packer.jobs.front().filter(|job| !job.records.is_empty()) {

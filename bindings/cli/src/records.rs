@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use fuelrail::internal::PackedRecords;
 use fuelrail::{ByteSize, Format, LoaderBuilder};
+use fuelrail_format::is_named;
 use serde::Serialize;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
@@ -103,7 +104,7 @@ pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<
     while let Some(batch) = loader.next_batch() {
         let batch = batch?;
         for (i, id) in batch.ids().iter().enumerate() {
-            let read: Vec<_> = batch.fields(i).filter(|(name, _)| is_taken(fields, name)).collect();
+            let read: Vec<_> = batch.fields(i).filter(|(name, _)| is_named(fields, name)).collect();
             let lent: Vec<(&str, &[u8])> = read.iter().map(|(name, bytes)| (*name, &**bytes)).collect();
             take(&loader.record_key(*id), &lent)?;
         }
@@ -111,13 +112,6 @@ pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<
         bar.at(records, String::new);
     }
     Ok(())
-}
-
-/// Whether a field is one of these, or lies below one, as `image.bytes` below `image`; all are taken where none is named.
-pub(crate) fn is_taken(fields: &[String], name: &str) -> bool {
-    let holds =
-        |field: &String| name.strip_prefix(&**field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    fields.is_empty() || fields.iter().any(holds)
 }
 
 fn line(out: &mut impl Write, json: bool, (key, field): (&str, &str), bytes: &[u8]) -> std::io::Result<()> {

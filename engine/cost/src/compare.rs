@@ -4,7 +4,7 @@ use fuelrail_base::Result;
 use fuelrail_base::prng::Prng;
 use serde::Serialize;
 
-use crate::loader::{Limit, Loader};
+use crate::loader::{Limit, Loader, over};
 use crate::scenario::{Cluster, Machine, Scenario};
 use crate::usage;
 
@@ -120,10 +120,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
     let epochs = scenario.data.epochs;
     let (first_s, later_s) = loader.epochs_s();
     // Of a run that is not slower or faster than the step time says.
-    let work_s = |factor: f64| {
-        let (first_s, later_s) = Loader { compute_s: loader.compute_s * factor, ..loader }.epochs_s();
-        first_s * epochs.min(1.0) + (epochs - 1.0).max(0.0) * later_s
-    };
+    let work_s = |factor: f64| Loader { compute_s: loader.compute_s * factor, ..loader }.run_s(epochs);
     let lifetimes = Lifetimes::of(machine, cluster.spot);
     let checkpoint_s = scenario.model.checkpoint_s;
     // Young (CACM 1974), Daly (FGCS 2006): the interval at which saving costs as much as what a loss redoes.
@@ -143,7 +140,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
         f64::from(cluster.workers + cluster.standby) * worker.value + f64::from(cluster.servers) * server_price;
     let (ram, disk) = loader.held();
     let set_gb = scenario.data.samples * scenario.data.sample_bytes / GB;
-    let read_gb = set_gb * (epochs.min(1.0) + (epochs - 1.0).max(0.0) * (1.0 - ram - disk));
+    let read_gb = set_gb * over(epochs, 1.0, 1.0 - ram - disk);
     let bucket = &scenario.bucket;
     let requests_cost = read_gb * GB / bucket.block_bytes / 1e6 * bucket.requests.value;
     let egress_cost = read_gb * bucket.egress.value;

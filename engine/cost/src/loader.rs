@@ -58,6 +58,11 @@ pub enum Limit {
 fuelrail_base::named!(Limit, "a limit": Compute = "compute", Latency = "bucket latency", Bandwidth = "bandwidth", Requests = "requests",
     Ram = "memory", Disk = "disk", Cores = "cores");
 
+/// A sum over so many epochs, of which the first counts so much and each later one so much.
+pub(crate) fn over(epochs: f64, first: f64, later: f64) -> f64 {
+    first * epochs.min(1.0) + later * (epochs - 1.0).max(0.0)
+}
+
 impl Loader {
     /// Share of the data that RAM and disk hold after the first epoch: first RAM, then disk.
     #[must_use]
@@ -84,13 +89,16 @@ impl Loader {
         (epoch((0.0, 0.0)), epoch(self.held()))
     }
 
+    /// Seconds of a run of so many epochs, not all of them whole.
+    #[must_use]
+    pub fn run_s(&self, epochs: f64) -> f64 {
+        let (first, later) = self.epochs_s();
+        over(epochs, first, later)
+    }
+
     /// What limits a run of so many epochs: that whose doubling shortens it most.
     #[must_use]
     pub fn limit(&self, epochs: f64) -> Limit {
-        let run_s = |loader: Loader| {
-            let (first, later) = loader.epochs_s();
-            first + (epochs - 1.0).max(0.0) * later
-        };
         let doubled = |limit: &Limit| {
             let mut loader = *self;
             match limit {
@@ -104,7 +112,7 @@ impl Loader {
                 }
                 Limit::Cores => loader.cores *= 2.0,
             }
-            run_s(loader)
+            loader.run_s(epochs)
         };
         // The first of equals: compute, where nothing helps alone.
         Limit::ALL.into_iter().min_by(|a, b| doubled(a).total_cmp(&doubled(b))).unwrap_or(Limit::Compute)

@@ -65,6 +65,18 @@ pub enum Need {
     Done,
 }
 
+/// Whether a field is one of these, or lies below one, as `image.bytes` below `image`; all are where none is named.
+#[must_use]
+pub fn is_named(fields: &[String], name: &str) -> bool {
+    fields.is_empty() || fields.iter().any(|field| is_below(field, name))
+}
+
+/// Whether a field is this one, or lies below it.
+#[must_use]
+pub fn is_below(field: &str, name: &str) -> bool {
+    name.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// Takes the fields of a record that was unpacked: name and bytes of each.
 pub type TakeFields<'t> = &'t mut dyn FnMut(&[(&str, &[u8])]) -> Result<()>;
 

@@ -14,7 +14,7 @@ pub(crate) mod tests;
 
 use crate::bytes::Dtype;
 use crate::mds::Encoding;
-use crate::{TakeFields, check_given, shown, unsupported};
+use crate::{TakeFields, check_given, is_below, is_named, shown, unsupported};
 use bytes::Bytes;
 use core::ops::Range;
 use fuelrail_base::{Error, Result};
@@ -112,15 +112,12 @@ impl File {
         let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(footer).map_err(flawed))?;
         let leaves = metadata.file_metadata().schema_descr().columns().iter().enumerate();
         let mut columns: Vec<Column> = leaves.map(|(leaf, descriptor)| Column::of(leaf, descriptor)).collect();
-        let is_asked = |column: &Column, field: &str| {
-            column.name.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        if let Some(field) = fields.iter().find(|field| !columns.iter().any(|column| is_asked(column, field))) {
+        if let Some(field) = fields.iter().find(|field| !columns.iter().any(|column| is_below(field, &column.name))) {
             let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
             let cause = format!("no column of the Parquet file is named '{}'", shown(field.as_bytes()));
             return Err(unsupported(cause, format!("name some of {}", shown(names.join(", ").as_bytes()))));
         }
-        columns.retain(|column| fields.is_empty() || fields.iter().any(|field| is_asked(column, field)));
+        columns.retain(|column| is_named(fields, &column.name));
         let mut names = BTreeSet::new();
         if let Some(column) = columns.iter().find(|column| !names.insert(&*column.name)) {
             let cause = format!("two columns of the Parquet file are named '{}'", shown(column.name.as_bytes()));
