@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::{Outcome, file, usage};
-use crate::report::FactsPage;
 use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
+use crate::report::{FactsPage, write_page};
 use crate::screen::{Bar, JsonTo, Table, note};
 use crate::settings::{bytes, given, load};
 use crate::whole::WholeFile;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Tune) -> Outcome {
     drop(bar);
     WholeFile::of(&args.out, &toml(&report))?;
     JsonTo::asked(args.json.as_deref()).show(&report, || Table::facts(facts(&report)).text())?;
-    page(&report).write(args.html.as_deref())?;
+    write_page(args.html.as_deref(), || page(&report))?;
     note(&format!("{} written; use it with --config {}", args.out.display(), args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -171,7 +171,7 @@ fn page(report: &TuneReport) -> FactsPage {
         bar(&name, speed(mean(tried)), mean(tried), tried.gb_per_s.clone(), hue)
     });
     let tried = bars(&tried.collect::<Vec<_>>(), axis);
-    let texts = [
+    let charts = [
         (
             "What it brought, GB/s",
             "The marks are the range in which nineteen of twenty runs should lie.",
@@ -190,7 +190,7 @@ fn page(report: &TuneReport) -> FactsPage {
             achieved / report.start_gb_per_s.max(1e-9)
         ),
         caption: report.explanation.clone(),
-        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        charts,
         facts: facts(report),
     }
 }

@@ -10,8 +10,8 @@ use fuelrail::{ByteSize, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
 use crate::failure::{Outcome, usage};
-use crate::report::FactsPage;
 use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
+use crate::report::{FactsPage, write_page};
 use crate::screen::{Bar, JsonTo, Table, note};
 
 const EXAMPLES: &str = "Examples:
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Feed) -> Outcome {
     drop((bar, server));
     report.notes.iter().for_each(|line| note(line));
     JsonTo::asked(args.json.as_deref()).show(&report, || Table::facts(facts(&report)).text())?;
-    page(&report).write(args.html.as_deref())?;
+    write_page(args.html.as_deref(), || page(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -119,7 +119,7 @@ fn page(report: &FeedReport) -> FactsPage {
     let speed = |run: &Run| (format!("{:.3} GB/s", run.gb_per_s), run.gb_per_s, need(run));
     let fed = report.accelerators_max.unwrap_or_else(|| report.runs.iter().filter(|run| run.passed).count() as u32);
     let (name, accelerator) = (&report.workload, report.accelerator.to_uppercase());
-    let texts = [
+    let charts = [
         (
             "Accelerator utilisation",
             "Compute time over running time. The mark is what passes; blue passed.",
@@ -138,7 +138,7 @@ fn page(report: &FeedReport) -> FactsPage {
             report.accelerators_fed
         ),
         caption: "Emulated accelerators; no MLPerf result.".to_owned(),
-        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        charts,
         facts: facts(report),
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::failure::{Outcome, usage};
 use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
-use crate::report::{FactsPage, seconds};
+use crate::report::{FactsPage, seconds, write_page};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
 use crate::settings::{bytes, given, load};
 
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Read) -> Outcome {
     })?;
     drop(bar);
     json.show(&report, || text(&report))?;
-    page(&report).write(args.html.as_deref())?;
+    write_page(args.html.as_deref(), || page(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -216,7 +216,7 @@ fn page(report: &ReadReport) -> FactsPage {
         ("CPU, system", report.cpu_sys_s, Hue::Deli),
     ];
     let times = times.map(|(name, s, hue)| bar(name, seconds(s), s, hue));
-    let texts = [
+    let charts = [
         ("Wait for a batch", "Inside next(). Logarithmic.", bars(&waits, Axis { log: true, tick: seconds })),
         ("Where time went", "The whole run.", bars(&times, Axis { log: false, tick: seconds })),
     ];
@@ -225,7 +225,7 @@ fn page(report: &ReadReport) -> FactsPage {
         kicker: "Fuelrail bench read",
         headline: format!("{:.3} GB/s{cost}", report.gb_per_s),
         caption: format!("{} samples, {} in {} batches.", report.samples, ByteSize(report.bytes), report.batches),
-        charts: texts.map(|(title, caption, svg)| (title.to_owned(), caption.to_owned(), svg)).into(),
+        charts,
         facts: facts(report),
     }
 }

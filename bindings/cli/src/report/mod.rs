@@ -293,19 +293,17 @@ pub(crate) struct FactsPage {
     /// What was done.
     pub caption: String,
     /// Title, caption and SVG of each.
-    pub charts: Vec<(String, String, String)>,
+    pub charts: [(&'static str, &'static str, String); 2],
     /// What the command prints.
     pub facts: Vec<(String, String)>,
 }
 
-impl FactsPage {
-    /// Writes it, where a file is named.
-    pub(crate) fn write(&self, path: Option<&Path>) -> Outcome<()> {
-        let Some(path) = path else { return Ok(()) };
-        WholeFile::of(path, &page(include_str!("facts.html"), self))?;
-        note(&format!("{} written: open it in a browser", path.display()));
-        Ok(())
-    }
+/// Writes the page of a result, where a file is named.
+pub(crate) fn write_page(path: Option<&Path>, made: impl FnOnce() -> FactsPage) -> Outcome<()> {
+    let Some(path) = path else { return Ok(()) };
+    WholeFile::of(path, &page(include_str!("facts.html"), made()))?;
+    note(&format!("{} written: open it in a browser", path.display()));
+    Ok(())
 }
 
 /// Renders a template that extends `page.html`. Adds the filters `seconds`, `percent`, `bytes` and `thousands` to the
@@ -321,6 +319,7 @@ pub fn page(template: &str, shown: impl Serialize) -> String {
     pages.add_filter("bytes", |bytes: u64| ByteSize(bytes).to_string());
     let rendered = pages
         .add_template("style.css", include_str!("style.css"))
+        .and_then(|()| pages.add_template("charts.html", include_str!("charts.html")))
         .and_then(|()| pages.add_template("page.html", include_str!("page.html")))
         .and_then(|()| pages.add_template("body.html", template))
         .and_then(|()| pages.get_template("body.html")?.render(Value::from(Serde(shown))));
