@@ -1,5 +1,6 @@
 //! `decode_with`: a Python function that decodes batches on the decoding threads.
 
+use fuelrail::internal::ForkGuard;
 use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -10,21 +11,20 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 /// waiting for the GIL of an interpreter that is gone.
 static ENDED: RwLock<bool> = RwLock::new(false);
 
-/// The process that imported this.
-static OWN: OnceLock<u32> = OnceLock::new();
+/// Of the process that imported this.
+static OWN: OnceLock<ForkGuard> = OnceLock::new();
 
 /// Remembers the process. At import.
 pub(crate) fn begin() {
-    let _ = OWN.set(std::process::id());
+    OWN.get_or_init(ForkGuard::new);
 }
 
 /// Lets no function be called from here on. At exit; not in a forked child, where a thread that is not there may hold the lock.
 #[pyfunction]
 pub(crate) fn _end(py: Python<'_>) {
-    if OWN.get() != Some(&std::process::id()) {
-        return;
+    if OWN.get().is_some_and(ForkGuard::holds) {
+        py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
     }
-    py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
 }
 
 /// The engine's form of a Python function of samples, ids and epoch.
