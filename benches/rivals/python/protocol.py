@@ -95,7 +95,7 @@ def arguments(argv: list[str] | None = None) -> Task:
     )
 
 
-# What signs requests that nobody checks, and looks for nothing on the network.
+# Clients that insist on credentials get these: the bucket checks no signature, and the metadata service is not asked.
 DUMMY_KEYS = {
     "AWS_ACCESS_KEY_ID": "rival",
     "AWS_SECRET_ACCESS_KEY": "rival",

@@ -132,7 +132,7 @@ impl Optimiser {
         no_grad(|| {
             let _ = gradients.g_mul_scalar_(1.0 / divisor);
             if self.clip_norm > 0.0 {
-                // On the device: nobody waits for the number.
+                // A tensor, not a number: reading it would make the host wait for the device.
                 let shorter = (self.clip_norm / (gradients.norm() + 1e-6)).clamp_max(1.0);
                 let _ = gradients.g_mul_(&shorter);
             }

@@ -195,7 +195,7 @@ fn a_second_signal_ends_a_rank_that_waits() {
     let pid = rustix::process::Pid::from_child(&rank);
     // It heeds signals before it waits for the others at its port.
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begun.elapsed() < PATIENCE, "nobody waits at the port");
+        assert!(begun.elapsed() < PATIENCE, "no rank listens at the port");
         std::thread::sleep(Duration::from_millis(20));
     }
     // Two that come together are one request.

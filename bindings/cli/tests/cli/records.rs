@@ -85,7 +85,7 @@ fn rows_of_parquet_are_records_and_only_the_columns_that_are_named_are_read() {
     let both = fuelrail(&[&args[..], &["--fields", "i32"]].concat()).done();
     let keys: Vec<&str> = both.lines().map(|line| line.split('\t').next().unwrap()).collect();
     assert_eq!(keys, (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
-    // A footer that is longer than what is read at first: a field that nobody knows, of 100 000 bytes.
+    // The footer is longer than the first read of it: it has an unknown field of 100 000 bytes.
     let bytes = fs::read(golden("rows-none.parquet")).unwrap();
     let (rest, tail) = bytes.split_at(bytes.len() - 8);
     let length = u32::from_le_bytes(*tail.first_chunk().unwrap()) + 6 + 100_000;
