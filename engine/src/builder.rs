@@ -14,6 +14,7 @@ use crate::loader::{Loader, Parts, batch_room_max};
 use crate::memory::{MemoryStats, map_memory};
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
+use crate::peers::{Peers, StartServer};
 use crate::records::{Format, Records};
 use crate::scanning::records;
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
@@ -22,8 +23,8 @@ use crate::state::{State, fingerprint, state_at};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{
-    BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, cached_block_bytes, channels, keep_for_others,
-    scratch_bytes, spill_memory_bytes,
+    BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, PeerRoom, cached_block_bytes, channels,
+    keep_for_others, scratch_bytes, spill_memory_bytes,
 };
 use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel};
 use fuelrail_plan::importance::{Horizons, Mode};
@@ -281,6 +282,7 @@ pub(crate) fn read_ranges(
     plain.decode.shape = None;
     plain.classes.clear();
     plain.disk.dirs.clear();
+    plain.peers.addresses.clear();
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
     builder.listing = Some(listing.clone());
@@ -303,7 +305,9 @@ fn start_shards(
     config.ring = backend.into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let topology = config.topology();
-    let layout = share_out(&config, &objects, &topology, !directories.is_empty())?;
+    let peers = Peers::of(&config, &objects, &run, &fingerprint)?;
+    let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
+    let layout = share_out(&config, &objects, &topology, (!directories.is_empty(), room))?;
     config.shards = Some(layout.shards);
     let seating = seat(&config, &topology, &mut notices);
     notices.extend(shortages(&config, &objects, &layout));
@@ -326,15 +330,25 @@ fn start_shards(
         spill,
         consumer: Arc::clone(&consumer),
         pace: ledger(&config, objects.endpoint(), &mut notices),
+        peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
     };
+    let (peer_setups, start_server): (Vec<_>, Option<StartServer>) = match peers {
+        None => (Vec::new(), None),
+        Some(peers) => {
+            let (setups, start) = peers.share_out(layout.shards, &objects, &run);
+            (setups, Some(start))
+        }
+    };
+    let mut peer_setups = peer_setups.into_iter();
     let said = (&mut notices, Arc::clone(&report));
     let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
     for (id, ((region, channels), disk)) in (0u16..).zip(regions.into_iter().zip(channels).zip(disks)) {
         let (deliver, from) = channel(OPEN_BATCHES_MAX);
         lanes.push(from);
-        starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk))?;
+        starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk, peer_setups.next()))?;
     }
     let shards = starting.wait(&mut notices)?;
+    let peer_server = start_server.map(|start| start()).transpose()?;
     let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
@@ -365,6 +379,7 @@ fn start_shards(
         audit,
         segment_manager,
         reporter,
+        peer_server,
     };
     Loader::new(parts, Box::new(move |text| report(text)))
 }
@@ -389,7 +404,12 @@ fn choose_budget(config: &mut Config) -> Option<String> {
 }
 
 /// What the shards get of the budget.
-fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool) -> Result<Layout> {
+fn share_out(
+    config: &Config,
+    objects: &Objects,
+    topology: &Topology,
+    (disk, peers): (bool, PeerRoom),
+) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = config.decoded().map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
@@ -408,7 +428,7 @@ fn share_out(config: &Config, objects: &Objects, topology: &Topology, disk: bool
         decoded_bytes,
         // One more for the batch in the consumer's hands.
         decoded_batches: config.decode.depth as u64 + 1,
-        disk_bytes: if disk { spill_memory_bytes() } else { 0 },
+        disk_bytes: if disk { spill_memory_bytes() } else { 0 } + peers.bytes(),
         hedged: config.network.hedge_percent > 0,
         block_bytes: (longest, mean),
         blocks,

@@ -10,7 +10,7 @@ mod settings;
 mod tests;
 mod text;
 
-pub use settings::{Config, Decoding, Disk, Memory, Network, Order, Setting, Trust};
+pub use settings::{Config, Decoding, Disk, Memory, Network, Order, Peers, Setting, Trust};
 pub(crate) use settings::{setter, setters};
 pub(crate) use text::Values;
 

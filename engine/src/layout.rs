@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
     pub connections_max: usize,
     /// Scratch memory of each connection, bytes: the minimum, and the most that still helps.
     pub scratch_bytes: RangeInclusive<u64>,
-    /// Disk buffers of each shard, bytes; 0 without a disk cache.
+    /// Buffers of each shard for a disk and for other ranks, bytes; 0 without either.
     pub disk_bytes: u64,
     /// Bytes of one decoded batch; 0 without decoding.
     pub decoded_bytes: u64,

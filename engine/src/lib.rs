@@ -59,6 +59,8 @@ mod mixture;
 mod names;
 #[cfg(feature = "formats")]
 mod packed;
+#[cfg_attr(not(feature = "clouds"), path = "peers/absent.rs")]
+mod peers;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
@@ -104,7 +106,7 @@ pub use memory::{Memory, MemoryStats, Remains};
 pub use mixture::Mixture;
 pub use records::Format;
 pub use state::State;
-pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
+pub use stats::{DiskFacts, GateStats, PeerFacts, Quantiles, ShardStats, Stats};
 pub use system::{on_warning, print_warnings};
 pub use tls::Tls;
 #[cfg(feature = "clouds")]

@@ -7,6 +7,7 @@ use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains};
+use crate::peers::PeerServer;
 use crate::records::Records;
 use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
@@ -80,6 +81,8 @@ pub(crate) struct Parts {
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
+    /// Serves blocks to other ranks.
+    pub peer_server: Option<PeerServer>,
     /// Makes and removes segments of the disk as long as the shards live.
     pub segment_manager: Option<SegmentManager>,
 }
@@ -475,9 +478,12 @@ impl Drop for Loader {
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
             core::mem::forget(self.parts.segment_manager.take());
+            self.parts.peer_server.take().map_or((), PeerServer::forget);
             return;
         }
         self.watchdog = None;
+        // What it has lent comes back before the shards end.
+        self.parts.peer_server = None;
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
             // next_batch returns the cause.

@@ -9,7 +9,10 @@ use crate::layout::{Layout, Seating, connections_max};
 use crate::system::{refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary};
-use fuelrail_flow::{ChannelEnds, Consumer, Finished, Objects, Shard, ShardConfig, ShardEnds, ShardStatus, SpillSetup};
+use fuelrail_flow::{
+    ChannelEnds, Consumer, Finished, Objects, PeerRoom, PeerSetup, Shard, ShardConfig, ShardEnds, ShardStatus,
+    SpillSetup,
+};
 #[cfg(feature = "glommio")]
 use fuelrail_io::GlommioRing;
 #[cfg(feature = "tokio-uring")]
@@ -20,7 +23,7 @@ use fuelrail_io::{
 };
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
-use fuelrail_plan::planner::PlannerConfig;
+use fuelrail_plan::planner::{Homes, PlannerConfig};
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;
@@ -46,6 +49,8 @@ pub(crate) struct Plan {
     pub consumer: Arc<Consumer>,
     /// The rate of requests that a server asks for, shared by all shards.
     pub pace: Ledger,
+    /// Which rank keeps which block, and the memory of each shard for other ranks, where they keep blocks for each other.
+    pub peers: Option<(Homes, PeerRoom)>,
 }
 
 pub(crate) type ShardThread = JoinHandle<()>;
@@ -66,16 +71,23 @@ impl Starting {
         plan: &Plan,
         id: ShardId,
         region: Region,
-        (channels, deliver, spill): (ChannelEnds, Sender<Finished>, Option<SpillSetup>),
+        (channels, deliver, spill, peers): (ChannelEnds, Sender<Finished>, Option<SpillSetup>, Option<PeerSetup>),
     ) -> Result<()> {
         let status = Arc::new(ShardStatus::default());
         let shard = shard_config(config, plan, id)?;
-        let ends =
-            ShardEnds { channels, deliver, consumer: Arc::clone(&plan.consumer), status: Arc::clone(&status), spill };
+        let ends = ShardEnds {
+            channels,
+            deliver,
+            consumer: Arc::clone(&plan.consumer),
+            status: Arc::clone(&status),
+            spill,
+            peers,
+        };
         let (tell, greeting) = mpsc::channel();
+        let connections = config.network.connections_max + shard.peers.connections;
         let ring = UringConfig {
-            entries: ring_entries(config.network.connections_max, plan.spill.is_some()),
-            sockets: (config.network.connections_max as u32 * 2).next_power_of_two(),
+            entries: ring_entries(connections, plan.spill.is_some()),
+            sockets: (connections as u32 * 2).next_power_of_two(),
             register: config.register.then(|| plan.arena.clone()),
         };
         let (objects, run) = (Arc::clone(&plan.objects), plan.run.clone());
@@ -251,7 +263,12 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             cached_block_bytes_min: plan.layout.cached_block_bytes_min,
             spill: plan.spill,
             batch_room_bytes: plan.layout.batch_bytes,
-            horizon_epochs: horizon_epochs(config.world, kept_bytes as f64 / catalog.total_bytes() as f64),
+            homes: plan.peers.as_ref().map(|(homes, _)| homes.clone()),
+            // Where ranks keep blocks for each other, each sees the uses of all.
+            horizon_epochs: horizon_epochs(
+                if plan.peers.is_some() { 1 } else { config.world },
+                kept_bytes as f64 / catalog.total_bytes() as f64,
+            ),
             retry: RetryConfig {
                 attempts_max: config.network.attempts_max,
                 throttled_cap_us: THROTTLED_CAP_US,
@@ -270,6 +287,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         scratch_bytes: plan.layout.scratch_bytes,
         spares: plan.layout.spares,
         chunks: plan.layout.chunks,
+        peers: plan.peers.as_ref().map(|(_, room)| *room).unwrap_or_default(),
     })
 }
 

@@ -98,7 +98,10 @@ pub struct Stats {
     /// What the disk brought and took, where there is one.
     #[serde(default)]
     pub disk: Option<DiskFacts>,
-    /// Payload bytes that came over the network.
+    /// What other ranks sent and asked for, where they keep blocks for each other.
+    #[serde(default)]
+    pub peers: Option<PeerFacts>,
+    /// Payload bytes that came from the bucket.
     pub landed_bytes: u64,
     /// Payload bytes our own code copied.
     pub copied_bytes: u64,
@@ -309,6 +312,39 @@ impl DiskFacts {
     }
 }
 
+/// What ranks did for each other since the loader was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PeerFacts {
+    /// Blocks that other ranks sent.
+    pub hits: u64,
+    /// … their payload bytes.
+    pub hit_bytes: u64,
+    /// Blocks that were asked of another rank and then of the bucket, because it failed or took too long.
+    pub misses: u64,
+    /// Blocks that other ranks asked for.
+    pub asks: u64,
+    /// Blocks sent to them.
+    pub served: u64,
+    /// … their payload bytes.
+    pub served_bytes: u64,
+}
+
+impl PeerFacts {
+    fn add(&mut self, shard: &Snapshot) {
+        let (planner, (served, served_bytes)) = (&shard.planner, shard.served);
+        let theirs = PeerFacts {
+            hits: planner.peer_hits,
+            hit_bytes: planner.peer_bytes,
+            misses: planner.peer_misses,
+            asks: planner.peer_asks,
+            served,
+            served_bytes,
+        };
+        each!(u64::add, self, theirs; hits, hit_bytes, misses, asks, served, served_bytes);
+    }
+}
+
 /// One gate over all shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -381,16 +417,18 @@ impl Stats {
             batch_wait_us: tally.waits.summary().into(),
             ..Stats::default()
         };
-        let mut disk = DiskFacts::default();
+        let (mut disk, mut peers) = (DiskFacts::default(), PeerFacts::default());
         for shard in shards {
             stats.add(shard);
             disk.add(shard);
+            peers.add(shard);
             gets.merge(&shard.get_latency);
             alone.merge(&shard.disk.read_alone);
             beside.merge(&shard.disk.read_beside);
         }
         (disk.read_alone_us, disk.read_beside_writes_us) = (alone.summary().into(), beside.summary().into());
         stats.get_latency_us = gets.summary().into();
+        stats.peers = (peers != PeerFacts::default()).then_some(peers);
         stats.disk = (disk.index_bytes > 0).then_some(disk);
         stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);

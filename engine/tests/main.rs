@@ -26,6 +26,7 @@ mod mixture;
 mod moto;
 mod nginx;
 mod own_loop;
+mod peers;
 mod properties;
 mod proxies;
 mod ranges;

@@ -5,14 +5,15 @@
 use crate::conn::{Asked, Exchange, Outcome};
 use crate::credential::judged;
 use crate::objects::Objects;
+use crate::peers::PeerLink;
 use files::Files;
 use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{Duration, Error, Instant, WallTime};
 use fuelrail_io::{Done, Ring, Slot, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_wire::Scheme;
-use http::Http;
-use std::collections::VecDeque;
+use http::{Http, LANE_BITS};
+use peers::Lanes;
 use std::sync::Arc;
 use transport::{Begin, Requests, Transport, TransportIo};
 
@@ -21,6 +22,7 @@ pub(crate) use transport::Second;
 
 mod files;
 mod http;
+mod peers;
 mod transport;
 
 /// The transport of a run, chosen at start.
@@ -53,6 +55,7 @@ macro_rules! forward {
 pub(crate) struct FetchStage {
     requests: Requests,
     source: Source,
+    peers: Lanes,
     /// Time from request to last byte.
     pub get_latency: Histogram,
 }
@@ -61,17 +64,22 @@ impl FetchStage {
     pub(crate) fn new(objects: Arc<Objects>, stall_after: Duration, scratch: Vec<Slot>) -> FetchStage {
         let source = match objects.endpoint().scheme {
             Scheme::File => Source::Files(Box::new(Files::new())),
-            Scheme::Http | Scheme::Https => Source::Http(Box::new(Http::new(&objects, stall_after, scratch))),
+            Scheme::Http | Scheme::Https => {
+                Source::Http(Box::new(Http::new((objects.server().clone(), None, 0), stall_after, scratch)))
+            }
         };
-        let requests = Requests {
-            signatory: objects.signatory(),
-            objects,
-            waiting: VecDeque::with_capacity(256),
-            taken: 0,
-            outcomes: Vec::with_capacity(256),
-            stats: FetchStats::default(),
-        };
-        FetchStage { requests, source, get_latency: Histogram::new() }
+        let requests = Requests::new(Arc::clone(&objects), objects.signatory());
+        FetchStage { requests, source, peers: Lanes::default(), get_latency: Histogram::new() }
+    }
+
+    /// The same, with connections to other ranks, too.
+    pub(crate) fn with_peers(
+        self,
+        links: Vec<Option<PeerLink>>,
+        stall_after: Duration,
+        scratch: Vec<Slot>,
+    ) -> FetchStage {
+        FetchStage { peers: Lanes::new(&self.requests.objects, links, stall_after, scratch), ..self }
     }
 
     /// Takes a request for the missing end of `window`. It waits until a connection is free.
@@ -81,7 +89,7 @@ impl FetchStage {
 
     /// Requests that wait for a connection.
     pub(crate) fn waiting(&self) -> usize {
-        self.requests.waiting.len()
+        self.requests.waiting.len() + self.peers.waiting()
     }
 
     /// Requests under way.
@@ -89,10 +97,48 @@ impl FetchStage {
         self.requests.outstanding()
     }
 
+    /// Asks another rank for a block.
+    pub(crate) fn ask_peer(&mut self, rank: u16, asked: Asked, window: Window, now: Instant) {
+        self.peers.ask(rank, asked, window, now);
+    }
+
+    /// Gives up a request to another rank, if it is not over.
+    pub(crate) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId) {
+        self.peers.recall(ring, now, fetch);
+    }
+
+    /// The end of a request to another rank.
+    pub(crate) fn next_peer_outcome(&mut self) -> Option<Outcome> {
+        self.peers.next_outcome()
+    }
+
+    /// Sends what is due, over at most so many connections to the bucket.
+    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant, wanted: usize, depth: impl Fn(u64) -> usize) {
+        self.peers.pump(ring, now);
+        let io = &mut TransportIo { ring, now, requests: &mut self.requests };
+        call!(&mut self.source, pump(io, wanted, depth));
+    }
+
+    /// An operation came back.
+    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, now: Instant, done: Done) {
+        match done.token >> LANE_BITS {
+            0 => {
+                let io = &mut TransportIo { ring, now, requests: &mut self.requests };
+                call!(&mut self.source, done(io, done));
+            }
+            lane => self.peers.done(ring, now, lane, done),
+        }
+    }
+
+    /// Fails what takes too long. Returns when to check again.
+    pub(crate) fn sweep<R: Ring>(&mut self, ring: &mut R, now: Instant) -> Option<Instant> {
+        let peers = self.peers.sweep(ring, now);
+        let io = &mut TransportIo { ring, now, requests: &mut self.requests };
+        let source = call!(&mut self.source, sweep(io));
+        [source, peers].into_iter().flatten().min()
+    }
+
     forward! {
-        fn pump(wanted: usize, depth: impl Fn(u64) -> usize);
-        fn done(done: Done);
-        fn sweep() -> Option<Instant>;
         fn second(asked: Asked, depth: usize, begin: Option<impl Begin>) -> Second;
         fn cancel(fetch: FetchId);
         fn cancel_seconds(fetch: FetchId);
@@ -100,13 +146,14 @@ impl FetchStage {
 
     /// Ends all requests and connections, at shutdown.
     pub(crate) fn close<R: Ring>(&mut self, ring: &mut R) {
+        self.peers.close(ring);
         call!(&mut self.source, close(ring));
     }
 
     /// What an error of this stage means, given the credentials of its request.
     pub(crate) fn judged(&self, error: Error, server_time: Option<WallTime>) -> Error {
         let Requests { objects, signatory, .. } = &self.requests;
-        let error = match objects.go_between() {
+        let error = match objects.server().go_between() {
             Some(proxy) => proxy.spared(error),
             None => error,
         };
@@ -115,7 +162,7 @@ impl FetchStage {
 
     /// A request ended since [`outcomes`](FetchStage::outcomes) was called.
     pub(crate) fn has_outcomes(&self) -> bool {
-        !self.requests.outcomes.is_empty()
+        !self.requests.outcomes.is_empty() || self.peers.has_outcomes()
     }
 
     /// Outcomes since the last call.
@@ -145,6 +192,7 @@ impl FetchStage {
     pub(crate) fn describe(&self, now: Instant) -> String {
         let (outstanding, waiting) = (self.outstanding(), self.waiting());
         let transport = call!(&self.source, describe(now));
-        format!("fetch: {outstanding} requests outstanding, {waiting} waiting to be sent, {transport}")
+        let peers = self.peers.describe(now);
+        format!("fetch: {outstanding} requests outstanding, {waiting} waiting to be sent, {transport}{peers}")
     }
 }

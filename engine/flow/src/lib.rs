@@ -20,6 +20,7 @@ mod listing;
 #[cfg(all(test, loom))]
 mod models;
 mod objects;
+mod peers;
 mod setup;
 mod shard;
 mod spans;
@@ -40,7 +41,8 @@ pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
 pub use listing::{Listed, Listing};
-pub use objects::{ByteRange, Objects};
+pub use objects::{ByteRange, Objects, Server};
+pub use peers::{LentBlock, PeerInbox, PeerLink, PeerOutbox, PeerRequest, PeerRoom, PeerRoute, PeerSetup, peer_queue};
 pub use setup::{ShardConfig, ShardEnds, keep_for_others, scratch_bytes};
 pub use shard::Shard;
 pub use spans::{SampleSpan, SampleSpans};

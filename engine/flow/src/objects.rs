@@ -17,13 +17,58 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The data set's names and sizes.
-#[derive(Debug)]
-pub struct Objects {
+/// A server that blocks come from: the bucket's, or another rank's.
+#[derive(Clone, Debug)]
+pub struct Server {
     endpoint: Endpoint,
     addresses: Arc<AddressBook>,
     tls: Option<Client>,
     proxy: Option<Arc<Proxy>>,
+}
+
+impl Server {
+    /// A server at this endpoint, reached at these addresses, over TLS with this configuration where there is one.
+    #[must_use]
+    pub fn new(endpoint: Endpoint, addresses: Arc<AddressBook>, tls: Option<Client>) -> Server {
+        Server { endpoint, addresses, tls, proxy: None }
+    }
+
+    /// The TLS session of a new connection; `None` over plain HTTP.
+    ///
+    /// # Errors
+    /// `Usage` when it uses TLS and no TLS configuration was given; `Environment` when the system has no randomness.
+    pub(crate) fn secure(&self) -> Result<Option<Secure>> {
+        match (self.endpoint.scheme, &self.tls) {
+            (Scheme::Http | Scheme::File, _) => Ok(None),
+            (Scheme::Https, Some(client)) => {
+                let tunnel = self.proxy.as_ref().map(|proxy| Tunnel::new(Arc::clone(proxy), &self.endpoint));
+                Ok(Some(Secure::new(Session::new(client)?, tunnel)))
+            }
+            (Scheme::Https, None) => {
+                Err(Error::new(Kind::Usage, "the server uses TLS, but no TLS configuration was given"))
+            }
+        }
+    }
+
+    /// The proxy that requests are sent to in place of the server; `None` over TLS, where the proxy only tunnels.
+    pub(crate) fn go_between(&self) -> Option<&Proxy> {
+        self.proxy.as_deref().filter(|_| self.endpoint.scheme == Scheme::Http)
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Its addresses, or those of the proxy before it, tried in turn.
+    pub(crate) fn addresses(&self) -> &Arc<AddressBook> {
+        &self.addresses
+    }
+}
+
+/// The data set's names and sizes.
+#[derive(Debug)]
+pub struct Objects {
+    server: Server,
     authority: Option<Arc<Authority>>,
     catalog: Arc<Catalog>,
     /// Keys and tags; the lengths of objects that are samples are the catalog's.
@@ -91,7 +136,8 @@ impl Objects {
             return Err(Error::new(Kind::Network, "the bucket's host has no address"));
         }
         let catalog = Arc::new(Catalog::new(names.take_sizes(), block_bytes)?);
-        Ok(Objects { endpoint, addresses, tls: None, proxy: None, authority: None, catalog, names, ranges: None })
+        let server = Server::new(endpoint, addresses, None);
+        Ok(Objects { server, authority: None, catalog, names, ranges: None })
     }
 
     /// The same objects with other samples: each is a range of bytes of one of them, in the order given.
@@ -187,14 +233,14 @@ impl Objects {
     /// The same, over TLS with this configuration, which all connections share.
     #[must_use]
     pub fn over(mut self, tls: Option<Client>) -> Objects {
-        self.tls = tls;
+        self.server.tls = tls;
         self
     }
 
     /// The same, through a proxy, whose addresses these then are.
     #[must_use]
     pub fn through(mut self, proxy: Option<Arc<Proxy>>) -> Objects {
-        self.proxy = proxy;
+        self.server.proxy = proxy;
         self
     }
 
@@ -214,8 +260,8 @@ impl Objects {
     #[must_use]
     pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
         let etag = self.etag(sample)?;
-        let verified = self.tls.as_ref().is_none_or(Client::verifies);
-        let whole = Fingerprint::of(&self.endpoint, self.key(sample), etag, self.object_len(sample), verified);
+        let verified = self.server.tls.as_ref().is_none_or(Client::verifies);
+        let whole = Fingerprint::of(&self.server.endpoint, self.key(sample), etag, self.object_len(sample), verified);
         let (first, len) = (self.first(sample), self.catalog.size(sample));
         Some(if self.is_whole(sample) { whole } else { whole.of_range(first, len) })
     }
@@ -229,38 +275,21 @@ impl Objects {
         Ok(self)
     }
 
-    /// The TLS session of a new connection; `None` over plain HTTP.
-    ///
-    /// # Errors
-    /// `Usage` when it uses TLS and no TLS configuration was given; `Environment` when the system has no randomness.
-    pub(crate) fn secure(&self) -> Result<Option<Secure>> {
-        match (self.endpoint.scheme, &self.tls) {
-            (Scheme::Http | Scheme::File, _) => Ok(None),
-            (Scheme::Https, Some(client)) => {
-                let tunnel = self.proxy.as_ref().map(|proxy| Tunnel::new(Arc::clone(proxy), &self.endpoint));
-                Ok(Some(Secure::new(Session::new(client)?, tunnel)))
-            }
-            (Scheme::Https, None) => {
-                Err(Error::new(Kind::Usage, "the bucket uses TLS, but no TLS configuration was given"))
-            }
-        }
-    }
-
-    /// The proxy that requests are sent to in place of the bucket's host; `None` over TLS, where the proxy only tunnels.
-    pub(crate) fn go_between(&self) -> Option<&Proxy> {
-        self.proxy.as_deref().filter(|_| self.endpoint.scheme == Scheme::Http)
+    /// The bucket's server.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// Where the bucket is.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.server.endpoint
     }
 
     /// The bucket's addresses, or those of the proxy before it, tried in turn.
     #[must_use]
     pub fn addresses(&self) -> &Arc<AddressBook> {
-        &self.addresses
+        &self.server.addresses
     }
 
     /// Bytes of memory that keys, ETags and sizes take.
@@ -295,6 +324,14 @@ impl Objects {
     /// Appends the listed ETag in the form of `If-Match`; nothing where none could match.
     pub(crate) fn push_strong_etag(&self, sample: SampleId, out: &mut String) {
         self.names.push_strong(self.object_of(sample), out);
+    }
+
+    /// The listed ETag of the object that a sample lies in, as it stands in `If-Match`; empty where none could match.
+    #[must_use]
+    pub fn strong_etag(&self, sample: SampleId) -> String {
+        let mut tag = String::new();
+        self.push_strong_etag(sample, &mut tag);
+        if tag.is_empty() || tag.starts_with('"') { tag } else { format!("\"{tag}\"") }
     }
 
     /// The listed ETag of the object that a sample lies in.

@@ -4,6 +4,7 @@ use crate::assemble::{BadSamples, Finished};
 use crate::channels::ChannelEnds;
 use crate::deliver::Consumer;
 use crate::hedge::Spares;
+use crate::peers::{PeerRoom, PeerSetup};
 use crate::spill::SpillSetup;
 use crate::status::ShardStatus;
 use core::ops::RangeInclusive;
@@ -29,6 +30,8 @@ pub struct ShardConfig {
     pub scratch_bytes: u64,
     /// Memory that second requests land in, set aside at start.
     pub spares: Spares,
+    /// Memory for other ranks, set aside at start.
+    pub peers: PeerRoom,
     /// Chunks that are held at a time, where samples are read in chunks: memory for so many of the longest ones is set aside at start.
     pub chunks: usize,
 }
@@ -45,6 +48,8 @@ pub struct ShardEnds {
     pub status: Arc<ShardStatus>,
     /// The disk, where the planner is configured for one.
     pub spill: Option<SpillSetup>,
+    /// The other ranks, where blocks are kept for each other.
+    pub peers: Option<PeerSetup>,
 }
 
 /// Whether shards keep blocks for each other, in RAM, in chunks, on disk or in quarantine: then every block has one owner.
@@ -61,6 +66,17 @@ pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
         Scheme::Https => TLS_SCRATCH_BYTES_MIN as u64..=TLS_SCRATCH_BYTES as u64,
         Scheme::File => 0..=0,
     }
+}
+
+/// What a shard sets aside for other ranks: scratch memory of connections, and slots.
+pub(crate) fn peer_memory(region: &mut Region, room: PeerRoom) -> Result<[Vec<Slot>; 2]> {
+    let mut take =
+        |slots: usize, bytes: usize| -> Option<Vec<Slot>> { (0..slots).map(|_| region.alloc(bytes)).collect() };
+    let (scratch, slots) = (take(room.connections, room.scratch_bytes), take(room.slots, room.slot_bytes));
+    scratch.zip(slots).map(<[_; 2]>::from).ok_or_else(|| {
+        let cause = format!("no room for what other ranks ask for ({} slots of {} bytes)", room.slots, room.slot_bytes);
+        Error::new(Kind::Budget, cause).with_hint("raise memory_limit")
+    })
 }
 
 /// What a shard sets aside of its region, once: memory for a cache, if it has one, for the scratch memory of so many connections with so

@@ -14,7 +14,8 @@ use crate::fetch::FetchStage;
 use crate::gate::Gate;
 use crate::hedge::{Hedges, Race};
 use crate::objects::Objects;
-use crate::setup::{ShardConfig, ShardEnds, memory};
+use crate::peers::{PeerSetup, PeerStage};
+use crate::setup::{ShardConfig, ShardEnds, memory, peer_memory};
 use crate::spill::SpillStage;
 use crate::status::ShardStatus;
 use fuelrail_base::canary::{self, Stage};
@@ -57,6 +58,7 @@ pub struct Shard<R: Ring> {
     cache: Option<CacheStage>,
     chunks: Option<ChunkStage>,
     spill: Option<SpillStage>,
+    peers: Option<PeerStage>,
     assemble: AssembleStage,
     deliver: DeliverStage,
     channels: ChannelEnds,
@@ -101,6 +103,15 @@ impl<R: Ring> Shard<R> {
         ends.channels.set_waker(&waker);
         ends.consumer.failure.wakes(&waker);
         region.set_waker(waker.clone());
+        let mut fetch = FetchStage::new(Arc::clone(&objects), config.stall_after, scratch);
+        let peers = match ends.peers {
+            None => None,
+            Some(PeerSetup { links, inbox }) => {
+                let [scratch, slots] = peer_memory(&mut region, config.peers)?;
+                fetch = fetch.with_peers(links, config.stall_after, scratch);
+                Some(PeerStage::new(Arc::clone(&objects), inbox, slots, &waker))
+            }
+        };
         let mut planner = Planner::new(&config.planner, run.clone(), Arc::clone(objects.catalog()))?;
         let spill = match (ends.spill, planner.spill()) {
             (Some(setup), Some(tier)) => {
@@ -114,7 +125,8 @@ impl<R: Ring> Shard<R> {
             shards,
             planner,
             spill,
-            fetch: FetchStage::new(Arc::clone(&objects), config.stall_after, scratch),
+            fetch,
+            peers,
             hedges: Hedges::new(spares),
             cache: cache.pop().map(CacheStage::new),
             chunks,
@@ -190,6 +202,7 @@ impl<R: Ring> Shard<R> {
             again |= self.obey();
             // The disk may be done with a slot.
             self.begin_chunks();
+            again |= self.serve_peers();
             if !again {
                 break;
             }
@@ -292,6 +305,10 @@ impl<R: Ring> Shard<R> {
             self.take_outcome(outcome);
         }
         self.fetch.recycle(outcomes);
+        while let Some(outcome) = self.fetch.next_peer_outcome() {
+            any = true;
+            self.take_peer_outcome(outcome);
+        }
         any
     }
 
@@ -350,6 +367,7 @@ impl<R: Ring> Shard<R> {
             }
             Command::Start { fetch, block, from } => self.start(fetch, block, from),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
+            Command::Recall(fetch) => self.fetch.recall(&mut self.ring, self.now, fetch),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
@@ -376,6 +394,12 @@ impl<R: Ring> Shard<R> {
             window.rewind(0);
         }
         let asked = self.asked(fetch, block, window.filled() as u64);
+        if let Origin::Peer { rank, at, .. } = from {
+            let (catalog, sample) = (self.objects.catalog(), block.sample);
+            let (first, object_len) = (catalog.block_first(block), catalog.size(sample));
+            let asked = Asked { first, object_len, whole: false, etag: None, at: Some(at), ..asked };
+            return self.fetch.ask_peer(rank, asked, window, self.now);
+        }
         self.requests.entered(self.now);
         self.fetch.request(asked, window, self.now);
     }
@@ -421,6 +445,7 @@ impl<R: Ring> Shard<R> {
             whole: objects.is_whole(block.sample),
             etag: objects.etag(block.sample).or(seen),
             second: false,
+            at: None,
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub disk_blocks: u64,
     /// Memory of the index of blocks on disk, bytes; zero without a disk.
     pub index_bytes: u64,
+    /// Blocks and payload bytes that were found for other ranks.
+    pub served: (u64, u64),
     /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
     pub copied_bytes: u64,
     /// Payload bytes received twice, because their request was sent twice.

@@ -6,7 +6,8 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, ShardId};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use fuelrail_flow::{
-    BadSamples, Consumer, Listed, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
+    BadSamples, Consumer, Listed, Objects, Outlet, PeerRoom, Shard, ShardConfig, ShardEnds, ShardStatus, Spares,
+    channels,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Ring, UringConfig, UringRing, channel};
 use fuelrail_plan::hedge::HedgeConfig;
@@ -62,6 +63,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
             batch_room_bytes: 1 << 20,
             horizon_epochs: 1,
             spill: None,
+            homes: None,
             pace: fuelrail_plan::pace::Ledger::default(),
             retry: RetryConfig::default(),
             window: connections,
@@ -74,6 +76,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         connections_max: CONNECTIONS,
         scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
+        peers: PeerRoom::default(),
         chunks: 0,
     };
     let arena = ArenaConfig { bytes: 4 << 20, regions: 1, huge_pages: HugePages::Off, ..ArenaConfig::default() };
@@ -88,6 +91,7 @@ fn shard(bucket: &Bucket, set: &DataSet, cache_bytes: u64) -> (Shard<UringRing>,
         consumer,
         status: Arc::new(ShardStatus::default()),
         spill: None,
+        peers: None,
     };
     (Shard::new(ring, region, objects, &run, &shard_config, ends).unwrap(), outlet)
 }

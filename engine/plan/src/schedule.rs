@@ -21,6 +21,8 @@ pub struct UseTime(pub u64);
 pub struct Schedule {
     run: Run,
     horizon_epochs: u64,
+    /// Uses by any rank count.
+    of_all: bool,
 }
 
 /// Epochs that `Schedule` looks ahead for a rank of `world` that can keep `kept_share` (0 to 1) of the data set.
@@ -38,7 +40,13 @@ impl Schedule {
     /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.
     #[must_use]
     pub fn new(run: &Run, horizon_epochs: u64) -> Schedule {
-        Schedule { run: run.clone(), horizon_epochs }
+        Schedule { run: run.clone(), horizon_epochs, of_all: false }
+    }
+
+    /// The same, of uses by any rank: of one that keeps blocks for all.
+    #[must_use]
+    pub fn of_all_ranks(self) -> Schedule {
+        Schedule { of_all: true, ..self }
     }
 
     /// Takes in which epochs are drawn. In one that is not, a sample counts as coming at its place.
@@ -68,7 +76,7 @@ impl Schedule {
         Cursor { epoch: time.0 / self.samples(), position: time.0 % self.samples() }
     }
 
-    /// The next time this rank uses `sample`, strictly later than `after`; `None` when that is beyond the horizon or the
+    /// The next time this rank, or [any](Schedule::of_all_ranks), uses `sample`, strictly later than `after`; `None` when that is beyond the horizon or the
     /// end of the run.
     ///
     /// # Panics
@@ -77,8 +85,9 @@ impl Schedule {
     pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
         let from = after.0.saturating_add(1);
         self.epochs_from(after).find_map(|epoch| {
-            let (from, mine) =
-                (from.saturating_sub(epoch * self.samples()), |at| self.run.seq_of_position(epoch, at).is_some());
+            let (from, mine) = (from.saturating_sub(epoch * self.samples()), |at| {
+                self.of_all || self.run.seq_of_position(epoch, at).is_some()
+            });
             let position = self.run.next_position(epoch, sample, from, mine)?;
             Some(self.time(epoch, position))
         })

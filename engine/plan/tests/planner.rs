@@ -5,7 +5,7 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::planner::{Attempt, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, Source, Waiters};
+use fuelrail_plan::planner::{Attempt, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, Source, Waiters, Want};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -35,6 +35,7 @@ fn config() -> PlannerConfig {
         batch_room_bytes: 1 << 20,
         horizon_epochs: 1,
         spill: None,
+        homes: None,
         retry: RetryConfig { attempts_max: 3, ..RetryConfig::default() },
         pace: Ledger::default(),
         window: WindowConfig { connections_start: 4, connections_max: 8, depth_max: 4, ..WindowConfig::default() },
@@ -107,7 +108,7 @@ fn commands(planner: &mut Planner) -> Vec<Command> {
 fn tell(planner: &mut Planner, now: Instant, told: impl Into<Told>) -> Vec<Command> {
     match told.into() {
         Told::Fact(fact) => planner.tell(now, fact),
-        Told::Ask(ask, block, at, fresh) => planner.ask(now, ask, (block, at, fresh)),
+        Told::Ask(ask, block, at, fresh) => planner.ask(now, ask, Want { block, at, fresh, by_peer: false }),
     }
     commands(planner)
 }

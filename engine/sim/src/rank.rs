@@ -11,7 +11,7 @@ use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant, Result, ShardId};
 use fuelrail_flow::{
-    BadSamples, Consumer, Objects, Outlet, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
+    BadSamples, Consumer, Objects, Outlet, PeerRoom, Shard, ShardConfig, ShardEnds, ShardStatus, Spares, channels,
     keep_for_others, spill_memory_bytes,
 };
 use fuelrail_io::{Arena, ArenaConfig, HugePages, Region, Ring as _, SimRing, SimWorld, Waker, channel};
@@ -106,7 +106,7 @@ impl Rank {
             let (deliver, lane) = channel(l.deliver_entries);
             lanes.push(lane);
             let (consumer, status) = (Arc::clone(&consumer), Arc::clone(&statuses[usize::from(id)]));
-            let ends = ShardEnds { channels, deliver, consumer, status, spill: setups.next() };
+            let ends = ShardEnds { channels, deliver, consumer, status, spill: setups.next(), peers: None };
             let (shard, waker) = new_shard(make, id, region, &objects, ends, &ledger)?;
             shards.push(Some(Stepped { shard, phase: Phase::Awake, slept: (Instant::ZERO, 0), spins: 0 }));
             wakers.push(waker);
@@ -314,6 +314,7 @@ fn new_shard(
             cached_block_bytes_min: 0,
             batch_room_bytes: l.room_bytes,
             horizon_epochs: l.horizon_epochs,
+            homes: None,
             spill: make.scenario.disk.as_ref().map(|disk| spill(make.scenario, disk)),
             pace,
             retry: RetryConfig {
@@ -341,6 +342,7 @@ fn new_shard(
         connections_max: l.connections_max,
         scratch_bytes: SCRATCH_BYTES as u64,
         stall_after: Duration::from_millis(l.stall_after_ms),
+        peers: PeerRoom::default(),
         spares: Spares { slots: l.spare_slots, slot_bytes: l.spare_bytes },
         chunks: 0,
     };

@@ -342,6 +342,23 @@ settings! {
         /// share it evenly; without one each finds a rate of its own.
         share_dir: Option<PathBuf> = None,
     }
+    /// Blocks that the ranks of a job keep for each other.
+    peers: Peers {
+        /// The addresses of all ranks, HOST:PORT, in the order of ranks; braces such as `node-{0..3}:7070` stand for several. Each rank serves
+        /// at its own what its caches hold, and what another one keeps is had from there and not from the bucket: together they cache what
+        /// fits into all of them.
+        addresses as peers: Vec<String> = Vec::new(),
+        /// Where this rank listens, where that is not its own address in `peers`, such as `0.0.0.0:7070`.
+        listen as peer_listen: Option<String> = None,
+        /// A file with a secret that all ranks share. Needed where they use no TLS, which they may only on one machine.
+        secret_file as peer_secret_file: Option<PathBuf> = None,
+        /// The authority of the job, in PEM: what does not show a certificate of it is neither asked nor served.
+        ca_file as peer_ca_file: Option<PathBuf> = None,
+        /// This rank's certificate, issued for the host of its address, in PEM.
+        cert_file as peer_cert_file: Option<PathBuf> = None,
+        /// … and its key.
+        key_file as peer_key_file: Option<PathBuf> = None,
+    }
     /// What samples are decoded to.
     decode: Decoding {
         /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; without it their bytes are delivered.

@@ -101,19 +101,25 @@ impl Exchange {
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c.filter(|_| self.asked.whole) };
         self.digest = None;
-        match head.status {
+        let framing = match head.status {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
             status => {
                 let (kind, text) = (head.failure().unwrap_or(Kind::Protocol), Vec::new());
                 let ResponseHead { retry_after_s, date, .. } = *head;
                 self.sink = Sink::Refusal { status, kind, retry_after_s, date, text };
-                match head.framing {
+                return match head.framing {
                     Framing::Length(n) if n > REFUSAL_BYTES_MAX => Err(self.refusal()),
                     framing => Ok(framing),
-                }
+                };
             }
+        };
+        if self.asked.at.is_some() {
+            // Other ranks send the checksum of the bytes asked for, always.
+            let missing = || Error::new(Kind::Protocol, "another rank sent a block without its checksum");
+            self.digest = Some(Digest::Crc32c(head.crc32c.ok_or_else(missing)?));
         }
+        framing
     }
 
     fn accept_whole(&mut self, head: &ResponseHead) -> Result<Framing> {

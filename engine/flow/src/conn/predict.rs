@@ -8,6 +8,7 @@
 
 use fuelrail_base::SampleId;
 use fuelrail_plan::planner::FetchId;
+use fuelrail_plan::schedule::UseTime;
 use fuelrail_wire::{Etag, Framing, ResponseHead};
 
 /// The range that a request is for.
@@ -29,6 +30,8 @@ pub(crate) struct Asked {
     pub etag: Option<Etag>,
     /// It is a second request of its fetch, into spare memory.
     pub second: bool,
+    /// When the block is used, for another rank that is asked in the bucket's place.
+    pub at: Option<UseTime>,
 }
 
 impl Asked {
@@ -139,6 +142,7 @@ mod tests {
             whole: true,
             etag: None,
             second: false,
+            at: None,
         }
     }
 

@@ -6,7 +6,8 @@
 use super::transport::{Begin, Second, Transport, TransportIo};
 use crate::addresses::Addresses;
 use crate::conn::{Asked, Conn, Context, Exchange, HeadPredictor, State};
-use crate::objects::Objects;
+use crate::objects::Server;
+use crate::peers::PeerRoute;
 use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Done, Full, Op, Ring, Slot};
@@ -18,6 +19,11 @@ use std::sync::Arc;
 
 /// The connections of one shard.
 pub(super) struct Http {
+    server: Server,
+    /// Where the server is another rank's, and not the bucket's: how it is asked.
+    peer: Option<PeerRoute>,
+    /// Set in the token of every operation: which of a shard's servers it is for.
+    lane: u64,
     conns: Slab<Conn>,
     /// The connection that became idle last, if it still is: most requests find their connection without a search.
     idle: usize,
@@ -42,6 +48,9 @@ pub(super) struct Http {
     sockets_exhausted: bool,
 }
 
+/// Bits of a token below those of its lane.
+pub(super) const LANE_BITS: u32 = 48;
+
 /// Which of a connection's ops a token names. A token is the connection's and not a block's: one receive brings the answers of
 /// several pipelined requests.
 const CONNECT: u64 = 0;
@@ -56,7 +65,7 @@ const DRAIN_BYTES_MAX: u64 = 256 << 10;
 impl Transport for Http {
     fn pump<R: Ring>(&mut self, io: &mut TransportIo<R>, wanted: usize, depth: impl Fn(u64) -> usize) {
         // A proxy may close the connection after its first response, and lose the others by a reset.
-        let depth_max = if io.requests.objects.go_between().is_some() { 1 } else { usize::MAX };
+        let depth_max = if self.server.go_between().is_some() { 1 } else { usize::MAX };
         while let Some(exchange) = io.requests.waiting.front() {
             let depth = depth(exchange.asked.len).min(depth_max);
             let Some(at) = self.choose(io, wanted, depth, None) else { break };
@@ -68,7 +77,7 @@ impl Transport for Http {
     }
 
     fn done<R: Ring>(&mut self, io: &mut TransportIo<R>, done: Done) {
-        let at = usize::try_from(done.token >> 2).expect("tokens are made from connection numbers");
+        let at = usize::try_from((done.token ^ self.lane) >> 2).expect("tokens are made from connection numbers");
         match done.op {
             Op::Connect { addr, .. } => self.connected(io, at, addr, done.result),
             Op::Send { bytes, from, .. } => {
@@ -147,10 +156,18 @@ impl Transport for Http {
 }
 
 impl Http {
-    pub(super) fn new(objects: &Arc<Objects>, stall_after: Duration, scratch: Vec<Slot>) -> Http {
+    /// Requests to a bucket's server, or another rank's; each server of a shard has a lane of its own.
+    pub(super) fn new(
+        (server, peer, lane): (Server, Option<PeerRoute>, u16),
+        stall_after: Duration,
+        scratch: Vec<Slot>,
+    ) -> Http {
         Http {
-            host: objects.endpoint().authority(),
-            addresses: Addresses::new(Arc::clone(objects.addresses())),
+            host: server.endpoint().authority(),
+            addresses: Addresses::new(Arc::clone(server.addresses())),
+            server,
+            peer,
+            lane: u64::from(lane) << LANE_BITS,
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
             tag: String::with_capacity(64),
@@ -178,19 +195,24 @@ impl Http {
         let landed = window.filled() as u64;
         let range = asked.ranged().then(|| (asked.first, asked.first + asked.len - 1));
         debug_assert_eq!(window.len() as u64 - landed, asked.len, "a request is for what is missing");
-        let key = objects.key(asked.sample);
         self.text.clear();
         self.path.clear();
-        objects.endpoint().push_object_path(&mut self.path, key);
         self.tag.clear();
+        match &self.peer {
+            Some(peer) => peer.push_path(&mut self.path, &asked),
+            None => objects.endpoint().push_object_path(&mut self.path, objects.key(asked.sample)),
+        }
         objects.push_strong_etag(asked.sample, &mut self.tag);
         let tag = Some(self.tag.as_str()).filter(|tag| !tag.is_empty());
         let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
-        let signed =
-            |()| io.requests.signatory.as_mut().map_or(Ok(()), |signatory| signatory.sign_head(&mut self.text));
+        let signed = |()| match (&self.peer, io.requests.signatory.as_mut()) {
+            (Some(peer), _) => Ok(peer.authorize(&mut self.text)),
+            (None, Some(signatory)) => signatory.sign_head(&mut self.text),
+            (None, None) => Ok(()),
+        };
         match written.and_then(signed) {
             Ok(()) => {
-                if let Some(proxy) = objects.go_between() {
+                if let Some(proxy) = self.server.go_between() {
                     proxy.address(&self.host, &mut self.text);
                 }
                 self.conns[at].request(exchange, &self.text);
@@ -241,19 +263,18 @@ impl Http {
             return None;
         }
         let addr = self.addresses.choose(io.now, slow);
-        let objects = &io.requests.objects;
-        let made = objects.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
+        let made = self.server.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
         match made {
             Ok((sock, secure)) => {
                 let entry = self.conns.vacant_entry();
                 let at = entry.key();
-                if io.ring.push(Op::Connect { sock, addr }, (at as u64) << 2 | CONNECT).is_err() {
+                if io.ring.push(Op::Connect { sock, addr }, self.lane | (at as u64) << 2 | CONNECT).is_err() {
                     io.ring.close(sock);
                     return None;
                 }
                 let scratch = self.scratch.pop().expect("looked at above");
                 entry.insert(
-                    Conn::new(sock, addr, scratch, secure, io.now).closes_silently(objects.go_between().is_some()),
+                    Conn::new(sock, addr, scratch, secure, io.now).closes_silently(self.server.go_between().is_some()),
                 );
                 io.requests.stats.connections += 1;
                 io.requests.stats.connections_open += 1;
@@ -276,7 +297,7 @@ impl Http {
         for _ in 0..self.dirty.len() {
             let Some(at) = self.dirty.pop_front() else { return };
             let Some(conn) = self.conns.get_mut(at) else { continue };
-            if !push_due(ring, conn, (at as u64) << 2, &self.predictor) {
+            if !push_due(ring, conn, self.lane | (at as u64) << 2, &self.predictor) {
                 self.dirty.push_back(at);
                 return;
             }
@@ -296,7 +317,7 @@ impl Http {
                 }
                 let error = Error::from_errno(Kind::Network, &format!("connecting to {addr}"), errno)
                     .with_hint("check that the server is running and the address is correct");
-                Err(match io.requests.objects.go_between() {
+                Err(match self.server.go_between() {
                     Some(proxy) => proxy.error(error.kind(), error.cause()),
                     None => error,
                 })

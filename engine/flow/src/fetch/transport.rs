@@ -95,6 +95,17 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    pub(super) fn new(objects: Arc<Objects>, signatory: Option<Signatory>) -> Requests {
+        Requests {
+            signatory,
+            objects,
+            waiting: VecDeque::with_capacity(256),
+            taken: 0,
+            outcomes: Vec::with_capacity(256),
+            stats: FetchStats::default(),
+        }
+    }
+
     /// The next request that waits.
     pub(super) fn take(&mut self) -> Option<Exchange> {
         self.taken += usize::from(!self.waiting.is_empty());

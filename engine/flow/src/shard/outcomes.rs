@@ -8,6 +8,7 @@ use crate::conn::{Asked, End, Fault, Outcome, Proof};
 use crate::fetch::Second;
 use crate::gate::Gate;
 use crate::hedge::Verdict;
+use crate::peers::PeerStage;
 use crate::spill::{SpillOutcome, SpillStage};
 use crate::status::Snapshot;
 use fuelrail_base::canary::{self, Stage};
@@ -84,6 +85,22 @@ impl<R: Ring> Shard<R> {
             End::Unserved { displaced } => {
                 self.waiter(fetch).window = Some(window);
                 self.tell(Fact::Unserved { fetch, displaced });
+            }
+        }
+    }
+
+    /// Another rank sent a block, or did not: then nothing of it is kept, and the bucket is asked.
+    pub(super) fn take_peer_outcome(&mut self, outcome: Outcome) {
+        let Outcome { asked: Asked { fetch, .. }, mut window, end, .. } = outcome;
+        match end {
+            End::Landed { first_byte, total, .. } => {
+                self.land(fetch, window, Proof::default());
+                self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
+            }
+            End::Failed { .. } | End::Unserved { .. } => {
+                window.rewind(0);
+                self.waiter(fetch).window = Some(window);
+                self.tell(Fact::Unserved { fetch, displaced: matches!(end, End::Unserved { displaced: true }) });
             }
         }
     }
@@ -208,6 +225,7 @@ impl<R: Ring> Shard<R> {
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
             self.chunks.as_ref().map_or_else(|| "chunks: none".to_string(), ChunkStage::describe),
             self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
+            self.peers.as_ref().map_or_else(|| "peers: none".to_string(), PeerStage::describe),
             self.assemble.describe(),
             self.deliver.describe(),
             self.channels.describe(),
@@ -227,6 +245,7 @@ impl<R: Ring> Shard<R> {
                 + self.hedges.copied_bytes
                 + self.shared_copied_bytes,
             wasted_bytes: self.hedges.wasted_bytes,
+            served: self.peers.as_ref().map_or((0, 0), |peers| peers.served),
             disk_blocks,
             index_bytes: index_bytes + self.spill.as_ref().map_or(0, |spill| spill.proofs().1),
             disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),

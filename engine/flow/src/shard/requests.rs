@@ -7,7 +7,7 @@ use crate::conn::Proof;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{Result, ShardId};
 use fuelrail_io::{Ring, Window};
-use fuelrail_plan::planner::{Fact, Source};
+use fuelrail_plan::planner::{Fact, Source, Want};
 
 impl<R: Ring> Shard<R> {
     /// Routes new requests to the blocks' owners.
@@ -47,7 +47,17 @@ impl<R: Ring> Shard<R> {
         let BlockRequest { assembler, span, block, at, window, fresh } = request;
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
-        self.planner.ask(self.now, waiter, (block, at, fresh));
+        self.planner.ask(self.now, waiter, Want { block, at, fresh, by_peer: span.peer().is_some() });
+    }
+
+    /// Takes in what other ranks ask for. True when there was anything.
+    pub(super) fn serve_peers(&mut self) -> bool {
+        let mut any = false;
+        while let Some(request) = self.peers.as_mut().and_then(|peers| peers.next(self.id)) {
+            self.own(request);
+            any = true;
+        }
+        any
     }
 
     /// Asks for chunks that have a slot.
@@ -87,6 +97,10 @@ impl<R: Ring> Shard<R> {
     }
 
     pub(super) fn send_reply(&mut self, assembler: ShardId, reply: BlockReply) {
+        if let Some(place) = reply.span.peer() {
+            let BlockReply { window, result, .. } = reply;
+            return self.peers.as_mut().expect("only its stage asks for them").landed(place, window, result);
+        }
         if assembler == self.id {
             self.receive_reply(reply)
         } else {

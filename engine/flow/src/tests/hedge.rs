@@ -106,6 +106,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
         consumer,
         status: Arc::new(ShardStatus::default()),
         spill: None,
+        peers: None,
     };
     let memory = ArenaConfig {
         bytes: 4 << 20,

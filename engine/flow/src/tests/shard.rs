@@ -51,6 +51,7 @@ fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard
         consumer,
         status: Arc::clone(&status),
         spill: None,
+        peers: None,
     };
     let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
     (shard, outlet, status)

@@ -171,6 +171,7 @@ fn drive(
         consumer,
         status: Arc::clone(&status),
         spill: Some(setup),
+        peers: None,
     };
     let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
     let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();

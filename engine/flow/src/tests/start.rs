@@ -34,7 +34,8 @@ fn standing(objects_len: u64, epochs: u64, first_byte: Duration) -> (SimWorld, S
         ..WindowConfig::default()
     };
     let status = Arc::new(ShardStatus::default());
-    let ends = ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, status, spill: None };
+    let ends =
+        ShardEnds { channels: channels(1, false).remove(0), deliver, consumer, status, spill: None, peers: None };
     let mut config = config(16 << 20, window);
     config.planner.hedge.percent = 0;
     let shard = Shard::new(ring, region(32 << 20), objects(&sizes, 1 << 20), &run, &config, ends).unwrap();

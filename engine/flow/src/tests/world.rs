@@ -4,6 +4,7 @@ use crate::assemble::BadSamples;
 use crate::hedge::Spares;
 use crate::listing::Listed;
 use crate::objects::Objects;
+use crate::peers::PeerRoom;
 use crate::setup::ShardConfig;
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, SampleId, ShardId};
@@ -70,6 +71,7 @@ pub(super) fn config(batch_room_bytes: u64, window: WindowConfig) -> ShardConfig
             batch_room_bytes,
             horizon_epochs: 1,
             spill: None,
+            homes: None,
             pace: Ledger::default(),
             retry: RetryConfig::default(),
             window,
@@ -81,6 +83,7 @@ pub(super) fn config(batch_room_bytes: u64, window: WindowConfig) -> ShardConfig
         connections_max: window.connections_max,
         scratch_bytes: SCRATCH_BYTES as u64,
         spares: Spares::default(),
+        peers: PeerRoom::default(),
         chunks: 0,
     }
 }

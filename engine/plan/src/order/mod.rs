@@ -108,6 +108,22 @@ impl Order {
         }
     }
 
+    /// Which of so many ranks takes this sample in nearly every epoch; `None` where any may.
+    ///
+    /// # Panics
+    /// When the sample is not one of the data set, or there is no rank.
+    #[must_use]
+    pub fn home(&self, sample: SampleId, ranks: u16) -> Option<u16> {
+        assert!(sample.0 < self.samples && ranks > 0, "sample {} of {}, {ranks} ranks", sample.0, self.samples);
+        self.epoch(0).sticky()?.home(sample.0, ranks)
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub fn name(&self) -> OrderName {
+        self.name
+    }
+
     /// Number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {

@@ -146,6 +146,12 @@ impl Sticky {
         (if member < self.rows { low } else { reversed(low, self.bits) }, member)
     }
 
+    /// Which of so many ranks takes this sample in nearly every epoch: each takes an equal range of groups.
+    pub(super) fn home(&self, sample: u64, ranks: u16) -> Option<u16> {
+        let (group, groups) = (self.group_and_member(sample).0, 1u64 << self.bits);
+        (groups >= u64::from(ranks)).then_some(((group * u64::from(ranks)) >> self.bits) as u16)
+    }
+
     /// The lower bits of a member's slot: those of the groups with a member more are the first of the sequence.
     fn low(&self, group: u64, member: u64) -> u64 {
         if member < self.rows { group } else { reversed(group, self.bits) }

@@ -8,19 +8,22 @@
 mod admission;
 mod assembler;
 mod owner;
+mod peers;
 mod table;
 mod types;
 
-pub use types::{Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Waiters};
+pub use peers::Homes;
+pub use types::{
+    Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Waiters, Want,
+};
 
 use crate::catalog::Catalog;
 use crate::importance::Known;
 use crate::run::Run;
-use crate::schedule::UseTime;
 use crate::spill::Spill;
 use assembler::Assembler;
 use core::fmt;
-use fuelrail_base::{BlockId, Instant, Result};
+use fuelrail_base::{Instant, Result};
 use owner::Owner;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,15 +78,15 @@ impl<W> Planner<W> {
         self.follow_up(now);
     }
 
-    /// Requests a block into the window that `waiter` holds, for a sample that is due at `at`: what is due earlier is fetched
-    /// first. `fresh` when the cached copy is damaged and the block must be fetched anew.
-    pub fn ask(&mut self, now: Instant, waiter: W, (block, at, fresh): (BlockId, UseTime, bool)) {
-        self.owner.asked(now, waiter, (block, at, fresh), &mut self.commands);
+    /// Requests a block into the window that `waiter` holds: what is due earlier is fetched first.
+    pub fn ask(&mut self, now: Instant, waiter: W, want: Want) {
+        self.owner.asked(now, waiter, want, &mut self.commands);
         self.follow_up(now);
     }
 
-    /// Does what a fact or request may have made possible: trims the disk and sends queued fetches.
+    /// Does what a fact or request may have made possible: recalls late requests, trims the disk and sends queued fetches.
     fn follow_up(&mut self, now: Instant) {
+        self.owner.recall(now, &mut self.commands);
         self.owner.tidy(&mut self.commands);
         self.owner.issue(now, &mut self.commands);
     }

@@ -1,8 +1,9 @@
 //! The owner role: what is served from the cache, fetched, tried again, kept and dropped, and when everything is given up.
 
 use super::admission::Admission;
+use super::peers::Peers;
 use super::table::{Block, BlockTable, State};
-use super::types::{Attempt, Command, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source};
+use super::types::{Attempt, Command, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Want};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::policy::{self, Policy};
@@ -26,6 +27,7 @@ pub(super) struct Owner<W> {
     /// Bytes a cached block counts at least.
     cached_block_bytes_min: u64,
     pub(super) spill: Option<Spill>,
+    peers: Option<Peers>,
     /// Blocks up to this length belong in RAM first, longer ones on disk.
     ram_first_max: u64,
     /// The latest use requested so far.
@@ -45,7 +47,10 @@ pub(super) struct Owner<W> {
 impl<W> Owner<W> {
     pub(super) fn new(config: &PlannerConfig, run: &Run, catalog: Arc<Catalog>) -> Result<Owner<W>> {
         Ok(Owner {
-            schedule: Schedule::new(run, config.horizon_epochs),
+            schedule: match config.homes {
+                Some(_) => Schedule::new(run, config.horizon_epochs).of_all_ranks(),
+                None => Schedule::new(run, config.horizon_epochs),
+            },
             policy: policy::build(config.policy, config.cache_bytes),
             cached_block_bytes_min: config.cached_block_bytes_min,
             ram_first_max: match config.spill {
@@ -53,6 +58,7 @@ impl<W> Owner<W> {
                 None => 0,
             },
             spill: config.spill.map(Spill::new),
+            peers: config.homes.clone().map(Peers::new),
             now_at: UseTime(0),
             retry: Retry::new(config.retry, config.seed)?,
             window: Window::new(config.window)?,
@@ -71,10 +77,11 @@ impl<W> Owner<W> {
         &mut self,
         now: Instant,
         waiter: W,
-        (block, at, fresh): (BlockId, UseTime, bool),
+        Want { block, at, fresh, by_peer }: Want,
         out: &mut VecDeque<Command<W>>,
     ) {
         let bytes = self.catalog.block_len(block);
+        self.stats.peer_asks += u64::from(by_peer);
         self.stats.asks += 1;
         self.stats.asked_bytes += bytes;
         self.now_at = self.now_at.max(at);
@@ -101,12 +108,26 @@ impl<W> Owner<W> {
             return;
         }
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
-        match spot.map(Origin::Disk) {
-            Some(from) => {
-                let fetch = self.table.insert((block, bytes), waiter, at, State::Sent(from));
-                out.push_back(Command::Start { fetch, block, from });
+        let peers = self.peers.as_ref().filter(|_| spot.is_none() && !fresh && !by_peer);
+        let peer = peers.and_then(|peers| peers.to_ask(now, block)).map(|rank| Origin::Peer { rank, since: now, at });
+        let Some(from) = spot.map(Origin::Disk).or(peer) else {
+            self.table.insert((block, bytes), waiter, at, State::Queued);
+            return;
+        };
+        let fetch = self.table.insert((block, bytes), waiter, at, State::Sent(from));
+        if let (Some(peers), Origin::Peer { rank, .. }) = (&mut self.peers, from) {
+            peers.asked(now, rank, fetch);
+        }
+        out.push_back(Command::Start { fetch, block, from });
+    }
+
+    /// Gives up requests to other ranks that have taken too long.
+    pub(super) fn recall(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
+        let Some(peers) = &mut self.peers else { return };
+        while let Some(fetch) = peers.overdue(now) {
+            if matches!(self.table.find(fetch).map(|block| block.state()), Some(State::Sent(Origin::Peer { .. }))) {
+                out.push_back(Command::Recall(fetch));
             }
-            None => drop(self.table.insert((block, bytes), waiter, at, State::Queued)),
         }
     }
 
@@ -130,6 +151,17 @@ impl<W> Owner<W> {
             }
             // It stays there, and there alone: a second copy in RAM would take the place of another block.
             State::Sent(Origin::Disk(_)) => (Source::Disk, None),
+            // A copy that somebody found damaged while this was under way may be what was sent.
+            State::Sent(Origin::Peer { .. }) if doubted => return self.table.enter(id, State::Queued),
+            // Its home keeps it.
+            State::Sent(Origin::Peer { rank, since, .. }) => {
+                if let Some(peers) = &mut self.peers {
+                    peers.landed(rank, now.since(since));
+                }
+                (self.stats.peer_hits, self.stats.peer_bytes) =
+                    (self.stats.peer_hits + 1, self.stats.peer_bytes + bytes);
+                (Source::Peer, None)
+            }
             _ => {
                 self.stats.hedges_won += u64::from(outran.is_some());
                 // The first request would have taken at least this long: estimates from winners alone would sink with every hedge.
@@ -150,6 +182,9 @@ impl<W> Owner<W> {
     fn keep(&mut self, (block, bytes): (BlockId, u64), at: UseTime, out: &mut VecDeque<Command<W>>) -> Option<Keep> {
         if self.policy.capacity_bytes() == 0 && self.spill.is_none() {
             // The order is searched only for what can be kept.
+            return None;
+        }
+        if self.peers.as_ref().is_some_and(|peers| !peers.is_home(block)) {
             return None;
         }
         let next = self.schedule.next_use(block.sample, at);
@@ -193,13 +228,19 @@ impl<W> Owner<W> {
 
     /// The transport did not process a fetch: queues it again as if it had not been sent.
     pub(super) fn unserved(&mut self, now: Instant, id: FetchId, displaced: bool) {
-        if displaced {
+        let block = self.table.get(id);
+        if displaced && !matches!(block.state(), State::Sent(Origin::Peer { .. })) {
             self.hedge.displaced();
         }
-        let block = self.table.get(id);
         match (block.state(), &mut self.spill) {
             (State::Sent(Origin::Disk(_)), Some(spill)) => {
                 spill.lost(now, block.id, block.bytes);
+            }
+            (State::Sent(Origin::Peer { rank, .. }), _) => {
+                self.stats.peer_misses += 1;
+                if let Some(peers) = self.peers.as_mut().filter(|_| !displaced) {
+                    peers.lost(now, rank);
+                }
             }
             _ => self.over(now, id, None),
         }
@@ -272,7 +313,8 @@ impl<W> Owner<W> {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.table.backoff().1, self.idle_again, self.admission.again_at, self.hedge.deadline()]
+        let peers = self.peers.as_ref().and_then(Peers::deadline);
+        [self.table.backoff().1, self.idle_again, self.admission.again_at, self.hedge.deadline(), peers]
             .into_iter()
             .flatten()
             .min()

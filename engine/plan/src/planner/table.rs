@@ -40,8 +40,8 @@ impl State {
             State::Queued => self != State::Queued,
             State::Sent(Origin::Bucket) => self == State::Queued,
             State::Backoff(_) | State::LastAttempt(_) => self == State::Sent(Origin::Bucket),
-            // The disk is read first or not at all.
-            State::Sent(Origin::Disk(_)) => false,
+            // The disk is read first or not at all, and so is another rank asked.
+            State::Sent(Origin::Disk(_) | Origin::Peer { .. }) => false,
         }
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! Owns no state. Everything here is small and copied.
 
+use super::peers::Homes;
 use crate::hedge::HedgeConfig;
 use crate::pace::Ledger;
 use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
 use crate::retry::RetryConfig;
+use crate::schedule::UseTime;
 use crate::spill::{SegmentId, SpillConfig, SpillStats, Spot};
 use crate::window::WindowConfig;
-use fuelrail_base::{BatchSeq, BlockId, Duration, Kind, ShardId};
+use fuelrail_base::{BatchSeq, BlockId, Duration, Instant, Kind, ShardId};
 
 /// Names the record of a block in flight, over all attempts. Never used again for another record of the shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -27,6 +29,19 @@ pub struct Waiters<W> {
     pub first: W,
     /// Their windows get copies.
     pub others: Vec<W>,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Which one.
+    pub block: BlockId,
+    /// When its sample is due.
+    pub at: UseTime,
+    /// The copy at hand is damaged: it is fetched anew.
+    pub fresh: bool,
+    /// Another rank asks: it is not asked in turn.
+    pub by_peer: bool,
 }
 
 /// What happened in flow.
@@ -137,6 +152,8 @@ pub enum Command<W> {
         /// The block.
         block: BlockId,
     },
+    /// Another rank takes too long: give its request up. Respond with `Unserved`.
+    Recall(FetchId),
     /// Drop a block from the cache.
     Evict(BlockId),
     /// Give up a segment: nothing in it is wanted any more.
@@ -172,6 +189,15 @@ pub enum Origin {
     Bucket,
     /// The disk, at this spot. What the disk has lost is fetched from the bucket.
     Disk(Spot),
+    /// Another rank, which keeps the block for all. What it does not send in time is fetched from the bucket.
+    Peer {
+        /// Which one.
+        rank: u16,
+        /// When it was asked.
+        since: Instant,
+        /// When the block is used.
+        at: UseTime,
+    },
 }
 
 /// Where a landed block is kept.
@@ -208,6 +234,8 @@ pub enum Source {
     Cache,
     /// Read from local disk.
     Disk,
+    /// Sent by another rank.
+    Peer,
     /// Fetched or read for another waiter at the same time.
     Shared,
 }
@@ -229,6 +257,8 @@ pub struct PlannerConfig {
     pub cached_block_bytes_min: u64,
     /// The disk below the cache, if there is one.
     pub spill: Option<SpillConfig>,
+    /// Which rank keeps which block, where ranks keep blocks for each other.
+    pub homes: Option<Homes>,
     /// This shard's room for batches, bytes.
     pub batch_room_bytes: u64,
     /// Epochs in which the next use of a block is searched.
@@ -270,6 +300,14 @@ pub struct PlannerStats {
     pub evictions: u64,
     /// Times the server asked to slow down.
     pub throttled: u64,
+    /// Blocks sent by other ranks, …
+    pub peer_hits: u64,
+    /// … their payload bytes, …
+    pub peer_bytes: u64,
+    /// … and how often one that was asked did not send it.
+    pub peer_misses: u64,
+    /// Blocks that other ranks asked for.
+    pub peer_asks: u64,
     /// Counters of the disk tier.
     pub spill: SpillStats,
 }

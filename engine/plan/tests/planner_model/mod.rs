@@ -10,7 +10,9 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::planner::{Attempt, Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
+use fuelrail_plan::planner::{
+    Attempt, Command, Fact, FetchId, Homes, Keep, Origin, Planner, PlannerConfig, Source, Waiters, Want,
+};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -31,8 +33,10 @@ struct Ask {
     batch: Option<u64>,
     at: UseTime,
     full: bool,
-    /// Filled from disk.
+    /// Filled from disk, or by another rank.
     restored: bool,
+    /// Another rank asks.
+    by_peer: bool,
     /// The fetch that writes to its window.
     fetch: Option<FetchId>,
 }
@@ -48,6 +52,8 @@ struct Model {
     next_ask: u32,
     asks: BTreeMap<AskId, Ask>,
     in_flight: BTreeMap<FetchId, AskId>,
+    /// Fetches that other ranks were asked for.
+    at_peers: BTreeMap<FetchId, AskId>,
     /// Those of them that have a second request under way.
     hedged: BTreeSet<FetchId>,
     cached: BTreeMap<BlockId, u64>,
@@ -77,6 +83,8 @@ struct Counted {
     outrun: u64,
     requests: u64,
     displaced: u64,
+    sent: u64,
+    recalled: u64,
 }
 
 impl Model {
@@ -102,6 +110,7 @@ impl Model {
         let strategy = ["lookahead", "full-fetch", "50/50"][prng.below(3) as usize];
         let largest = catalog.batch_room_max(u64::from(batch_size));
         let (disk, spill) = Disk::draw(&mut prng);
+        let prng_rank = prng.below(3) as u16;
         let config = PlannerConfig {
             shard: ShardId(0),
             shards: 1,
@@ -109,6 +118,7 @@ impl Model {
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             cached_block_bytes_min: prng.below(200),
+            homes: prng.chance(0.15).then(|| Homes::new((prng_rank, 3), run.order())),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
             spill,
@@ -135,6 +145,7 @@ impl Model {
             next_ask: 0,
             asks: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            at_peers: BTreeMap::new(),
             hedged: BTreeSet::new(),
             cached: BTreeMap::new(),
             disk,
@@ -187,9 +198,23 @@ impl Model {
                         asked.fetch = Some(fetch);
                         self.disk.read(fetch, ask, block, spot);
                     }
+                    Origin::Peer { rank, since, at } => {
+                        let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
+                        assert!(rank == homes.of(block) && rank != homes.rank() && since == self.now, "{command:?}");
+                        let asked = self.asks.get_mut(&ask).expect("a request is for an open ask");
+                        assert!(asked.block == block && asked.at == at && !asked.by_peer, "{command:?}");
+                        asked.fetch = Some(fetch);
+                        self.at_peers.insert(fetch, ask);
+                    }
                 }
             }
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
+            Command::Recall(fetch) => {
+                if self.at_peers.contains_key(&fetch) {
+                    self.counted.recalled += 1;
+                    self.end_at_peer(fetch, Some(true));
+                }
+            }
             Command::Trim(segment) => {
                 self.disk.trim(segment);
                 self.planner.spill().expect("it has a disk").trimmed(segment);
@@ -201,6 +226,8 @@ impl Model {
             Command::Deliver { block, waiters: Waiters { first, ref others }, source, keep } => {
                 assert!(self.asks[&first].full && self.asks[&first].block == block, "{command:?}: nothing to share");
                 assert!(keep.is_none() || !self.cached.contains_key(&block), "{command:?}: kept twice");
+                let is_home = self.config.homes.as_ref().is_none_or(|homes| homes.of(block) == homes.rank());
+                assert!(keep.is_none() || is_home, "{command:?}: another rank keeps it");
                 let bytes = self.catalog.block_len(block);
                 match keep {
                     Some(Keep::Ram) => drop(self.cached.insert(block, bytes)),
@@ -231,7 +258,7 @@ impl Model {
     fn answered(&mut self, ask: AskId, source: Source) {
         let Ask { block, batch, full, at, .. } = self.asks.remove(&ask).expect("an ask is answered once");
         assert!(full, "{ask:?}: its window is not full");
-        if matches!(source, Source::Cache | Source::Disk) && self.prng.chance(0.1) {
+        if matches!(source, Source::Cache | Source::Disk | Source::Peer) && self.prng.chance(0.1) {
             // The assembling shard finds that the cached copy is damaged.
             self.ask(block, batch, at, true);
         } else {
@@ -267,6 +294,22 @@ impl Model {
                 self.counted.hedges += 1;
                 self.hedged.insert(fetch);
             }
+        }
+    }
+
+    /// A rank sends a block, or does not, by the draw or as told.
+    fn end_at_peer(&mut self, fetch: FetchId, fails: Option<bool>) {
+        let ask = self.at_peers.remove(&fetch).expect("it is under way");
+        let ask = self.asks.get_mut(&ask).expect("a request is for an open ask");
+        ask.fetch = None;
+        if fails.unwrap_or_else(|| self.prng.chance(0.4)) {
+            let displaced = self.prng.chance(0.2);
+            self.tell(Fact::Unserved { fetch, displaced });
+        } else {
+            (ask.full, ask.restored) = (true, true);
+            self.counted.sent += 1;
+            let total = Duration::from_micros(1 + self.prng.below(5_000));
+            self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
         }
     }
 
@@ -322,12 +365,16 @@ impl Model {
         let ask = AskId(self.next_ask);
         self.next_ask += 1;
         self.counted.asks += 1;
-        self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, fetch: None });
-        self.planner.ask(self.now, ask, (block, at, fresh));
+        let by_peer = self.config.homes.is_some() && self.prng.chance(0.1);
+        self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, by_peer, fetch: None });
+        self.planner.ask(self.now, ask, Want { block, at, fresh, by_peer });
     }
 
     /// One of the fetches ends somehow.
     fn end_a_fetch(&mut self) {
+        if let Some(&fetch) = self.at_peers.keys().next().filter(|_| self.prng.chance(0.5)) {
+            return self.end_at_peer(fetch, None);
+        }
         let n = self.in_flight.len() as u64;
         if n == 0 {
             return;
@@ -436,7 +483,7 @@ impl Model {
             self.now = self.now.after(Duration::from_micros(self.prng.below(2_000)));
             self.tell(Fact::Idle);
             self.obey(true);
-            let busy = !self.in_flight.is_empty() || !self.disk.is_idle();
+            let busy = !self.in_flight.is_empty() || !self.at_peers.is_empty() || !self.disk.is_idle();
             self.end_a_fetch();
             self.work_the_disk();
             self.obey(true);
@@ -484,9 +531,13 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         all.given_up += counted.given_up;
         all.outrun += counted.outrun;
         all.hedges += counted.hedges;
+        assert!(stats.peer_hits <= counted.sent, "seed {seed}: {} of {} from ranks", stats.peer_hits, counted.sent);
+        all.sent += stats.peer_hits;
+        all.recalled += counted.recalled;
     }
     let Counted { hits, shared, evictions, given_up, hedges, outrun, .. } = all;
     assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
     assert!(hedges > 100 && outrun > 30, "{all:?}");
+    assert!(all.sent > 500 && all.recalled > 5, "{all:?}");
     assert!(restored > 1_000 && trims > 20, "{restored} blocks from disk, {trims} trims");
 }

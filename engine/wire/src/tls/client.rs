@@ -5,9 +5,10 @@ use fuelrail_base::{Error, Kind, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, ServerConfig, SignatureScheme};
 use std::sync::Arc;
 
 /// Which server certificates are accepted.
@@ -33,6 +34,19 @@ impl Client {
     /// # Errors
     /// `Usage` when no certificate can be issued for such a host.
     pub fn new(host: &str, trust: Trust, clock: Arc<dyn TimeProvider>) -> Result<Client> {
+        Client::showing(host, trust, None, clock)
+    }
+
+    /// The same, which shows the server a certificate of its own, where there is one.
+    ///
+    /// # Errors
+    /// As [`Client::new`]; `Usage` for a key that is not the certificate's.
+    pub fn showing(
+        host: &str,
+        trust: Trust,
+        identity: Option<&Identity>,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<Client> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Error::new(Kind::Usage, format!("'{}' is not a valid name for a TLS certificate", host.escape_debug()))
                 .with_hint("write a DNS name or an address")
@@ -48,7 +62,12 @@ impl Client {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAll(Arc::clone(&provider))))
             }
         };
-        let mut config = builder.with_no_client_auth();
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { chain, key }) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|why| unusable(&why))?
+            }
+        };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // What the record layer is made from once the handshake is over.
         config.enable_secret_extraction = true;
@@ -82,6 +101,51 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// A certificate, with those that lead to its authority, and its key, which never prints.
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    /// From the texts of two files.
+    ///
+    /// # Errors
+    /// `Usage` when they hold no certificate or no key.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Identity> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+        let chain = chain.map_err(|why| Error::new(Kind::Usage, format!("not PEM: {why}")))?;
+        let key = PrivateKeyDer::from_pem_slice(key).ok().filter(|_| !chain.is_empty());
+        let key = key.ok_or_else(|| {
+            Error::new(Kind::Usage, "no certificate and key in PEM")
+                .with_hint("give BEGIN CERTIFICATE and BEGIN PRIVATE KEY")
+        })?;
+        Ok(Identity { chain, key })
+    }
+
+    /// The configuration of a server that shows it, and serves only who shows a certificate of one of these authorities.
+    ///
+    /// # Errors
+    /// `Usage` for a key that is not the certificate's.
+    pub fn server(&self, clients: &Roots) -> Result<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let roots = Arc::new(clients.store.clone());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+        let verifier = verifier.map_err(|why| Error::new(Kind::Usage, format!("no clients can be verified: {why}")))?;
+        ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| {
+                builder.with_client_cert_verifier(verifier).with_single_cert(self.chain.clone(), self.key.clone_key())
+            })
+            .map_err(|why| unusable(&why))
+    }
+}
+
+fn unusable(why: &TlsError) -> Error {
+    Error::new(Kind::Usage, format!("certificate and key cannot be used: {why}"))
+        .with_hint("give the certificate's own key")
 }
 
 /// Certificates of authorities.

@@ -17,7 +17,7 @@ mod shared;
 #[doc(hidden)]
 pub mod trial;
 
-pub use client::{Client, Roots, Trust};
+pub use client::{Client, Identity, Roots, Trust};
 pub use failure::explain;
 pub use session::{Agreed, Session};
 pub use shared::{Plaintext, RECORD_BYTES_MAX, asks_for_tls, ciphertext_bytes_min};

@@ -1,0 +1,246 @@
+//! Blocks for other ranks: how they are asked, and the stage that serves what they ask of this one.
+//!
+//! What another rank asks for is one more request for a block: from the cache, the disk, a fetch under way, or a fetch of its own. It lands
+//! in a slot of the stage, which is lent to the server that sends it, and comes back. Owns the slots. Knows no socket of a server.
+
+use crate::channels::{BlockRequest, SpanId};
+use crate::conn::{Asked, Proof};
+use crate::objects::{Objects, Server};
+use core::fmt;
+use core::ops::Range;
+use crossbeam_queue::ArrayQueue;
+use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::{BlockId, Result, ShardId};
+use fuelrail_io::{Filling, Receiver, Sender, Slot, Waker, Window, channel};
+use fuelrail_plan::planner::Source;
+use fuelrail_plan::schedule::UseTime;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, OnceLock};
+
+/// Marks the spans of blocks that other ranks ask for.
+const OF_PEERS: u32 = u32::MAX - 1;
+
+impl SpanId {
+    /// The place of a request of another rank, where it is one.
+    pub(crate) fn peer(self) -> Option<usize> {
+        (self.batch == OF_PEERS).then_some(self.sample as usize)
+    }
+}
+
+/// How another rank is asked for blocks.
+#[derive(Clone)]
+pub struct PeerRoute {
+    prefix: String,
+    bearer: Option<Arc<str>>,
+}
+
+impl PeerRoute {
+    /// Blocks are at `prefix/SAMPLE`, and the header names `bearer`, where there is one.
+    #[must_use]
+    pub fn new(prefix: String, bearer: Option<Arc<str>>) -> PeerRoute {
+        PeerRoute { prefix, bearer }
+    }
+
+    /// Appends the path of what is asked for.
+    pub(crate) fn push_path(&self, path: &mut String, asked: &Asked) {
+        let at = asked.at.map_or(0, |at| at.0);
+        let _ = write!(path, "{}/{}?at={at}", self.prefix, asked.sample.0); // writing to memory cannot fail
+    }
+
+    /// Adds the header line that shows the secret to a request.
+    pub(crate) fn authorize(&self, request: &mut Vec<u8>) {
+        if let Some(bearer) = &self.bearer {
+            let end = request.len() - 2;
+            let line = [b"Authorization: Bearer ", bearer.as_bytes(), b"\r\n"].concat();
+            request.splice(end..end, line);
+        }
+    }
+}
+
+impl fmt::Debug for PeerRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerRoute").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+/// Another rank.
+#[derive(Clone, Debug)]
+pub struct PeerLink {
+    /// Where it serves.
+    pub server: Server,
+    /// How it is asked.
+    pub route: PeerRoute,
+}
+
+/// Memory of one shard for other ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PeerRoom {
+    /// Connections to all other ranks together, …
+    pub connections: usize,
+    /// … and the scratch memory of each.
+    pub scratch_bytes: usize,
+    /// Blocks that are served at a time.
+    pub slots: usize,
+    /// The longest block.
+    pub slot_bytes: usize,
+}
+
+impl PeerRoom {
+    /// All of it, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let slot_bytes = self.slot_bytes.next_multiple_of(SAMPLE_ALIGN);
+        (self.connections * self.scratch_bytes.next_multiple_of(SAMPLE_ALIGN) + self.slots * slot_bytes) as u64
+    }
+}
+
+/// What a shard has to do with other ranks.
+pub struct PeerSetup {
+    /// By rank; this one's own place is empty.
+    pub links: Vec<Option<PeerLink>>,
+    /// What they ask for.
+    pub inbox: PeerInbox,
+}
+
+/// A block that another rank asks for.
+pub struct PeerRequest {
+    /// Which one.
+    pub block: BlockId,
+    /// When that rank uses it.
+    pub at: UseTime,
+    /// Takes the block, or the reason why it cannot be had. Dropped when the shard ends.
+    pub reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
+}
+
+/// The server's end of a shard's queue of requests.
+pub struct PeerOutbox {
+    requests: Sender<PeerRequest>,
+}
+
+/// The shard's end.
+pub struct PeerInbox {
+    requests: Receiver<PeerRequest>,
+    returned: Arc<Returned>,
+}
+
+/// Requests that wait at a shard.
+const REQUESTS_MAX: usize = 1024;
+
+/// A queue of requests to one shard, of which each lends at most `slots` slots.
+#[must_use]
+pub fn peer_queue(slots: usize) -> (PeerOutbox, PeerInbox) {
+    let (requests, inbox) = channel(REQUESTS_MAX);
+    let returned = Arc::new(Returned { slots: ArrayQueue::new(slots.max(1)), waker: OnceLock::new() });
+    (PeerOutbox { requests }, PeerInbox { requests: inbox, returned })
+}
+
+impl PeerOutbox {
+    /// Passes a request on.
+    ///
+    /// # Errors
+    /// The request, when too many wait or the shard has ended.
+    pub fn send(&mut self, request: PeerRequest) -> Result<(), PeerRequest> {
+        self.requests.send(request)
+    }
+}
+
+/// Slots on their way back.
+struct Returned {
+    slots: ArrayQueue<Slot>,
+    waker: OnceLock<Waker>,
+}
+
+/// A block in memory that is lent until this is dropped.
+pub struct LentBlock {
+    slot: Option<Slot>,
+    range: Range<usize>,
+    home: Arc<Returned>,
+}
+
+impl AsRef<[u8]> for LentBlock {
+    fn as_ref(&self) -> &[u8] {
+        self.slot.as_ref().map_or(&[], |slot| &slot[self.range.clone()])
+    }
+}
+
+impl Drop for LentBlock {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // There is a place for each.
+            let _ = self.home.slots.push(slot);
+        }
+        if let Some(waker) = self.home.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+struct Open {
+    filling: Filling,
+    begin: usize,
+    reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
+}
+
+/// Serves other ranks from one shard.
+pub(crate) struct PeerStage {
+    inbox: PeerInbox,
+    objects: Arc<Objects>,
+    spare: Vec<Slot>,
+    waiting: VecDeque<PeerRequest>,
+    open: Slab<Open>,
+    /// Blocks and payload bytes handed to the server.
+    pub served: (u64, u64),
+}
+
+impl PeerStage {
+    pub(crate) fn new(objects: Arc<Objects>, inbox: PeerInbox, slots: Vec<Slot>, waker: &Waker) -> PeerStage {
+        inbox.requests.set_waker(waker.clone());
+        // Set once: a stage is made once of an inbox.
+        let _ = inbox.returned.waker.set(waker.clone());
+        let open = Slab::with_capacity(slots.len());
+        PeerStage { inbox, objects, spare: slots, waiting: VecDeque::with_capacity(64), open, served: (0, 0) }
+    }
+
+    /// The next block to find for another rank, if a slot is free.
+    pub(crate) fn next(&mut self, shard: ShardId) -> Option<BlockRequest> {
+        while let Some(slot) = self.inbox.returned.slots.pop() {
+            self.spare.push(slot);
+        }
+        if self.waiting.is_empty() {
+            self.waiting.extend(self.inbox.requests.recv());
+        }
+        // The disk may still be writing from one.
+        let free = self.spare.iter().position(|slot| !slot.is_read_pinned()).filter(|_| !self.waiting.is_empty())?;
+        let PeerRequest { block, at, reply } = self.waiting.pop_front()?;
+        let catalog = self.objects.catalog();
+        let mut filling = self.spare.swap_remove(free).fill();
+        let (unit, bytes) = (catalog.batch_slack().max(1) as usize, catalog.block_len(block) as usize);
+        assert!(filling.align(unit), "a slot has room for the longest block");
+        let begin = filling.at();
+        let window = filling.carve_padded(bytes, bytes.next_multiple_of(unit));
+        let window = window.expect("a slot has room for the longest block");
+        let place = self.open.insert(Open { filling, begin, reply });
+        let span = SpanId { batch: OF_PEERS, sample: place as u32, index: 0 };
+        Some(BlockRequest { assembler: shard, span, block, at, window, fresh: false })
+    }
+
+    /// A block is there, or cannot be had.
+    pub(crate) fn landed(&mut self, place: usize, window: Window, result: Result<(Proof, Source)>) {
+        let Open { filling, begin, reply } = self.open.remove(place);
+        let bytes = window.len();
+        drop(window);
+        let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
+        let home = Arc::clone(&self.inbox.returned);
+        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home };
+        self.served = (self.served.0 + u64::from(result.is_ok()), self.served.1 + bytes as u64);
+        reply(result.map(|_| lent));
+    }
+
+    /// One line for the watchdog.
+    pub(crate) fn describe(&self) -> String {
+        let (open, free, waiting) = (self.open.len(), self.spare.len(), self.waiting.len());
+        format!("peers: {open} blocks on their way for other ranks, {waiting} waiting for one of {free} free slots")
+    }
+}

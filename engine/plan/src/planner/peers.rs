@@ -1,0 +1,223 @@
+//! Other ranks as a source of blocks: which of them keeps a block, how long one may take, and which is left alone for a while.
+//!
+//! Every block has a home among the ranks: where its group sits under the sticky order, else by rendezvous hashing (Thaler and Ravishankar,
+//! 1998), so that another number of ranks moves only the blocks it must. Only a home keeps a block, and others ask it; what it does not have
+//! it fetches once for all of them. A rank that takes too long, by its own round trips (Jacobson, 1988), costs its block one request to the
+//! bucket. Owns what is known of each rank. Never knows an address.
+
+use super::types::FetchId;
+use crate::order::{Order, OrderName};
+use core::cmp::Reverse;
+use fuelrail_base::prng::mix64;
+use fuelrail_base::{BlockId, Duration, Instant};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// Entries of the table of homes, as bits: with 64 ranks each gets its share to within a few per cent.
+const TABLE_BITS: u32 = 16;
+/// How long a rank of which nothing is known may take, and any rank at most: it may have to fetch the block itself.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
+/// How long any rank may take: less would be noise.
+const PATIENCE_MIN: Duration = Duration::from_millis(20);
+/// How long a rank is left alone after its first failure in a row; that doubles, …
+const AWAY_MIN: Duration = Duration::from_millis(100);
+/// … up to this.
+const AWAY_MAX: Duration = Duration::from_secs(10);
+
+/// Which rank keeps a block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Homes {
+    rank: u16,
+    ranks: u16,
+    order: Order,
+    /// By the first bits of a block's hash; all shards read the same.
+    table: Arc<[u16]>,
+}
+
+impl Homes {
+    /// The homes of blocks among so many ranks, as rank `rank` sees them.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    #[must_use]
+    pub fn new((rank, ranks): (u16, u16), order: &Order) -> Homes {
+        assert!(rank < ranks, "rank {rank} of {ranks}");
+        let weight = |entry: u64, rank: u16| mix64(mix64(entry) ^ u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let home = |entry| (0..ranks).max_by_key(|rank| weight(entry, *rank)).expect("there is a rank");
+        Homes { rank, ranks, order: *order, table: (0..1u64 << TABLE_BITS).map(home).collect() }
+    }
+
+    /// The rank that keeps a block.
+    #[must_use]
+    pub fn of(&self, block: BlockId) -> u16 {
+        let grouped =
+            if self.order.name() == OrderName::Sticky { self.order.home(block.sample, self.ranks) } else { None };
+        // The owner among a rank's shards is chosen by the last bits.
+        grouped.unwrap_or_else(|| self.table[(mix64(block.hash64()) >> (64 - TABLE_BITS)) as usize])
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u16 {
+        self.ranks
+    }
+
+    /// Whose view this is.
+    #[must_use]
+    pub fn rank(&self) -> u16 {
+        self.rank
+    }
+}
+
+/// What is known of one rank.
+#[derive(Clone, Copy, Default)]
+struct Peer {
+    /// Mean and mean deviation of its round trips, once there were any.
+    round_trip: Option<(Duration, Duration)>,
+    failures: u32,
+    away_until: Instant,
+}
+
+impl Peer {
+    fn patience(&self) -> Duration {
+        let known = self.round_trip.map(|(mean, deviation)| (mean + deviation * 8).max(PATIENCE_MIN));
+        known.map_or(PATIENCE_MAX, |patience| patience.min(PATIENCE_MAX))
+    }
+}
+
+/// The other ranks, as one shard sees them.
+pub(super) struct Peers {
+    homes: Homes,
+    peers: Vec<Peer>,
+    /// Requests under way, by when they have taken too long; some are over.
+    due: BinaryHeap<Reverse<(Instant, FetchId)>>,
+}
+
+impl Peers {
+    pub(super) fn new(homes: Homes) -> Peers {
+        let peers = vec![Peer::default(); usize::from(homes.ranks)];
+        Peers { homes, peers, due: BinaryHeap::with_capacity(256) }
+    }
+
+    /// Whether this rank keeps a block.
+    pub(super) fn is_home(&self, block: BlockId) -> bool {
+        self.homes.of(block) == self.homes.rank
+    }
+
+    /// The rank to ask for a block, if it is another one and not to be left alone.
+    pub(super) fn to_ask(&self, now: Instant, block: BlockId) -> Option<u16> {
+        let home = self.homes.of(block);
+        (home != self.homes.rank && self.peers[usize::from(home)].away_until <= now).then_some(home)
+    }
+
+    /// A rank is asked now.
+    pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId) {
+        self.due.push(Reverse((now.after(self.peers[usize::from(rank)].patience()), fetch)));
+    }
+
+    /// A rank has sent a block, after so long.
+    pub(super) fn landed(&mut self, rank: u16, took: Duration) {
+        let peer = &mut self.peers[usize::from(rank)];
+        peer.failures = 0;
+        peer.round_trip = Some(match peer.round_trip {
+            None => (took, took / 2),
+            Some((mean, deviation)) => {
+                let off = if took > mean { took - mean } else { mean - took };
+                (mean - mean / 8 + took / 8, deviation - deviation / 4 + off / 4)
+            }
+        });
+    }
+
+    /// A rank has failed, or took too long. Failures at the same time count once.
+    pub(super) fn lost(&mut self, now: Instant, rank: u16) {
+        let peer = &mut self.peers[usize::from(rank)];
+        if peer.away_until <= now {
+            peer.away_until = now.after((AWAY_MIN * (1 << peer.failures.min(7))).min(AWAY_MAX));
+            peer.failures += 1;
+        }
+    }
+
+    /// The next request that has taken too long, if it is not over.
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<FetchId> {
+        let &Reverse((due, fetch)) = self.due.peek()?;
+        (due <= now).then(|| {
+            self.due.pop();
+            fetch
+        })
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((due, _))| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::SampleId;
+
+    fn block(sample: u64) -> BlockId {
+        BlockId { sample: SampleId(sample), index: (sample % 3) as u32 }
+    }
+
+    #[test]
+    fn every_rank_sees_the_same_homes_which_are_even_and_move_as_little_as_they_must() {
+        let order = Order::new(30_000, 1, true);
+        let homes = |ranks| Homes::new((0, ranks), &order);
+        let (four, five) = (homes(4), homes(5));
+        assert_eq!(Homes::new((3, 4), &order).table, four.table);
+        let mut counts = [0u32; 4];
+        let mut moved = 0;
+        for sample in 0..30_000 {
+            let (before, after) = (four.of(block(sample)), five.of(block(sample)));
+            counts[usize::from(before)] += 1;
+            moved += u32::from(before != after);
+            assert!(before == after || after == 4, "what moves goes to the new rank");
+        }
+        assert!(counts.iter().all(|count| (7_200..7_800).contains(count)), "{counts:?}");
+        assert!((5_600..6_400).contains(&moved), "{moved} of 30 000 moved, a fifth must");
+    }
+
+    #[test]
+    fn homes_and_owners_within_a_rank_are_independent() {
+        let homes = Homes::new((0, 2), &Order::new(1, 1, true));
+        let mut counts = [[0u32; 2]; 2];
+        for sample in 0..10_000 {
+            let block = block(sample);
+            counts[usize::from(homes.of(block))][usize::from(block.owner(2).0)] += 1;
+        }
+        assert!(counts.as_flattened().iter().all(|count| (2_300..2_700).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn patience_follows_round_trips_and_one_that_fails_is_left_alone_for_a_while_that_doubles() {
+        let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
+        let mut peers = Peers::new(Homes::new((0, 2), &Order::new(9, 1, true)));
+        let (theirs, fetch) =
+            ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
+        assert_eq!((peers.is_home(theirs), peers.to_ask(at(0), theirs)), (false, Some(1)));
+        peers.asked(at(0), 1, fetch);
+        assert_eq!(peers.deadline(), Some(at(1_000)), "nothing is known yet");
+        for _ in 0..100 {
+            peers.landed(1, Duration::from_millis(8));
+        }
+        peers.asked(at(0), 1, fetch);
+        assert_eq!(peers.deadline(), Some(at(20)));
+        assert_eq!((peers.overdue(at(19)), peers.overdue(at(20))), (None, Some(fetch)));
+        for _ in 0..30 {
+            peers.landed(1, Duration::from_millis(100));
+            peers.landed(1, Duration::from_millis(60));
+        }
+        peers.asked(at(0), 1, fetch);
+        let due = peers.deadline().unwrap();
+        assert!((at(180)..at(320)).contains(&due), "{due:?}");
+        peers.lost(at(0), 1);
+        peers.lost(at(0), 1);
+        assert_eq!((peers.to_ask(at(99), theirs), peers.to_ask(at(100), theirs)), (None, Some(1)));
+        peers.lost(at(100), 1);
+        assert_eq!((peers.to_ask(at(299), theirs), peers.to_ask(at(300), theirs)), (None, Some(1)));
+        peers.landed(1, Duration::from_millis(1));
+        peers.lost(at(300), 1);
+        assert_eq!(peers.to_ask(at(400), theirs), Some(1), "it starts anew");
+    }
+}

@@ -1,0 +1,42 @@
+//! Stands in for `peers` in a build without clouds: settings, and an error where they are used.
+
+use crate::config::Config;
+use fuelrail_base::{Error, Kind, Result};
+use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
+use fuelrail_plan::planner::Homes;
+use fuelrail_plan::run::Run;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// Would start the server.
+pub(crate) type StartServer = Box<dyn FnOnce() -> Result<PeerServer>>;
+
+/// There are none.
+pub(crate) struct Peers {
+    pub(crate) homes: Homes,
+    pub(crate) room: PeerRoom,
+    never: Infallible,
+}
+
+/// There is none.
+pub(crate) struct PeerServer(Infallible);
+
+impl Peers {
+    pub(crate) fn of(config: &Config, _: &Objects, _: &Run, _: &str) -> Result<Option<Peers>> {
+        if config.peers.addresses.is_empty() {
+            return Ok(None);
+        }
+        Err(Error::new(Kind::Usage, "this build does not ask other ranks")
+            .with_hint("build it with the feature `clouds`"))
+    }
+
+    pub(crate) fn share_out(self, _: u16, _: &Arc<Objects>, _: &Run) -> (Vec<PeerSetup>, StartServer) {
+        match self.never {}
+    }
+}
+
+impl PeerServer {
+    pub(crate) fn forget(self) {
+        match self.0 {}
+    }
+}

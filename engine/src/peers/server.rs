@@ -1,0 +1,268 @@
+//! Serves this rank's blocks to the other ranks: HTTP on a thread of its own, over TLS beyond this machine.
+//!
+//! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
+//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Owns the listener, the connections
+//! and the thread. Never keeps a block, and tells nobody without the secret or a certificate even which paths there are.
+
+use super::{Shown, is_local, listening_address, unprotected};
+use crate::client::runtime;
+use crate::system::spawn;
+use core::ops::Range;
+use fuelrail_base::{BlockId, Error, Kind, Result, SampleId};
+use fuelrail_flow::{LentBlock, Objects, PeerOutbox, PeerRequest};
+use fuelrail_plan::schedule::UseTime;
+use fuelrail_wire::base64;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MATCH, RANGE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_rustls::TlsAcceptor;
+
+/// How long a handshake, and the head of a request on a new connection, may take. An idle connection is closed after it, too.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest head.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// A socket that listens, and how those who connect are known.
+pub(super) struct Listening {
+    socket: StdListener,
+    tls: Option<TlsAcceptor>,
+    secret: Option<Arc<str>>,
+    prefix: String,
+}
+
+impl Listening {
+    /// Listens at `address`, for requests of paths that begin with `prefix`.
+    pub(super) fn at(address: &str, prefix: String, shown: &Shown) -> Result<Listening> {
+        let address = listening_address(address)?;
+        let tls = match &shown.tls {
+            None if !is_local(address.ip()) => return Err(unprotected(&address)),
+            None => None,
+            Some((roots, identity)) => Some(TlsAcceptor::from(Arc::new(identity.server(roots)?))),
+        };
+        let refused = |e: &std::io::Error| {
+            Error::from_io(Kind::Environment, format_args!("listening at {address} for other ranks"), e).with_hint(
+                "give each rank an address of its own; where its address is not this machine's, set peer_listen",
+            )
+        };
+        let socket = StdListener::bind(address).map_err(|e| refused(&e))?;
+        socket.set_nonblocking(true).map_err(|e| refused(&e))?;
+        Ok(Listening { socket, tls, secret: shown.secret.clone(), prefix })
+    }
+}
+
+/// The server's thread; it ends with this.
+pub(crate) struct PeerServer {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PeerServer {
+    /// Serves over at most so many connections. Its runtime is made here, so that what the system refuses is told.
+    pub(super) fn start(
+        listening: Listening,
+        (objects, moments): (Arc<Objects>, u64),
+        outboxes: Vec<PeerOutbox>,
+        connections: usize,
+    ) -> Result<PeerServer> {
+        let Listening { socket, tls, secret, prefix } = listening;
+        let service = Arc::new(Service { prefix, secret, objects, moments, outboxes: Mutex::new(outboxes) });
+        let (stop, stopped) = oneshot::channel();
+        let runtime = runtime()?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(socket)
+                .map_err(|e| Error::from_io(Kind::Environment, "listening for other ranks", e))?
+        };
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    // Dropped with the server.
+                    _ = stopped => {}
+                    () = serve(listener, tls, service, connections) => {}
+                }
+            });
+        };
+        Ok(PeerServer { stop: Some(stop), thread: Some(spawn("fuelrail-peers", work)?) })
+    }
+
+    /// In a forked child there is no such thread.
+    pub(crate) fn forget(mut self) {
+        core::mem::forget((self.stop.take(), self.thread.take()));
+    }
+}
+
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been printed, and ended no more than the serving.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: Arc<Service>, connections: usize) {
+    let places = Arc::new(Semaphore::new(connections));
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            // No descriptor is left, say: one comes back.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        // Who has so many is not one of ours.
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let (tls, service) = (tls.clone(), Arc::clone(&service));
+        tokio::spawn(async move {
+            let _place = place;
+            let _ = socket.set_nodelay(true);
+            match tls {
+                None => talk(socket, service).await,
+                Some(tls) => {
+                    if let Ok(Ok(socket)) = tokio::time::timeout(PATIENCE, tls.accept(socket)).await {
+                        talk(socket, service).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// One connection to its end. What goes wrong on it is the other's loss.
+async fn talk(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, service: Arc<Service>) {
+    let answer = service_fn(move |request| {
+        let service = Arc::clone(&service);
+        async move { Ok::<_, Infallible>(service.answer(request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEAD_BYTES_MAX);
+    let _ = http.serve_connection(TokioIo::new(io), answer).await;
+}
+
+struct Service {
+    prefix: String,
+    secret: Option<Arc<str>>,
+    objects: Arc<Objects>,
+    /// Of the run.
+    moments: u64,
+    outboxes: Mutex<Vec<PeerOutbox>>,
+}
+
+/// What is asked for.
+struct Wanted {
+    block: BlockId,
+    at: UseTime,
+    /// Bytes of the block.
+    part: Range<usize>,
+    /// Bytes of the sample, where they are not all of it.
+    range: Option<(u64, u64, u64)>,
+}
+
+impl Service {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let wanted = match self.wanted(&request) {
+            Ok(wanted) => wanted,
+            Err(status) => return said(status),
+        };
+        let (reply, answer) = oneshot::channel();
+        let reply = Box::new(move |found| drop(reply.send(found)));
+        let Wanted { block, at, part, range } = wanted;
+        let sent = {
+            let mut outboxes = self.outboxes.lock().unwrap_or_else(PoisonError::into_inner);
+            let shards = u16::try_from(outboxes.len()).expect("shards are at most 256");
+            outboxes[usize::from(block.owner(shards).0)].send(PeerRequest { block, at, reply })
+        };
+        let found: Result<LentBlock> = match (sent, answer.await) {
+            (Ok(()), Ok(found)) => found,
+            // Too much to do, or this rank has ended.
+            _ => return said(StatusCode::SERVICE_UNAVAILABLE),
+        };
+        // The other asks the bucket, and finds out why.
+        let Ok(lent) = found else { return said(StatusCode::BAD_GATEWAY) };
+        let body = Bytes::from_owner(lent).slice(part);
+        let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
+        let mut response = Response::new(Full::new(body));
+        let headers = response.headers_mut();
+        headers.insert("x-amz-checksum-crc32c", text(sum));
+        if let Some((first, end, len)) = range {
+            headers.insert(CONTENT_RANGE, text(format!("bytes {first}-{}/{len}", end - 1)));
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        response
+    }
+
+    /// What is asked for, if this one may, and there is such a thing.
+    fn wanted(&self, request: &Request<Incoming>) -> Result<Wanted, StatusCode> {
+        let headers = request.headers();
+        if !self.is_known(headers) {
+            return Err(StatusCode::UNAUTHORIZED);
+        }
+        if request.method() != Method::GET {
+            return Err(StatusCode::METHOD_NOT_ALLOWED);
+        }
+        let (uri, catalog) = (request.uri(), self.objects.catalog());
+        let path = uri.path().strip_prefix(&self.prefix).and_then(|rest| rest.strip_prefix('/'));
+        let sample = path.and_then(number).filter(|sample| *sample < catalog.samples());
+        let sample = SampleId(sample.ok_or(StatusCode::NOT_FOUND)?);
+        let moment = uri.query().map_or(Some(0), |query| query.strip_prefix("at=").and_then(number));
+        let at = UseTime(moment.filter(|at| *at < self.moments).ok_or(StatusCode::BAD_REQUEST)?);
+        // Another version of the object was listed there.
+        let (theirs, ours) = (headers.get(IF_MATCH).map(HeaderValue::as_bytes), self.objects.strong_etag(sample));
+        if theirs.is_some_and(|theirs| theirs != ours.as_bytes()) {
+            return Err(StatusCode::PRECONDITION_FAILED);
+        }
+        let size = catalog.size(sample);
+        let range = headers.get(RANGE).map(|range| range_of(range, size)).transpose()?;
+        let (first, end) = range.unwrap_or((0, size));
+        let index = u32::try_from(first / catalog.block_bytes()).map_err(|_| StatusCode::RANGE_NOT_SATISFIABLE)?;
+        let block = BlockId { sample, index };
+        let begin = catalog.block_first(block);
+        if first >= end || end > begin + catalog.block_len(block) {
+            return Err(StatusCode::RANGE_NOT_SATISFIABLE);
+        }
+        let part = (first - begin) as usize..(end - begin) as usize;
+        Ok(Wanted { block, at, part, range: range.map(|(first, end)| (first, end, size)) })
+    }
+
+    /// Whether the header shows the secret, where there is one. Takes as long for a wrong secret as for the right one.
+    fn is_known(&self, headers: &HeaderMap) -> bool {
+        let Some(secret) = &self.secret else { return true };
+        let shown = headers.get(AUTHORIZATION).and_then(|shown| shown.as_bytes().strip_prefix(b"Bearer "));
+        let shown = shown.unwrap_or_default();
+        let differs = shown.iter().zip(secret.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+        shown.len() == secret.len() && differs == 0
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// First byte and end of a `Range` line, within so many bytes.
+fn range_of(range: &HeaderValue, size: u64) -> Result<(u64, u64), StatusCode> {
+    let range = range.to_str().ok().and_then(|range| range.strip_prefix("bytes="));
+    let (first, last) = range.and_then(|range| range.split_once('-')).ok_or(StatusCode::BAD_REQUEST)?;
+    let (first, last) = number(first).zip(number(last)).ok_or(StatusCode::BAD_REQUEST)?;
+    if first <= last && last < size { Ok((first, last + 1)) } else { Err(StatusCode::RANGE_NOT_SATISFIABLE) }
+}
+
+fn text(value: String) -> HeaderValue {
+    HeaderValue::from_str(&value).expect("numbers and Base64 are visible ASCII")
+}
+
+fn said(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::new()));
+    *response.status_mut() = status;
+    response
+}
