@@ -48,7 +48,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
             s.lives.insert(0, first);
             // A disk that is no faster than the bucket is not read.
             s.bucket.latency_us = (20_000, 30_000);
-            let rot_bits = if mistake == Mistake::SpillTrusts { 400 } else { 0 };
+            let rot_bits = if mistake == Mistake::SpillTrusts { 4_000 } else { 0 };
             s.add_disk(DiskShape { rot_bits, ..DiskShape::faultless() });
         }
         Mistake::TrimForgets => {
