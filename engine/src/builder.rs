@@ -2,31 +2,32 @@
 
 use crate::audit::Audit;
 use crate::batch::Labels;
-use crate::chunks::{chunk_shape, chunks_held};
+use crate::chunks::chunk_shape;
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
 use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
 use crate::environment::Environment;
 use crate::importance::{Reporter, drawn};
-use crate::layout::{Layout, Wanted, seat};
+use crate::layout::{Layout, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
-use crate::loader::{Loader, Parts, batch_room_max};
-use crate::memory::{MemoryStats, map_memory};
+use crate::loader::{Loader, Parts};
+use crate::memory::{MemoryStats, map_memory, share_out};
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
-use crate::peers::{Peers, StartServer};
+use crate::peers::{PeerServer, Peers};
 use crate::records::{Format, Records};
 use crate::scanning::records;
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::{State, fingerprint, state_at};
+use crate::watch::Watched;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
 use fuelrail_flow::{
-    BadSamples, ByteRange, Consumer, Listed, Listing, Objects, Outlet, PeerRoom, cached_block_bytes, channels,
-    keep_for_others, scratch_bytes, spill_memory_bytes,
+    BadSamples, ByteRange, ChannelEnds, Consumer, Finished, Listed, Listing, Objects, Outlet, SpillSetup, channels,
+    keep_for_others,
 };
-use fuelrail_io::{Backend, EXTENT_GRANULE, RingChoice, Topology, channel};
+use fuelrail_io::{Backend, Receiver, Region, RingChoice, Topology, channel};
 use fuelrail_plan::importance::{Horizons, Mode};
 use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
@@ -316,7 +317,7 @@ fn start_shards(
     let channels = channels(layout.shards, keepers(&config, &layout, &directories));
     let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
     memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
-    let (mut starting, mut lanes, kept) = (Starting::default(), Vec::new(), arena.clone());
+    let kept = arena.clone();
     let consumer = Arc::new(Consumer::default());
     let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
     let spill = disk_unit(&directories).map(disk).transpose()?;
@@ -332,23 +333,10 @@ fn start_shards(
         pace: ledger(&config, objects.endpoint(), &mut notices),
         peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
     };
-    let (peer_setups, start_server): (Vec<_>, Option<StartServer>) = match peers {
-        None => (Vec::new(), None),
-        Some(peers) => {
-            let (setups, start) = peers.share_out(layout.shards, &objects, &run);
-            (setups, Some(start))
-        }
-    };
-    let mut peer_setups = peer_setups.into_iter();
     let said = (&mut notices, Arc::clone(&report));
     let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
-    for (id, ((region, channels), disk)) in (0u16..).zip(regions.into_iter().zip(channels).zip(disks)) {
-        let (deliver, from) = channel(OPEN_BATCHES_MAX);
-        lanes.push(from);
-        starting.start(&config, &plan, ShardId(id), region, (channels, deliver, disk, peer_setups.next()))?;
-    }
-    let shards = starting.wait(&mut notices)?;
-    let peer_server = start_server.map(|start| start()).transpose()?;
+    let memories = regions.into_iter().zip(channels).zip(disks);
+    let (starting, lanes, shards, peer_server) = start_each(&config, &plan, memories, peers, &mut notices)?;
     let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
     let wakers = shards.iter().map(|s| s.waker.clone()).collect();
@@ -384,6 +372,31 @@ fn start_shards(
     Loader::new(parts, Box::new(move |text| report(text)))
 }
 
+/// Shards that have started: themselves, the lanes that their batches come by, how they are watched, and the server that serves other
+/// ranks from them.
+type Started = (Starting, Vec<Receiver<Finished>>, Vec<Watched>, Option<PeerServer>);
+
+fn start_each(
+    config: &Config,
+    plan: &Plan,
+    memories: impl Iterator<Item = ((Region, ChannelEnds), Option<SpillSetup>)>,
+    peers: Option<Peers>,
+    notices: &mut Vec<String>,
+) -> Result<Started> {
+    let peers = peers.map(|peers| peers.share_out(plan.layout.shards, &plan.objects, &plan.run));
+    let (setups, start_server) = peers.unzip();
+    let mut setups = setups.into_iter().flatten();
+    let (mut starting, mut lanes) = (Starting::default(), Vec::new());
+    for (id, ((region, channels), disk)) in (0u16..).zip(memories) {
+        let (deliver, from) = channel(OPEN_BATCHES_MAX);
+        lanes.push(from);
+        starting.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
+    }
+    let shards = starting.wait(notices)?;
+    let server = start_server.map(|start| start()).transpose()?;
+    Ok((starting, lanes, shards, server))
+}
+
 /// Whether shards keep blocks for each other.
 fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool {
     keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples)
@@ -402,43 +415,6 @@ fn choose_budget(config: &mut Config) -> Option<String> {
     config.memory.limit = Some(limit);
     from.map(|from| format!("memory_limit: {limit} ({from})"))
 }
-
-/// What the shards get of the budget.
-fn share_out(
-    config: &Config,
-    objects: &Objects,
-    topology: &Topology,
-    (disk, peers): (bool, PeerRoom),
-) -> Result<Layout> {
-    let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
-    // In whole granules of the region, so that as many batches fit as are said to.
-    let decoded_bytes = config.decoded().map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
-    let (longest, mean, blocks) = objects.catalog().block_lengths();
-    let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
-    Wanted {
-        memory_bytes: config.memory.limit.map_or(0, |limit| limit.0),
-        cache_bytes: config.memory.cache_limit.0,
-        cached_block_bytes: cached_block_bytes(config.memory.cache_policy),
-        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
-        shards: config.shards.unwrap_or(0),
-        cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
-            .unwrap_or(u16::MAX),
-        connections_max: config.network.connections_max,
-        scratch_bytes: scratch_bytes(objects.endpoint().scheme),
-        decoded_bytes,
-        // One more for the batch in the consumer's hands.
-        decoded_batches: config.decode.depth as u64 + 1,
-        disk_bytes: if disk { spill_memory_bytes() } else { 0 } + peers.bytes(),
-        hedged: config.network.hedge_percent > 0,
-        block_bytes: (longest, mean),
-        blocks,
-        chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
-    }
-    .share_out()
-}
-
-/// One shard feeds many cores that decode.
-const CORES_PER_SHARD: usize = 8;
 
 /// What is decoded, with the choices that were left open made, and written into the configuration.
 fn settle_decoding(

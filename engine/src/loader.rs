@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
-use crate::memory::{Memory, MemoryStats, Remains};
+use crate::memory::{Memory, MemoryStats, Remains, batch_room_max};
 use crate::peers::PeerServer;
 use crate::records::Records;
 use crate::spill::SegmentManager;
@@ -17,7 +17,6 @@ use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
-use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
 use std::borrow::Cow;
@@ -437,16 +436,6 @@ impl Loader {
     }
 }
 
-/// The most room that the objects of a batch take.
-pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
-    let samples = u64::from(config.batch_size);
-    // A sample may come more than once in a batch.
-    if config.order.importance.is_some() || config.order.mixture.is_some() {
-        return catalog.batch_room_max_drawn(samples);
-    }
-    catalog.batch_room_max(samples)
-}
-
 impl Iterator for Loader {
     type Item = Result<Batch>;
 
@@ -478,7 +467,7 @@ impl Drop for Loader {
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
             core::mem::forget(self.parts.segment_manager.take());
-            self.parts.peer_server.take().map_or((), PeerServer::forget);
+            core::mem::forget(self.parts.peer_server.take());
             return;
         }
         self.watchdog = None;

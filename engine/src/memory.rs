@@ -1,12 +1,14 @@
 //! What a loader takes of the machine's memory: its arena, and the bounds of all else, worked out at start from its settings and the
 //! listing and told in its stats.
 
+use crate::chunks::chunks_held;
 use crate::config::Config;
-use crate::layout::{Layout, Seating};
+use crate::layout::{Layout, Seating, Wanted};
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
-use fuelrail_flow::{ChannelEnds, Objects};
-use fuelrail_io::{Arena, ArenaConfig, Huge, HugePages, Region};
+use fuelrail_flow::{ChannelEnds, Objects, PeerRoom, cached_block_bytes, scratch_bytes, spill_memory_bytes};
+use fuelrail_io::{Arena, ArenaConfig, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
+use fuelrail_plan::catalog::Catalog;
 use serde::{Deserialize, Serialize};
 
 /// What a loader takes at most, in three parts, bytes.
@@ -113,4 +115,51 @@ pub(crate) fn map_memory(
     }
     let extra = if layout.extra_bytes > 0 { regions.pop() } else { None };
     Ok((arena, regions, extra))
+}
+
+/// What the shards get of the budget.
+pub(crate) fn share_out(
+    config: &Config,
+    objects: &Objects,
+    topology: &Topology,
+    (disk, peers): (bool, PeerRoom),
+) -> Result<Layout> {
+    let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
+    // In whole granules of the region, so that as many batches fit as are said to.
+    let decoded_bytes = config.decoded().map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
+    let (longest, mean, blocks) = objects.catalog().block_lengths();
+    let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
+    Wanted {
+        memory_bytes: config.memory.limit.map_or(0, |limit| limit.0),
+        cache_bytes: config.memory.cache_limit.0,
+        cached_block_bytes: cached_block_bytes(config.memory.cache_policy),
+        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
+        shards: config.shards.unwrap_or(0),
+        cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
+            .unwrap_or(u16::MAX),
+        connections_max: config.network.connections_max,
+        scratch_bytes: scratch_bytes(objects.endpoint().scheme),
+        decoded_bytes,
+        // One more for the batch in the consumer's hands.
+        decoded_batches: config.decode.depth as u64 + 1,
+        disk_bytes: if disk { spill_memory_bytes() } else { 0 } + peers.bytes(),
+        hedged: config.network.hedge_percent > 0,
+        block_bytes: (longest, mean),
+        blocks,
+        chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
+    }
+    .share_out()
+}
+
+/// One shard feeds many cores that decode.
+const CORES_PER_SHARD: usize = 8;
+
+/// The most room that the objects of a batch take.
+pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
+    let samples = u64::from(config.batch_size);
+    // A sample may come more than once in a batch.
+    if config.order.importance.is_some() || config.order.mixture.is_some() {
+        return catalog.batch_room_max_drawn(samples);
+    }
+    catalog.batch_room_max(samples)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Peers {
 }
 
 /// There is none.
-pub(crate) struct PeerServer(Infallible);
+pub(crate) enum PeerServer {}
 
 impl Peers {
     pub(crate) fn of(config: &Config, _: &Objects, _: &Run, _: &str) -> Result<Option<Peers>> {
@@ -32,11 +32,5 @@ impl Peers {
 
     pub(crate) fn share_out(self, _: u16, _: &Arc<Objects>, _: &Run) -> (Vec<PeerSetup>, StartServer) {
         match self.never {}
-    }
-}
-
-impl PeerServer {
-    pub(crate) fn forget(self) {
-        match self.0 {}
     }
 }

@@ -20,12 +20,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -95,11 +95,6 @@ impl PeerServer {
             });
         };
         Ok(PeerServer { stop: Some(stop), thread: Some(spawn("fuelrail-peers", work)?) })
-    }
-
-    /// In a forked child there is no such thread.
-    pub(crate) fn forget(mut self) {
-        core::mem::forget((self.stop.take(), self.thread.take()));
     }
 }
 

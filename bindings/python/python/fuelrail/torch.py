@@ -1,6 +1,7 @@
 """Batches for PyTorch: `DataLoader(fuelrail.torch.IterableDataset(…), batch_size=None, num_workers=0)`."""
 
 import os
+import socket
 
 import torch
 import torch.distributed
@@ -48,6 +49,9 @@ class IterableDataset(torch.utils.data.IterableDataset):
         By default those of `torch.distributed`, else `RANK` and `WORLD_SIZE` of the environment, else 0 and 1.
     transform : callable, default `tensors`
         What becomes of a batch.
+    peers : bool or sequence of str, default False
+        `True`: ranks keep blocks for each other, at addresses that they tell each other over `torch.distributed`. All ranks open their data
+        sets together then. Beyond one machine it wants `peer_ca_file`, `peer_cert_file` and `peer_key_file`, on one `peer_secret_file`.
     """
 
     def __init__(self, uri, *, batch_size, epochs=1, rank=None, world=None, state=None, transform=tensors, **settings):
@@ -107,7 +111,9 @@ class IterableDataset(torch.utils.data.IterableDataset):
     def _open(self, state):
         self.close()
         # One loader for all passes: as many epochs as it counts for the largest data set.
-        self._loader = Loader(**self._settings, epochs=2**24 - 1, state=state)
+        peers = self._settings.get("peers")
+        told = {} if not isinstance(peers, bool) else {"peers": _addresses() if peers else None}
+        self._loader = Loader(**{**self._settings, **told}, epochs=2**24 - 1, state=state)
         self._state = None
 
     def state_dict(self):
@@ -169,6 +175,21 @@ class IterableDataset(torch.utils.data.IterableDataset):
         if self._loader is not None:
             state["_state"] = self._loader.state_dict()
         return state
+
+
+def _addresses():
+    """An address of each rank, in their order, on a port that is free now; `None` where there is one rank."""
+    if not _is_distributed() or torch.distributed.get_world_size() == 1:
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        # Nothing is sent: it tells which of this machine's addresses the others can reach.
+        way.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
+        host = way.getsockname()[0]
+    with socket.create_server((host, 0)) as free:
+        own = f"{host}:{free.getsockname()[1]}"
+    ranks = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(ranks, own)
+    return ranks
 
 
 def _is_distributed():

@@ -206,7 +206,10 @@ impl Http {
         let tag = Some(self.tag.as_str()).filter(|tag| !tag.is_empty());
         let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
         let signed = |()| match (&self.peer, io.requests.signatory.as_mut()) {
-            (Some(peer), _) => Ok(peer.authorize(&mut self.text)),
+            (Some(peer), _) => {
+                peer.authorize(&mut self.text);
+                Ok(())
+            }
             (None, Some(signatory)) => signatory.sign_head(&mut self.text),
             (None, None) => Ok(()),
         };

@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// Entries of the table of homes, as bits: with 64 ranks each gets its share to within a few per cent.
 const TABLE_BITS: u32 = 16;
 /// How long a rank of which nothing is known may take, and any rank at most: it may have to fetch the block itself.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// How long any rank may take: less would be noise.
-const PATIENCE_MIN: Duration = Duration::from_millis(20);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+/// How long any rank may take: less would be noise of a busy machine, and look-ahead covers it.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
 /// How long a rank is left alone after its first failure in a row; that doubles, …
 const AWAY_MIN: Duration = Duration::from_millis(100);
 /// … up to this.
@@ -122,7 +122,7 @@ impl Peers {
         peer.round_trip = Some(match peer.round_trip {
             None => (took, took / 2),
             Some((mean, deviation)) => {
-                let off = if took > mean { took - mean } else { mean - took };
+                let off = took.abs_diff(mean);
                 (mean - mean / 8 + took / 8, deviation - deviation / 4 + off / 4)
             }
         });
@@ -197,13 +197,13 @@ mod tests {
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
         assert_eq!((peers.is_home(theirs), peers.to_ask(at(0), theirs)), (false, Some(1)));
         peers.asked(at(0), 1, fetch);
-        assert_eq!(peers.deadline(), Some(at(1_000)), "nothing is known yet");
+        assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
         for _ in 0..100 {
             peers.landed(1, Duration::from_millis(8));
         }
         peers.asked(at(0), 1, fetch);
-        assert_eq!(peers.deadline(), Some(at(20)));
-        assert_eq!((peers.overdue(at(19)), peers.overdue(at(20))), (None, Some(fetch)));
+        assert_eq!(peers.deadline(), Some(at(100)));
+        assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(fetch)));
         for _ in 0..30 {
             peers.landed(1, Duration::from_millis(100));
             peers.landed(1, Duration::from_millis(60));

@@ -1,0 +1,51 @@
+"""Two ranks that keep blocks for each other: what they read of the bucket together is the data set, once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import fuelrail
+
+RANK = """
+import json, sys
+import fuelrail.torch, torch
+import torch.distributed as distributed
+url, store, secret, rank = sys.argv[1:]
+distributed.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=2)
+settings = {"memory_limit": "64MiB", "shards": 1, "pin": False, "cache_limit": "1MiB", "hedge_percent": 0}
+data = fuelrail.torch.IterableDataset(url, batch_size=25, seed=3, peers=True, peer_secret_file=secret, **settings)
+taken = []
+for epoch in range(3):
+    for batch in torch.utils.data.DataLoader(data, batch_size=None, num_workers=0):
+        taken.append([epoch, list(batch.ids)])
+distributed.barrier()
+stats = data.stats()
+distributed.barrier()
+print(json.dumps([taken, stats["peers"]["hits"], stats["landed_bytes"], stats["bytes"]]))
+data.close()
+distributed.destroy_process_group()
+"""
+
+
+def test_two_ranks_read_the_bucket_once(serve, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    bucket = serve("digits", "--count", 1000)
+    (tmp_path / "secret").write_text("a secret of this test\n".replace(" ", "-"))
+    shared = [bucket.url + "training/", str(tmp_path / "store"), str(tmp_path / "secret")]
+    started = [[sys.executable, "-c", RANK, *shared, rank] for rank in "01"]
+    ranks = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for arguments in started]
+    told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    for epoch in range(3):
+        assert sorted(id for taken, *_ in told for of, ids in taken if of == epoch for id in ids) == list(range(1000))
+    assert all(hits > 500 for _, hits, _, _ in told), "half of what each needs is the other's"
+    read = sum(landed for *_, landed, _ in told)
+    whole = sum(taken for *_, taken in told) / 3
+    # The next epoch is under way when the last one ends; what is cached is not read again.
+    assert whole <= read <= 1.02 * whole, "the data set once, for both of them and all epochs"
+
+
+def test_peers_need_an_address_for_each_rank(digits):
+    with pytest.raises(fuelrail.UsageError, match="1 addresses"):
+        fuelrail.Loader(digits.url + "training/", batch_size=5, world=2, peers=["127.0.0.1:7000"])
