@@ -12,6 +12,7 @@ use crate::layout::{Layout, seat};
 use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::loader::{Loader, Parts};
 use crate::memory::{MemoryStats, map_memory, share_out};
+use crate::metrics::Metrics;
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
 use crate::peers::{PeerServer, Peers};
@@ -284,6 +285,7 @@ pub(crate) fn read_ranges(
     plain.classes.clear();
     plain.disk.dirs.clear();
     plain.peers.addresses.clear();
+    plain.metrics_listen = None;
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
     builder.listing = Some(listing.clone());
@@ -349,6 +351,7 @@ fn start_shards(
             Supply::Decoded(stage)
         }
     };
+    let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()))?;
     let parts = Parts {
         config,
         objects,
@@ -367,6 +370,7 @@ fn start_shards(
         audit,
         segment_manager,
         reporter,
+        metrics,
         peer_server,
     };
     Loader::new(parts, Box::new(move |text| report(text)))

@@ -55,6 +55,7 @@ mod layout;
 mod listing;
 mod loader;
 mod memory;
+mod metrics;
 mod mixture;
 mod names;
 #[cfg(feature = "formats")]
@@ -65,6 +66,8 @@ mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
 mod scanning;
+#[cfg(feature = "clouds")]
+mod serve;
 #[cfg(feature = "clouds")]
 mod service;
 mod spill;

@@ -7,6 +7,7 @@ use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
 use crate::memory::{Memory, MemoryStats, Remains, batch_room_max};
+use crate::metrics::Metrics;
 use crate::peers::PeerServer;
 use crate::records::Records;
 use crate::spill::SegmentManager;
@@ -80,6 +81,8 @@ pub(crate) struct Parts {
     pub notices: Vec<String>,
     pub audit: Option<Audit>,
     pub reporter: Option<Reporter>,
+    /// Shows the counters.
+    pub metrics: Option<Metrics>,
     /// Serves blocks to other ranks.
     pub peer_server: Option<PeerServer>,
     /// Makes and removes segments of the disk as long as the shards live.
@@ -234,6 +237,9 @@ impl Loader {
             self.parts.run.config().samples,
             self.parts.run.draw(batch.epoch()).map(|draw| draw.distinct()),
         );
+        if let Some(metrics) = &self.parts.metrics {
+            metrics.take(&self.tally);
+        }
         let next = self.parts.run.cursor_after(seq);
         if let Some(audit) = &mut self.parts.audit {
             audit.observe(batch, next, &self.parts.run)?;
@@ -467,12 +473,12 @@ impl Drop for Loader {
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
             core::mem::forget(self.parts.segment_manager.take());
-            core::mem::forget(self.parts.peer_server.take());
+            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take()));
             return;
         }
         self.watchdog = None;
-        // What it has lent comes back before the shards end.
-        self.parts.peer_server = None;
+        // What is lent comes back before the shards end.
+        (self.parts.peer_server, self.parts.metrics) = (None, None);
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
             // next_batch returns the cause.

@@ -243,6 +243,8 @@ settings! {
         watchdog_after ("watchdog_after_ms"): Option<Duration> = Some(Duration::from_secs(30)),
         /// Answer SIGUSR1 with the same report. The signal is the program's own otherwise: schedulers use it for pre-emption.
         report_on_sigusr1: bool = false,
+        /// An address, HOST:PORT, at which the counters are shown for Prometheus, under `/metrics`. No name of an object is among them.
+        metrics_listen: Option<String> = None,
         /// Where to log what was delivered, for the exactly-once proof.
         audit: Option<PathBuf> = None,
     }

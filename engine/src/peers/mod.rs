@@ -6,10 +6,9 @@
 
 mod server;
 
-pub(crate) use server::PeerServer;
-
 use crate::config::Config;
 use crate::names::addresses_of;
+use crate::serve::HttpServer;
 use fuelrail_base::limits::{SAMPLE_ALIGN, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue};
@@ -20,7 +19,7 @@ use fuelrail_wire::tls::{Client, Identity, Roots, Trust};
 use fuelrail_wire::{Endpoint, Scheme, uri::expand};
 use rustls::time_provider::DefaultTimeProvider;
 use server::Listening;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,6 +33,9 @@ const SLOTS: core::ops::RangeInclusive<u64> = 2..=64;
 const CONNECTIONS_MAX: usize = 1024;
 /// Of a shard's memory, slots for other ranks take one part in so many.
 const SLOTS_SHARE: u64 = 16;
+
+/// Serves other ranks, on a thread of its own.
+pub(crate) type PeerServer = HttpServer;
 
 /// Starts the server, once all shards have started.
 pub(crate) type StartServer = Box<dyn FnOnce() -> Result<PeerServer>>;
@@ -93,7 +95,7 @@ impl Peers {
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let setups = inboxes.into_iter().map(|inbox| PeerSetup { links: links.clone(), inbox }).collect();
         let (objects, connections) = (Arc::clone(objects), links.len() * CONNECTIONS_MAX);
-        (setups, Box::new(move || PeerServer::start(listening, (objects, moments), outboxes, connections)))
+        (setups, Box::new(move || listening.serve((objects, moments), outboxes, connections)))
     }
 }
 
@@ -215,17 +217,3 @@ fn secret_of(bytes: &[u8]) -> Result<Arc<str>> {
 }
 
 const SECRET_BYTES_MIN: usize = 16;
-
-/// The address to listen at: the name of one's own, if it is one.
-fn listening_address(text: &str) -> Result<SocketAddr> {
-    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
-    found.ok_or_else(|| {
-        Error::new(Kind::Usage, format!("'{text}' is not an address to listen at"))
-            .with_hint("write HOST:PORT; where a rank's address is another machine's name for it, set peer_listen, such as 0.0.0.0:7070")
-    })
-}
-
-/// Whether only this machine reaches what listens there.
-fn is_local(address: IpAddr) -> bool {
-    address.is_loopback()
-}

@@ -1,38 +1,23 @@
 //! Serves this rank's blocks to the other ranks: HTTP on a thread of its own, over TLS beyond this machine.
 //!
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
-//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Owns the listener, the connections
-//! and the thread. Never keeps a block, and tells nobody without the secret or a certificate even which paths there are.
+//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Never keeps a block, and tells nobody without the secret or a certificate even which paths there are.
 
-use super::{Shown, is_local, listening_address, unprotected};
-use crate::client::runtime;
-use crate::system::spawn;
+use super::{Shown, unprotected};
+use crate::serve::{Answer, HttpServer, address_of, listen};
 use core::ops::Range;
-use fuelrail_base::{BlockId, Error, Kind, Result, SampleId};
+use fuelrail_base::{BlockId, Result, SampleId};
 use fuelrail_flow::{LentBlock, Objects, PeerOutbox, PeerRequest};
 use fuelrail_plan::schedule::UseTime;
 use fuelrail_wire::base64;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MATCH, RANGE};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
-
-/// How long a handshake, and the head of a request on a new connection, may take. An idle connection is closed after it, too.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest head.
-const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// A socket that listens, and how those who connect are known.
 pub(super) struct Listening {
@@ -45,104 +30,32 @@ pub(super) struct Listening {
 impl Listening {
     /// Listens at `address`, for requests of paths that begin with `prefix`.
     pub(super) fn at(address: &str, prefix: String, shown: &Shown) -> Result<Listening> {
-        let address = listening_address(address)?;
+        let address = address_of("peers, or peer_listen", address)?;
         let tls = match &shown.tls {
-            None if !is_local(address.ip()) => return Err(unprotected(&address)),
+            None if !address.ip().is_loopback() => return Err(unprotected(&address)),
             None => None,
             Some((roots, identity)) => Some(TlsAcceptor::from(Arc::new(identity.server(roots)?))),
         };
-        let refused = |e: &std::io::Error| {
-            Error::from_io(Kind::Environment, format_args!("listening at {address} for other ranks"), e).with_hint(
-                "give each rank an address of its own; where its address is not this machine's, set peer_listen",
-            )
-        };
-        let socket = StdListener::bind(address).map_err(|e| refused(&e))?;
-        socket.set_nonblocking(true).map_err(|e| refused(&e))?;
+        let hint = "give each rank an address of its own; where its address is not this machine's, set peer_listen";
+        let socket = listen("other ranks", address, hint)?;
         Ok(Listening { socket, tls, secret: shown.secret.clone(), prefix })
     }
-}
 
-/// The server's thread; it ends with this.
-pub(crate) struct PeerServer {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl PeerServer {
-    /// Serves over at most so many connections. Its runtime is made here, so that what the system refuses is told.
-    pub(super) fn start(
-        listening: Listening,
+    /// Serves the blocks of these shards, for moments of a run of so many, over at most so many connections.
+    pub(super) fn serve(
+        self,
         (objects, moments): (Arc<Objects>, u64),
         outboxes: Vec<PeerOutbox>,
         connections: usize,
-    ) -> Result<PeerServer> {
-        let Listening { socket, tls, secret, prefix } = listening;
+    ) -> Result<HttpServer> {
+        let Listening { socket, tls, secret, prefix } = self;
         let service = Arc::new(Service { prefix, secret, objects, moments, outboxes: Mutex::new(outboxes) });
-        let (stop, stopped) = oneshot::channel();
-        let runtime = runtime()?;
-        let listener = {
-            let _inside = runtime.enter();
-            TcpListener::from_std(socket)
-                .map_err(|e| Error::from_io(Kind::Environment, "listening for other ranks", e))?
+        let answer = move |request| {
+            let service = Arc::clone(&service);
+            async move { service.answer(request).await }
         };
-        let work = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    // Dropped with the server.
-                    _ = stopped => {}
-                    () = serve(listener, tls, service, connections) => {}
-                }
-            });
-        };
-        Ok(PeerServer { stop: Some(stop), thread: Some(spawn("fuelrail-peers", work)?) })
+        HttpServer::start("fuelrail-peers", (socket, tls), connections, answer)
     }
-}
-
-impl Drop for PeerServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of it has been printed, and ended no more than the serving.
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: Arc<Service>, connections: usize) {
-    let places = Arc::new(Semaphore::new(connections));
-    loop {
-        let Ok((socket, _)) = listener.accept().await else {
-            // No descriptor is left, say: one comes back.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        // Who has so many is not one of ours.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let (tls, service) = (tls.clone(), Arc::clone(&service));
-        tokio::spawn(async move {
-            let _place = place;
-            let _ = socket.set_nodelay(true);
-            match tls {
-                None => talk(socket, service).await,
-                Some(tls) => {
-                    if let Ok(Ok(socket)) = tokio::time::timeout(PATIENCE, tls.accept(socket)).await {
-                        talk(socket, service).await;
-                    }
-                }
-            }
-        });
-    }
-}
-
-/// One connection to its end. What goes wrong on it is the other's loss.
-async fn talk(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, service: Arc<Service>) {
-    let answer = service_fn(move |request| {
-        let service = Arc::clone(&service);
-        async move { Ok::<_, Infallible>(service.answer(request).await) }
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEAD_BYTES_MAX);
-    let _ = http.serve_connection(TokioIo::new(io), answer).await;
 }
 
 struct Service {
@@ -165,7 +78,7 @@ struct Wanted {
 }
 
 impl Service {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
         let wanted = match self.wanted(&request) {
             Ok(wanted) => wanted,
             Err(status) => return said(status),
@@ -256,7 +169,7 @@ fn text(value: String) -> HeaderValue {
     HeaderValue::from_str(&value).expect("numbers and Base64 are visible ASCII")
 }
 
-fn said(status: StatusCode) -> Response<Full<Bytes>> {
+fn said(status: StatusCode) -> Answer {
     let mut response = Response::new(Full::new(Bytes::new()));
     *response.status_mut() = status;
     response

@@ -111,6 +111,7 @@ impl<W> Owner<W> {
         let peers = self.peers.as_ref().filter(|_| spot.is_none() && !fresh && !by_peer);
         let peer = peers.and_then(|peers| peers.to_ask(now, block)).map(|rank| Origin::Peer { rank, since: now, at });
         let Some(from) = spot.map(Origin::Disk).or(peer) else {
+            self.stats.peer_misses += u64::from(peers.is_some_and(|peers| !peers.is_home(block)));
             self.table.insert((block, bytes), waiter, at, State::Queued);
             return;
         };

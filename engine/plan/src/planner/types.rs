@@ -304,7 +304,7 @@ pub struct PlannerStats {
     pub peer_hits: u64,
     /// … their payload bytes, …
     pub peer_bytes: u64,
-    /// … and how often one that was asked did not send it.
+    /// … and those had from the bucket because the rank that keeps them failed, took too long, or had and is left alone.
     pub peer_misses: u64,
     /// Blocks that other ranks asked for.
     pub peer_asks: u64,

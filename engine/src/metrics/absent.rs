@@ -1,0 +1,24 @@
+//! Stands in for the page of metrics in a build without clouds: an error where it is asked for.
+
+use crate::config::Config;
+use crate::decode::Facts;
+use crate::stats::Tally;
+use crate::watch::Watched;
+use fuelrail_base::{Error, Kind, Result};
+use std::sync::Arc;
+
+/// There is none.
+pub(crate) enum Metrics {}
+
+impl Metrics {
+    pub(crate) fn start(config: &Config, _: &[Watched], _: Option<&Arc<Facts>>) -> Result<Option<Metrics>> {
+        if config.metrics_listen.is_none() {
+            return Ok(None);
+        }
+        Err(Error::new(Kind::Usage, "this build shows no metrics").with_hint("build it with the feature `clouds`"))
+    }
+
+    pub(crate) fn take(&self, _: &Tally) {
+        match *self {}
+    }
+}

@@ -1,0 +1,83 @@
+//! Serves the page of metrics of one loader, at the setting `metrics_listen`.
+//!
+//! The consumer passes on what it has counted once a second; what the shards have counted is read when the page is asked for.
+
+use crate::config::Config;
+use crate::decode::Facts;
+use crate::serve::{Answer, HttpServer, address_of, listen};
+use crate::stats::{Stats, Tally};
+use crate::watch::{Watched, snapshots};
+use fuelrail_base::Result;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two times that the consumer passes its counters on.
+const EVERY: Duration = Duration::from_secs(1);
+/// Connections at a time: those who scrape are few.
+const CONNECTIONS: usize = 16;
+
+struct Shown {
+    rank: u32,
+    tally: Mutex<(Tally, Option<Instant>)>,
+    shards: Vec<Watched>,
+    decode: Option<Arc<Facts>>,
+    started: Instant,
+}
+
+/// The page, until this is dropped.
+pub(crate) struct Metrics {
+    shown: Arc<Shown>,
+    _server: HttpServer,
+}
+
+impl Metrics {
+    /// Serves it where the configuration says so.
+    pub(crate) fn start(config: &Config, shards: &[Watched], decode: Option<&Arc<Facts>>) -> Result<Option<Metrics>> {
+        let Some(address) = &config.metrics_listen else { return Ok(None) };
+        let hint = "give each rank of a machine a port of its own";
+        let socket = listen("metrics", address_of("metrics_listen", address)?, hint)?;
+        let shown = Arc::new(Shown {
+            rank: config.rank,
+            tally: Mutex::default(),
+            shards: shards.to_vec(),
+            decode: decode.cloned(),
+            started: Instant::now(),
+        });
+        let page = Arc::clone(&shown);
+        let answer = move |request: Request<Incoming>| {
+            let answer = page.answer(&request);
+            async { answer }
+        };
+        let server = HttpServer::start("fuelrail-metrics", (socket, None), CONNECTIONS, answer)?;
+        Ok(Some(Metrics { shown, _server: server }))
+    }
+
+    /// Takes over what the consumer has counted, if it is time.
+    pub(crate) fn take(&self, tally: &Tally) {
+        let mut taken = self.shown.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.1.is_none_or(|at| at.elapsed() >= EVERY) {
+            *taken = (tally.clone(), Some(Instant::now()));
+        }
+    }
+}
+
+impl Shown {
+    fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let mut answer = Answer::new(Full::default());
+        if request.method() != Method::GET || request.uri().path() != "/metrics" {
+            *answer.status_mut() = StatusCode::NOT_FOUND;
+            return answer;
+        }
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let shards = snapshots(&self.shards, EVERY);
+        let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
+        *answer.body_mut() = Full::new(Bytes::from(stats.prometheus(self.rank)));
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        answer.headers_mut().insert(CONTENT_TYPE, kind);
+        answer
+    }
+}
