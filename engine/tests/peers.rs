@@ -57,27 +57,24 @@ impl Job {
         planned(RunConfig { world, rank, order: self.order, ..plain_run(self.set.len(), 7, BATCH_SIZE, EPOCHS) })
     }
 
-    /// Runs all ranks side by side, each to its end and until the others are there, too; calls `look` with each batch. Checks what they
-    /// delivered.
-    fn run(&self, look: impl Fn(u32, &Loader, u64) + Sync) -> Vec<Stats> {
+    /// Runs all ranks side by side, in a run of so many epochs, each through the first ones and until the others are there, too. Checks what
+    /// they delivered.
+    fn run(&self, epochs: u64) -> Vec<Stats> {
         let ranks = self.addresses.len() as u32;
         let (started, ended) = (Barrier::new(ranks as usize), Barrier::new(ranks as usize));
         thread::scope(|scope| {
             let ranks: Vec<_> = (0..ranks)
                 .map(|rank| {
-                    let (started, ended, look) = (&started, &ended, &look);
+                    let (started, ended) = (&started, &ended);
                     scope.spawn(move || {
-                        let mut loader = self.rank(rank).build().unwrap();
+                        let mut loader = self.rank(rank).epochs(epochs).build().unwrap();
                         started.wait();
-                        let mut delivered = Delivered::default();
-                        let mut batches = 0;
-                        while let Some(batch) = loader.next_batch() {
-                            take(&batch.unwrap(), &loader, &self.set, &mut delivered);
-                            batches += 1;
-                            look(rank, &loader, batches);
+                        let (mut delivered, planned) = (Delivered::default(), self.planned(rank));
+                        while delivered.order.len() < planned.len() {
+                            take(&loader.next_batch().unwrap().unwrap(), &loader, &self.set, &mut delivered);
                         }
                         ended.wait();
-                        assert!(delivered.order == self.planned(rank), "rank {rank} delivers what is planned");
+                        assert!(delivered.order == planned, "rank {rank} delivers what is planned");
                         loader.stats()
                     })
                 })
@@ -102,7 +99,8 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
     for (order, ranks) in [(OrderName::Global, 3), (OrderName::Sticky, 2), (OrderName::Global, 2)] {
         let set = DataSet::tokens(600, 3, 10_000);
         let job = Job { order, ..Job::new(set, ranks, 160) };
-        let stats = job.run(|_, _, _| {});
+        // A run that goes on: what is used for the last time is dropped, and look-ahead is longer than these epochs.
+        let stats = job.run(1_000);
         let gets = job.bucket.counters().get_requests;
         // Where the machine is so busy that a rank seems slow, that is a request each.
         let misses = sum(&stats, |peers| peers.misses);
@@ -110,12 +108,13 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
         let (sent, served) = (sum(&stats, |peers| peers.hits), sum(&stats, |peers| peers.served));
         assert!(sent <= served && served <= sent + misses, "{order:?}");
         assert_eq!(sum(&stats, |peers| peers.hit_bytes), sent * 10_000);
-        assert!(sent > misses, "{order:?}: {sent} of {} were had from other ranks", sent + misses);
-        let share = (sent + misses) as f64 / (600.0 * EPOCHS as f64);
-        let expected = (ranks - 1) as f64 / ranks as f64;
+        let own = stats.iter().map(|stats| stats.asks).sum::<u64>() - sum(&stats, |peers| peers.asks);
+        let share = (sent + misses) as f64 / own as f64;
         match order {
             OrderName::Sticky => assert!(share < 0.15, "most come back to their rank: {share}"),
-            _ => assert!((share - expected).abs() < 0.05, "{share} of all samples were another's"),
+            _ => {
+                assert!(share > 0.3 && sent > misses, "{share} of all samples were another's, {sent} of them had there")
+            }
         }
     }
 }
@@ -124,7 +123,7 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
 fn what_the_bucket_sends_later_is_what_the_caches_cannot_hold() {
     let set = DataSet::tokens(3_000, 3, 4096);
     let job = Job::new(set, 2, 60);
-    let stats = job.run(|_, _, _| {});
+    let stats = job.run(EPOCHS);
     let gets = job.bucket.counters().get_requests;
     let (wanted, misses) = (3_000.0 * (EPOCHS - 1) as f64, sum(&stats, |peers| peers.misses) as f64);
     let later = (gets - 3_000) as f64 / wanted;
