@@ -1,4 +1,5 @@
 //! The custom resource `Dataset` of `fuelrail.dev/v1alpha1`: what a user asks for, and what the operator says about it.
+#![allow(clippy::duplicated_attributes, reason = "kube's columns are one attribute each")]
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ pub const STORAGE: &str = "fuelrail.dev/storage";
     namespaced,
     status = "DatasetStatus",
     derive = "PartialEq",
+    doc = "A data set in a bucket, and where its blocks are kept near the jobs that read it",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Loaded", type_ = "integer", json_path = ".status.readyShares"),
     printcolumn(name = "Shares", type_ = "integer", json_path = ".status.wantedShares"),

@@ -40,8 +40,8 @@ pub fn job_name(set: &Dataset) -> String {
 pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::Error> {
     let spec = &set.spec;
     let credentials = spec.credentials_secret.iter().flat_map(|secret| {
-        let from = move |key: &&str| json!({ "secretKeyRef": { "name": secret, "key": key, "optional": true } });
-        CREDENTIALS.iter().map(move |key| json!({ "name": key, "valueFrom": from(&key) }))
+        let from = move |key: &str| json!({ "secretKeyRef": { "name": secret, "key": key, "optional": true } });
+        CREDENTIALS.iter().map(move |key| json!({ "name": key, "valueFrom": from(key) }))
     });
     let mut env: Vec<Value> = credentials.collect();
     let mut volumes = vec![

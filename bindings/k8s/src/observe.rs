@@ -32,7 +32,7 @@ pub fn node(node: &KubeNode, gpu: &str, used: u64) -> Node {
         name: node.name_any(),
         hostname: node.labels().get(HOSTNAME).cloned().unwrap_or_else(|| node.name_any()),
         machine: format!("{}/{boot}", node.uid().unwrap_or_default()),
-        away_since_s: (!ready.is_some_and(|ready| ready.status == "True")).then_some(since_s),
+        away_since_s: ready.is_none_or(|ready| ready.status != "True").then_some(since_s),
         cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
         storage_bytes: stated.unwrap_or_else(|| allocatable("ephemeral-storage")),
         free_gpus: allocatable(gpu).saturating_sub(used),

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::runtime::events::{Event, EventType, Recorder};
-use kube::runtime::reflector::{Lookup, ObjectRef, Store, store};
+use kube::runtime::reflector::{self, ObjectRef, Store, store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
@@ -293,7 +293,13 @@ async fn within<T>(request: impl Future<Output = Result<T, Failure>>) -> Result<
 /// A store that a watch keeps, on a task of its own; each change is told.
 fn follow<K>(client: &Client, config: watcher::Config, changed: &Arc<Notify>, strip: fn(&mut K)) -> Store<K>
 where
-    K: Resource<DynamicType = ()> + Lookup<DynamicType = ()> + Clone + Send + Sync + std::fmt::Debug + 'static,
+    K: Resource<DynamicType = ()>
+        + reflector::Lookup<DynamicType = ()>
+        + Clone
+        + Send
+        + Sync
+        + std::fmt::Debug
+        + 'static,
     K: serde::de::DeserializeOwned,
 {
     let (reader, writer) = store();
@@ -304,7 +310,7 @@ where
         while let Some(event) = events.next().await {
             match event {
                 Ok(_) => changed.notify_one(),
-                Err(error) => eprintln!("warning: watch of {}: {error}", K::plural(&())),
+                Err(error) => eprintln!("warning: watch of {}: {error}", <K as Resource>::plural(&())),
             }
         }
     });

@@ -198,7 +198,7 @@ impl Step<'_> {
         // The disk of a node that left the cluster is nobody's any more.
         self.status.nodes.retain(|record| node(&record.name).is_some());
         let token = self.set.annotations().get(CLEAN);
-        let clean = self.deleting || (token.is_some() && *token != self.status.cleaned.as_ref());
+        let clean = self.deleting || (token.is_some() && token != self.status.cleaned.as_ref());
         self.status.cleaned = token.cloned().or(self.status.cleaned.take());
         for record in &mut self.status.nodes {
             let machine = node(&record.name).map(|node| node.machine.clone()).unwrap_or_default();
@@ -214,8 +214,9 @@ impl Step<'_> {
             }
         }
         // What jobs read comes to the disk, too, and has to be cleaned one day.
-        for name in readers.iter().filter(|name| !self.status.nodes.iter().any(|record| record.name == **name)) {
-            if let (Some(node), Ok(to)) = (node(name), &self.layout) {
+        for name in readers {
+            let known = self.status.nodes.iter().any(|record| record.name == *name);
+            if let (false, Some(node), Ok(to)) = (known, node(name), &self.layout) {
                 self.status.nodes.push(to.record(node));
             }
         }

@@ -22,7 +22,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// What a fault does to a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Refused as if the view were stale.
     Conflict,
     /// Done, but the answer says that it failed.
@@ -48,10 +48,10 @@ struct State {
 
 /// The stand-in; clones are the same one.
 #[derive(Clone)]
-pub struct Api {
+pub(crate) struct Api {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<()>,
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 /// A request's target: `/apis/GROUP/VERSION[/namespaces/NS]/PLURAL[/NAME[/SUB]]`.
@@ -82,13 +82,16 @@ impl Target {
 }
 
 impl Api {
-    pub async fn start() -> Api {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    /// On a thread of its own, for as long as the test runs.
+    pub(crate) fn start() -> Api {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let state = State { version: 100, ..State::default() };
         let api = Api { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(()), address };
         let server = api.clone();
-        tokio::spawn(async move {
+        let serve = async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
                 let api = server.clone();
                 let answer = service_fn(move |request| {
@@ -100,13 +103,15 @@ impl Api {
                     let _ = server.serve_connection(TokioIo::new(stream), answer).await;
                 });
             }
-        });
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::spawn(move || runtime.block_on(serve));
         api
     }
 
     // What tests do besides: as somebody with all rights, without faults.
 
-    pub fn put(&self, path: &str, object: Value) -> Value {
+    pub(crate) fn put(&self, path: &str, object: Value) -> Value {
         let target = Target::of(path);
         let mut state = self.state.lock().unwrap();
         let stored = state.store(&target, object);
@@ -114,26 +119,26 @@ impl Api {
         stored
     }
 
-    pub fn get(&self, path: &str) -> Option<Value> {
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.state.lock().unwrap().objects.get(&Target::of(path).key()).cloned()
     }
 
-    pub fn remove(&self, path: &str) {
+    pub(crate) fn remove(&self, path: &str) {
         self.state.lock().unwrap().remove(&Target::of(path).key());
         self.changed.send_replace(());
     }
 
-    pub fn list(&self, collection: &str) -> Vec<Value> {
+    pub(crate) fn list(&self, collection: &str) -> Vec<Value> {
         let state = self.state.lock().unwrap();
         state.objects.iter().filter(|((of, _), _)| of == collection).map(|(_, object)| object.clone()).collect()
     }
 
-    pub fn fault(&self, faults: &[Fault]) {
+    pub(crate) fn fault(&self, faults: &[Fault]) {
         self.state.lock().unwrap().faults.extend(faults);
     }
 
     /// Breaks all watches off; with `expired`, those who come back with an old version are told that it is gone.
-    pub fn break_watches(&self, expired: bool) {
+    pub(crate) fn break_watches(&self, expired: bool) {
         let mut state = self.state.lock().unwrap();
         state.broken += 1;
         if expired {
@@ -144,7 +149,7 @@ impl Api {
     }
 
     /// Writes so far: `PATCH /apis/… application/merge-patch+json BODY`.
-    pub fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         self.state.lock().unwrap().log.clone()
     }
 
@@ -214,7 +219,7 @@ impl Api {
                     return None;
                 }
                 loop {
-                    let Some((lines, from, over)) = api.news(&collection, &query, from, begun) else { return None };
+                    let (lines, from, over) = api.news(&collection, &query, from, begun)?;
                     if !lines.is_empty() {
                         return Some((frame(lines), (from, changes, over)));
                     }

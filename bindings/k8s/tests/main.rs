@@ -6,6 +6,7 @@ mod api;
 mod manifests;
 mod node;
 mod operator;
+mod plan;
 mod simulated;
 
 #[path = "../../../engine/tests/common/skip.rs"]

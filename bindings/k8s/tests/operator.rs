@@ -69,7 +69,7 @@ impl Drop for Replica {
 }
 
 /// Waits until `find` finds something, while the Jobs run.
-async fn wait<T>(cluster: &Cluster, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
+fn wait<T>(cluster: &Cluster, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
         cluster.run_jobs();
@@ -78,7 +78,7 @@ async fn wait<T>(cluster: &Cluster, what: &str, find: impl Fn(&Api) -> Option<T>
         }
         let (set, log) = (cluster.api.get(SET), cluster.api.log());
         assert!(Instant::now() < until, "{what}: {set:#?} {:#?}", log.iter().rev().take(12).collect::<Vec<_>>());
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -94,8 +94,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Cluster {
-        let api = Api::start().await;
+    fn start() -> Cluster {
+        let api = Api::start();
         for (name, gpus) in [("a", "2"), ("b", "4")] {
             let ready = json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
             let allocatable = json!({ "ephemeral-storage": "100Gi", "nvidia.com/gpu": gpus });
@@ -167,15 +167,15 @@ impl Cluster {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
-    let cluster = Cluster::start().await;
+#[test]
+fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
+    let cluster = Cluster::start();
     let api = &cluster.api;
     cluster.add_set(2);
     cluster.add_pod();
     let replica = Replica::start(api, "one");
     // Two shares of 100 bytes and disks of 150: one share a node, one after the other.
-    let set = wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True")).await;
+    let set = wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     let nodes = set["status"]["nodes"].as_array().unwrap();
     let mut held: Vec<_> =
         nodes.iter().map(|node| (node["name"].as_str().unwrap(), &node["shares"][0]["index"])).collect();
@@ -185,7 +185,7 @@ async fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
     assert_eq!(set["metadata"]["finalizers"], json!(["fuelrail.dev/disk"]));
 
     let free = |pod: &Value| pod["spec"]["schedulingGates"] == json!([{ "name": "another.dev/gate" }]);
-    let pod = wait(&cluster, "placed", |api| api.get(POD).filter(free)).await;
+    let pod = wait(&cluster, "placed", |api| api.get(POD).filter(free));
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
     let asked = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]["matchExpressions"];
     let hosts = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": ["a.local", "b.local"] });
@@ -217,27 +217,27 @@ async fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
     api.put(SET, deleted);
     let left =
         |set: &Value| set["status"]["nodes"].as_array().is_some_and(|all| all.len() == 1 && all[0]["name"] == "a");
-    wait(&cluster, "b is clean", |api| api.get(SET).filter(left)).await;
+    wait(&cluster, "b is clean", |api| api.get(SET).filter(left));
     api.remove(POD);
-    wait(&cluster, "gone", |api| api.get(SET).is_none().then_some(())).await;
-    wait(&cluster, "no Jobs", |api| api.list(JOBS).is_empty().then_some(())).await;
+    wait(&cluster, "gone", |api| api.get(SET).is_none().then_some(()));
+    wait(&cluster, "no Jobs", |api| api.list(JOBS).is_empty().then_some(()));
     replica.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_every_kind_only_take_time() {
-    let cluster = Cluster::start().await;
+#[test]
+fn faults_of_every_kind_only_take_time() {
+    let cluster = Cluster::start();
     let api = &cluster.api;
     use Fault::{AnswerLost, Conflict, Refused};
     api.fault(&[Refused, AnswerLost, Conflict, AnswerLost, Refused, Conflict, AnswerLost]);
     cluster.add_set(2);
     let replica = Replica::start(api, "one");
-    wait(&cluster, "a Job", |api| (!api.list(JOBS).is_empty()).then_some(())).await;
+    wait(&cluster, "a Job", |api| (!api.list(JOBS).is_empty()).then_some(()));
     api.break_watches(false);
     api.fault(&[AnswerLost, Conflict]);
-    wait(&cluster, "half", |api| api.get(SET).filter(|set| set["status"]["readyShares"] == 1)).await;
+    wait(&cluster, "half", |api| api.get(SET).filter(|set| set["status"]["readyShares"] == 1));
     api.break_watches(true);
-    wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True")).await;
+    wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     let page = replica.page("/metrics");
     let errors = page.lines().find_map(|line| line.strip_prefix("fuelrail_operator_api_errors_total ")).unwrap();
     assert!(errors.parse::<u64>().unwrap() >= 5, "{page}");
@@ -245,9 +245,9 @@ async fn faults_of_every_kind_only_take_time() {
 }
 
 /// A pod of nobody's, and one of another Job, say that the share is whole.
-#[tokio::test(flavor = "multi_thread")]
-async fn only_pods_of_the_own_job_are_believed() {
-    let cluster = Cluster::start().await;
+#[test]
+fn only_pods_of_the_own_job_are_believed() {
+    let cluster = Cluster::start();
     let api = &cluster.api;
     cluster.add_set(1);
     let replica = Replica::start(api, "one");
@@ -258,7 +258,7 @@ async fn only_pods_of_the_own_job_are_believed() {
                 break job;
             }
             assert!(Instant::now() < until, "{:#?}", api.log());
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            std::thread::sleep(Duration::from_millis(50));
         }
     };
     let whole = serde_json::to_string(&Report { share_bytes: 100, held_bytes: 100, ..Report::default() }).unwrap();
@@ -275,28 +275,28 @@ async fn only_pods_of_the_own_job_are_believed() {
             break set;
         }
         assert!(Instant::now() < until, "{:#?}", api.get(SET));
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        std::thread::sleep(Duration::from_millis(50));
     };
     assert_eq!((condition(&set, "Ready"), condition(&set, "Degraded")), ("False".into(), "True".into()));
     // The next Job's own pod is believed.
-    wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True")).await;
+    wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     replica.stop();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_replica_leads_and_the_next_takes_over() {
-    let cluster = Cluster::start().await;
+#[test]
+fn one_replica_leads_and_the_next_takes_over() {
+    let cluster = Cluster::start();
     let api = &cluster.api;
     let holder =
         |api: &Api| Some(api.list("/apis/coordination.k8s.io/v1/leases").pop()?["spec"]["holderIdentity"].clone());
     let one = Replica::start(api, "one");
-    wait(&cluster, "one leads", |api| holder(api).filter(|who| who == "one")).await;
+    wait(&cluster, "one leads", |api| holder(api).filter(|who| who == "one"));
     let two = Replica::start(api, "two");
-    wait(&cluster, "two has seen the cluster", |_| two.page("/readyz").starts_with("HTTP/1.1 200").then_some(())).await;
+    wait(&cluster, "two has seen the cluster", |_| two.page("/readyz").starts_with("HTTP/1.1 200").then_some(()));
     assert!(two.page("/metrics").contains("fuelrail_operator_leader 0\n"));
     one.stop();
-    wait(&cluster, "two leads", |api| holder(api).filter(|who| who == "two")).await;
+    wait(&cluster, "two leads", |api| holder(api).filter(|who| who == "two"));
     cluster.add_set(1);
-    wait(&cluster, "two works", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True")).await;
+    wait(&cluster, "two works", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     two.stop();
 }

@@ -15,7 +15,7 @@ const SHARE_BYTES: u64 = 100;
 
 /// A fault planted in the operator, which the rules must notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mistake {
+pub(crate) enum Mistake {
     None,
     /// `Ready` with one share missing.
     ReadyEarly,
@@ -29,21 +29,21 @@ pub enum Mistake {
 
 /// What happened.
 #[derive(Default, Debug)]
-pub struct Seen {
-    pub conflicts: u64,
-    pub restarts: u64,
-    pub lost_answers: u64,
-    pub failed_jobs: u64,
-    pub nodes_lost: u64,
-    pub loads: u64,
-    pub cleanings: u64,
-    pub ready: u64,
-    pub placed: u64,
-    pub stale_jobs: u64,
+pub(crate) struct Seen {
+    pub(crate) conflicts: u64,
+    pub(crate) restarts: u64,
+    pub(crate) lost_answers: u64,
+    pub(crate) failed_jobs: u64,
+    pub(crate) nodes_lost: u64,
+    pub(crate) loads: u64,
+    pub(crate) cleanings: u64,
+    pub(crate) ready: u64,
+    pub(crate) placed: u64,
+    pub(crate) stale_jobs: u64,
 }
 
 impl Seen {
-    pub fn add(&mut self, other: &Seen) {
+    pub(crate) fn add(&mut self, other: &Seen) {
         let Seen { conflicts, restarts, lost_answers, failed_jobs, nodes_lost, .. } = other;
         self.conflicts += conflicts;
         self.restarts += restarts;
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 struct Pod {
     pod: gates::Pod,
     gated: bool,
@@ -86,7 +86,7 @@ struct Directory {
     shares: BTreeSet<(u32, u32)>,
 }
 
-pub struct World {
+pub(crate) struct World {
     mistake: Mistake,
     state: u64,
     now_s: i64,
@@ -96,13 +96,13 @@ pub struct World {
     view: Cluster,
     /// By machine, those that are gone included: the operator cannot know at once.
     disks: BTreeMap<String, BTreeMap<String, Directory>>,
-    pub seen: Seen,
+    pub(crate) seen: Seen,
 }
 
 type Rule = Result<(), String>;
 
 impl World {
-    pub fn new(seed: u64, mistake: Mistake) -> World {
+    pub(crate) fn new(seed: u64, mistake: Mistake) -> World {
         let (api, view) = (Cluster::default(), Cluster::default());
         let (disks, seen) = (BTreeMap::new(), Seen::default());
         let mut world =
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// Trouble, then calm in which all comes right, then the end of all data sets.
-    pub fn play(&mut self) -> Rule {
+    pub(crate) fn play(&mut self) -> Rule {
         for _ in 0..300 {
             self.trouble();
             self.step()?;
@@ -141,8 +141,9 @@ impl World {
             self.view = self.api.clone();
             self.step()?;
         }
-        let state: Vec<_> = self.api.sets.values().map(|(_, set)| (&set.spec, &set.status)).collect();
-        Err(format!("not within 600 steps: {what}: {state:#?} {:#?}", self.api.jobs))
+        let state: Vec<_> = self.api.sets.values().map(|(_, set)| (&set.metadata, &set.status)).collect();
+        let pods: Vec<_> = self.api.pods.values().collect();
+        Err(format!("not within 600 steps: {what}: pods {pods:?} jobs {:?} sets {state:?}", self.api.jobs))
     }
 
     fn step(&mut self) -> Rule {
@@ -365,7 +366,10 @@ impl World {
                     // It ends, when the status knows its node: what pods leave that nobody saw, nobody knows of.
                     let is_there = nodes.iter().any(|other| other.name == *node && other.machine == *machine);
                     let set = self.api.sets.get(&pod.pod.dataset).and_then(|(_, set)| set.status.as_ref());
-                    let known = set.is_none_or(|status| status.nodes.iter().any(|record| record.name == *node));
+                    let known = set.is_none_or(|status| {
+                        let cleaning = status.task.as_ref().is_some_and(|task| task.node == *node);
+                        status.nodes.iter().any(|record| record.name == *node) && !cleaning
+                    });
                     if known || !is_there {
                         self.api.pods.remove(&name);
                     }
