@@ -17,6 +17,9 @@ use crate::plan::Report;
 /// Passes until one fetches nothing: the first loads, the second proves, the third mends what the disk was too slow to take.
 const PASSES: u32 = 3;
 
+/// What the kubelet calls the node's boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 const LOAD_EXAMPLES: &str = "Examples:
   fuelrail-operator load --uri s3://bucket/training/ --directory /disk --limit 500000000000
   fuelrail-operator load --uri s3://bucket/training/ --directory /disk --limit 500000000000 --share 3 --of 16";
@@ -82,7 +85,8 @@ impl Load {
         if owner != self.user && is_root() {
             chown(directory, Some(self.user), Some(self.user)).map_err(at)?;
         }
-        let mut report = Report::default();
+        let boot_id = fs::read_to_string(BOOT_ID).map_err(|error| format!("{BOOT_ID}: {error}"))?;
+        let mut report = Report { boot_id: boot_id.trim().to_owned(), ..Report::default() };
         for _ in 0..PASSES {
             let read = self.pass()?;
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");

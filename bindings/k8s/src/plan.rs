@@ -8,8 +8,11 @@
 //! - **A report is believed once**, from a pod of the Job that the recorded task names; a Job that no task names is deleted.
 //! - **A share counts** when its last pass had to fetch nothing, the node is there, and it is the same boot of the same machine.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use k8s_openapi::jiff::Timestamp;
+mod conditions;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
@@ -42,7 +45,7 @@ pub struct Node {
     /// GPUs that no pod has been given.
     pub free_gpus: u64,
     /// Its labels.
-    pub labels: std::collections::BTreeMap<String, String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The data set's Job as it is seen.
@@ -83,6 +86,8 @@ pub struct Report {
     pub held_blocks: u64,
     /// Blocks that did not match their checksum.
     pub corrupt_blocks: u64,
+    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine behind the name may have been replaced.
+    pub boot_id: String,
 }
 
 /// What to do next.
@@ -265,6 +270,13 @@ impl Step<'_> {
         Action::CreateJob(task)
     }
 
+    /// Whether a node's directory holds blocks of what the spec says; where the spec says nothing valid, of what it said.
+    fn is_current(&self, record: &NodeStatus) -> bool {
+        self.layout
+            .as_ref()
+            .map_or(!record.source.is_empty(), |to| record.source == to.source && record.path == to.path)
+    }
+
     /// Writes down what a task is about to change.
     fn intend(&mut self, task: &Task) {
         let found = self.status.nodes.iter().position(|record| record.name == task.node);
@@ -318,6 +330,9 @@ impl Step<'_> {
         }
         let report = report.ok_or("the Job succeeded, but its pod and report are gone")?;
         let Some(record) = self.record(&task.node) else { return Ok(()) };
+        if task.machine.rsplit('/').next() != Some(&report.boot_id) {
+            return Err(format!("it ran on boot {} of {}, not on {}", report.boot_id, task.node, task.machine));
+        }
         (record.bytes, record.blocks) = (report.held_bytes, report.held_blocks);
         let Report { share_bytes, missing_bytes, corrupt_blocks, .. } = *report;
         if corrupt_blocks > 0 {
@@ -341,11 +356,7 @@ impl Step<'_> {
 
     /// The next task: cleaning before loading, and the first share that lacks a copy.
     fn next(&mut self) -> Option<Task> {
-        let stale = |record: &&NodeStatus| match &self.layout {
-            Ok(to) => record.source != to.source || record.path != to.path,
-            Err(_) => record.source.is_empty(),
-        };
-        let stale: Vec<_> = self.status.nodes.iter().filter(stale).cloned().collect();
+        let stale: Vec<_> = self.status.nodes.iter().filter(|record| !self.is_current(record)).cloned().collect();
         for record in &stale {
             let is_there = self.node(&record.name).is_some_and(|node| node.away_since_s.is_none())
                 && !self.view.readers.contains(&record.name);
@@ -434,77 +445,6 @@ impl Step<'_> {
         };
         let order = order(&candidates, &demand);
         order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
-    }
-
-    /// Counts and conditions.
-    fn conclude(&mut self) {
-        let preload = self.layout.as_ref().map_or((0, 0), |to| (to.preload.shares, to.preload.copies));
-        let (shares, copies) = if self.deleting { (0, 0) } else { preload };
-        let there = |share| (self.holders(share, 0).count() as u32).min(copies);
-        let placed = |share| (self.holders(share, AWAY_LIMIT_S).count() as u32).min(copies);
-        let (ready, placed): (u32, u32) = ((0..shares).map(there).sum(), (0..shares).map(placed).sum());
-        let known = (0..shares).all(|share| self.holders(share, i64::MAX).next().is_some());
-        let total: u64 = (0..shares).map(|share| self.share_bytes(share)).sum();
-        self.status.ready_shares = ready;
-        self.status.wanted_shares = shares.saturating_mul(copies);
-        self.status.total_bytes =
-            (shares > 0 && known).then_some(total).or(self.status.total_bytes.filter(|_| shares > 0));
-        self.status.held_bytes = self.status.nodes.iter().map(|record| record.bytes).sum();
-        self.status.observed_generation = self.set.metadata.generation;
-        let wanted = self.status.wanted_shares;
-        let count = format!("{ready} of {wanted} shares are on disk");
-        let failing = self.status.nodes.iter().find(|record| record.failures > 0);
-        let failure = failing.map(|record| format!("{}: {}", record.name, record.failure.as_deref().unwrap_or("?")));
-        let invalid = self.layout.as_ref().err().cloned();
-        let (is_ready, reason, text) = match (&invalid, wanted) {
-            _ if self.deleting => (false, "Deleting", "its disks are being cleaned".to_owned()),
-            (Some(why), _) => (false, "InvalidSpec", why.clone()),
-            (None, 0) => (true, "NoPreload", "nothing was asked for: blocks come to disk as jobs read".to_owned()),
-            _ if ready == wanted => (true, "Complete", count.clone()),
-            _ if placed == wanted => (false, "NodeAway", count.clone()),
-            _ => (false, "Incomplete", count.clone()),
-        };
-        self.condition("Ready", is_ready, reason, text);
-        let loading = placed < wanted;
-        self.condition("Preloading", loading, if loading { "Loading" } else { "Idle" }, count.clone());
-        let (reason, text) = match (invalid, &self.blocked, failure) {
-            (Some(why), ..) => ("InvalidSpec", why),
-            (_, Some(why), _) => ("NoNode", why.clone()),
-            (.., Some(why)) => ("TaskFailed", why),
-            _ if placed > ready => ("NodeAway", count),
-            _ => ("AsExpected", String::new()),
-        };
-        self.condition("Degraded", reason != "AsExpected", reason, text);
-    }
-
-    fn condition(&mut self, type_: &str, is: bool, reason: &str, message: String) {
-        let status = if is { "True" } else { "False" };
-        let before = self.status.conditions.iter().position(|condition| condition.type_ == type_);
-        let at = before.unwrap_or_else(|| {
-            let last_transition_time = Time(Timestamp::UNIX_EPOCH);
-            let new = Condition { last_transition_time, type_: type_.to_owned(), ..empty() };
-            self.status.conditions.push(new);
-            self.status.conditions.len() - 1
-        });
-        let condition = &mut self.status.conditions[at];
-        if condition.status != status {
-            condition.status = status.to_owned();
-            condition.last_transition_time =
-                Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
-        }
-        (condition.reason, condition.message) = (reason.to_owned(), message);
-        condition.observed_generation = self.set.metadata.generation;
-    }
-}
-
-fn empty() -> Condition {
-    Condition {
-        last_transition_time: Time(Timestamp::UNIX_EPOCH),
-        message: String::new(),
-        observed_generation: None,
-        reason: String::new(),
-        status: String::new(),
-        type_: String::new(),
     }
 }
 

@@ -88,6 +88,23 @@ fn condition(set: &Value, type_: &str) -> String {
     found.map_or_else(String::new, |found| found["status"].as_str().unwrap().to_owned())
 }
 
+fn node_info() -> Value {
+    let names = [
+        "architecture",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "kubeletVersion",
+        "machineID",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ];
+    let mut info: Value = names.iter().map(|name| (name.to_string(), json!(""))).collect();
+    info["bootID"] = json!("boot");
+    info
+}
+
 /// The stand-in with two nodes, and what a kubelet and the Job controller would do.
 struct Cluster {
     api: Api,
@@ -101,7 +118,7 @@ impl Cluster {
             let allocatable = json!({ "ephemeral-storage": "100Gi", "nvidia.com/gpu": gpus });
             let node = json!({
                 "metadata": { "labels": { "kubernetes.io/hostname": format!("{name}.local") } },
-                "status": { "conditions": ready, "allocatable": allocatable },
+                "status": { "conditions": ready, "allocatable": allocatable, "nodeInfo": node_info() },
             });
             api.put(&format!("/api/v1/nodes/{name}"), node);
         }
@@ -141,7 +158,13 @@ impl Cluster {
                 own.iter().for_each(|pod| self.api.remove(&format!("/api/v1/namespaces/ml/pods/{pod}")));
                 self.api.remove(&path);
             } else if job["status"].is_null() {
-                let report = Report { share_bytes: 100, held_bytes: 100, held_blocks: 1, ..Report::default() };
+                let report = Report {
+                    share_bytes: 100,
+                    held_bytes: 100,
+                    held_blocks: 1,
+                    boot_id: "boot".into(),
+                    ..Report::default()
+                };
                 self.add_worker(meta["uid"].as_str().unwrap(), &serde_json::to_string(&report).unwrap());
                 self.end(&path, &job);
             }

@@ -34,7 +34,8 @@ fn load(set: &mut Dataset, nodes: &[Node], missing: u64, now_s: i64) -> Option<T
     let outcome = step(set, None, nodes, now_s);
     set.status = Some(outcome.status);
     let Action::CreateJob(task) = outcome.action else { return None };
-    let report = Report { share_bytes: 100, missing_bytes: missing, held_bytes: 100 - missing, ..Report::default() };
+    let (held_bytes, boot_id) = (100 - missing, "1".into());
+    let report = Report { share_bytes: 100, missing_bytes: missing, held_bytes, boot_id, ..Report::default() };
     let uid = format!("job-{now_s}-{}-{}", task.node, task.share);
     let (task, outcome) = (Some(task), JobOutcome::Succeeded(Some(report)));
     let job = Job { uid: uid.clone(), task: task.clone(), deleting: false, outcome };

@@ -24,11 +24,13 @@ fn planted_mistakes_are_found() {
     let all = [
         (Mistake::ReadyEarly, "is called ready"),
         (Mistake::GateFirst, "without an affinity"),
+        (Mistake::AnyMachine, "is called ready"),
         (Mistake::NoFence, ""),
         (Mistake::ActFirst, ""),
     ];
     for (mistake, why) in all {
         let said = found(mistake);
+        eprintln!("{mistake:?}: {}", said.chars().take(100).collect::<String>());
         assert!(!said.is_empty() && said.contains(why), "{mistake:?}: {said}");
     }
 }
@@ -36,13 +38,11 @@ fn planted_mistakes_are_found() {
 /// The worlds are not idle: what they are meant to exercise happens in them.
 #[test]
 fn every_kind_of_trouble_happens() {
-    let mut sum = world::Seen::default();
+    let mut sum = world::Seen::new();
     for seed in 0..100 {
         let mut world = World::new(seed, Mistake::None);
         world.play().unwrap();
-        sum.add(&world.seen);
+        world.seen.iter().for_each(|(what, count)| *sum.entry(what).or_default() += count);
     }
-    let counts =
-        [sum.conflicts, sum.restarts, sum.lost_answers, sum.failed_jobs, sum.nodes_lost, sum.loads, sum.cleanings];
-    assert!(counts.iter().chain([&sum.ready, &sum.placed, &sum.stale_jobs]).all(|&count| count > 100), "{sum:?}");
+    assert!(sum.len() == 10 && sum.values().all(|&count| count > 100), "{sum:?}");
 }

@@ -1,11 +1,13 @@
 //! A cluster in memory: an API server with resource versions, nodes with disks, Jobs that load and clean, pods, and an operator whose view
 //! may be old and whose every step may fail.
 
+mod passes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use fuelrail_k8s::dataset::{CLEAN, Dataset, DatasetSpec, FINALIZER, Locality, Preload, TaskKind};
-use fuelrail_k8s::gates::{self, Placement, Verdict};
-use fuelrail_k8s::plan::{self, Action, Job, JobOutcome, Node, Report, View};
+use fuelrail_k8s::dataset::{CLEAN, Dataset, DatasetSpec, Locality, Preload, TaskKind};
+use fuelrail_k8s::gates::{self, Placement};
+use fuelrail_k8s::plan::{self, Job, JobOutcome, Node, Report};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -25,38 +27,12 @@ pub(crate) enum Mistake {
     NoFence,
     /// Jobs are made before the status says so.
     ActFirst,
+    /// Nobody asks which machine a load ran on.
+    AnyMachine,
 }
 
-/// What happened.
-#[derive(Default, Debug)]
-pub(crate) struct Seen {
-    pub(crate) conflicts: u64,
-    pub(crate) restarts: u64,
-    pub(crate) lost_answers: u64,
-    pub(crate) failed_jobs: u64,
-    pub(crate) nodes_lost: u64,
-    pub(crate) loads: u64,
-    pub(crate) cleanings: u64,
-    pub(crate) ready: u64,
-    pub(crate) placed: u64,
-    pub(crate) stale_jobs: u64,
-}
-
-impl Seen {
-    pub(crate) fn add(&mut self, other: &Seen) {
-        let Seen { conflicts, restarts, lost_answers, failed_jobs, nodes_lost, .. } = other;
-        self.conflicts += conflicts;
-        self.restarts += restarts;
-        self.lost_answers += lost_answers;
-        self.failed_jobs += failed_jobs;
-        self.nodes_lost += nodes_lost;
-        self.loads += other.loads;
-        self.cleanings += other.cleanings;
-        self.ready += other.ready;
-        self.placed += other.placed;
-        self.stale_jobs += other.stale_jobs;
-    }
-}
+/// What happened, by name.
+pub(crate) type Seen = BTreeMap<&'static str, u64>;
 
 #[derive(Clone, Default, Debug)]
 struct Pod {
@@ -104,7 +80,7 @@ type Rule = Result<(), String>;
 impl World {
     pub(crate) fn new(seed: u64, mistake: Mistake) -> World {
         let (api, view) = (Cluster::default(), Cluster::default());
-        let (disks, seen) = (BTreeMap::new(), Seen::default());
+        let (disks, seen) = (BTreeMap::new(), Seen::new());
         let mut world =
             World { mistake, state: seed, now_s: 1_000_000, serial: 0, calm: false, api, view, disks, seen };
         (0..4).for_each(|n| world.add_node(n));
@@ -114,7 +90,7 @@ impl World {
 
     /// Trouble, then calm in which all comes right, then the end of all data sets.
     pub(crate) fn play(&mut self) -> Rule {
-        for _ in 0..300 {
+        for _ in 0..200 {
             self.trouble();
             self.step()?;
         }
@@ -162,7 +138,7 @@ impl World {
             if !plan::is(set, "Ready") || set.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            self.seen.ready += 1;
+            saw(&mut self.seen, "ready");
             let status = set.status.as_ref().expect("a condition");
             let source = format!("{} -", set.spec.uri);
             let whole = |record: &&fuelrail_k8s::dataset::NodeStatus, share: u32| {
@@ -214,7 +190,7 @@ impl World {
         match self.below(40) {
             0..3 => {
                 let n = self.below(4);
-                self.seen.nodes_lost += 1;
+                saw(&mut self.seen, "nodes_lost");
                 self.add_node(n); // Another machine under its name.
             }
             3 => {
@@ -328,24 +304,31 @@ impl World {
             } else if !job.deleting && job.outcome == JobOutcome::Running && moves {
                 job.outcome = match task.kind {
                     _ if fails && !self.calm => {
-                        self.seen.failed_jobs += 1;
+                        saw(&mut self.seen, "failed_jobs");
                         JobOutcome::Failed("the bucket refused".into())
                     }
                     TaskKind::Clean => {
-                        self.seen.cleanings += 1;
+                        saw(&mut self.seen, "cleanings");
                         disk.remove(&task.path);
                         JobOutcome::Succeeded(None)
                     }
                     TaskKind::Load => {
-                        self.seen.loads += 1;
+                        saw(&mut self.seen, "loads");
                         let directory = disk.get_mut(&task.path).expect("just made");
                         let missing_bytes = u64::from(short && !self.calm);
                         if missing_bytes == 0 {
                             directory.shares.insert((task.share, task.of));
                         }
+                        let any = self.mistake == Mistake::AnyMachine;
+                        let boot_id = if any { task.machine.clone() } else { node.machine.clone() };
                         let held_bytes = directory.shares.len() as u64 * SHARE_BYTES;
-                        let report =
-                            Report { share_bytes: SHARE_BYTES, missing_bytes, held_bytes, ..Report::default() };
+                        let report = Report {
+                            share_bytes: SHARE_BYTES,
+                            boot_id,
+                            missing_bytes,
+                            held_bytes,
+                            ..Report::default()
+                        };
                         // Its pod may have been collected before anybody read it.
                         JobOutcome::Succeeded((!fails || self.calm).then_some(report))
                     }
@@ -388,122 +371,6 @@ impl World {
         }
     }
 
-    // The operator.
-
-    /// One pass as `Operator::pass` does it, over what the operator sees; it may stop anywhere.
-    fn pass(&mut self) -> Rule {
-        let view = self.view.clone();
-        for (name, (version, set)) in &view.sets {
-            if !self.calm && self.chance(5) {
-                self.seen.restarts += 1;
-                self.view = self.api.clone();
-                return Ok(());
-            }
-            let uid = set.metadata.uid.clone().expect("a uid");
-            let on = |pod: &&Pod| pod.pod.dataset == *name;
-            let mut readers: Vec<_> =
-                view.pods.values().filter(on).filter_map(|pod| Some(pod.node.clone()?.0)).collect();
-            readers.sort();
-            let (job, roots) = (view.jobs.get(&uid), [ROOT.to_owned()]);
-            let seen = View { job, nodes: &view.nodes, readers: &readers, roots: &roots, now_s: self.now_s };
-            let mut outcome = plan::reconcile(set, seen);
-            if self.mistake == Mistake::ReadyEarly && outcome.status.ready_shares + 1 == outcome.status.wanted_shares {
-                let ready = outcome.status.conditions.iter_mut().find(|condition| condition.type_ == "Ready");
-                ready.into_iter().for_each(|ready| ready.status = "True".into());
-            }
-            if self.mistake == Mistake::ActFirst {
-                self.act(&uid, outcome.action.clone());
-            }
-            if outcome.action == Action::AddFinalizer {
-                self.write(name, *version, |set| set.metadata.finalizers = Some(vec![FINALIZER.into()]));
-                continue;
-            }
-            if outcome.action == Action::None && set.status.as_ref() == Some(&outcome.status) {
-                continue;
-            }
-            let status = outcome.status.clone();
-            let Some(version) = self.write(name, *version, move |set| set.status = Some(status)) else { continue };
-            self.holds()?;
-            if !self.calm && self.chance(10) {
-                self.seen.restarts += 1; // Between the status and what it announces.
-                continue;
-            }
-            let reads = |pod: &Pod| pod.pod.dataset == *name && !pod.gated;
-            match outcome.action {
-                Action::RemoveFinalizer if self.api.pods.values().any(reads) => {}
-                Action::RemoveFinalizer => drop(self.write(name, version, |set| set.metadata.finalizers = None)),
-                action => self.act(&uid, action),
-            }
-        }
-        self.place(&view);
-        Ok(())
-    }
-
-    /// A write under a resource version; its answer may be lost.
-    fn write(&mut self, name: &str, version: u64, change: impl FnOnce(&mut Dataset)) -> Option<u64> {
-        let fence = self.mistake != Mistake::NoFence;
-        let Some((current, set)) = self.api.sets.get_mut(name).filter(|(current, _)| !fence || *current == version)
-        else {
-            self.seen.conflicts += 1;
-            return None;
-        };
-        change(set);
-        self.serial += 1;
-        *current = self.serial;
-        if set.metadata.deletion_timestamp.is_some() && set.metadata.finalizers.is_none() {
-            let uid = set.metadata.uid.clone().unwrap_or_default();
-            self.api.sets.remove(name);
-            // The garbage collector.
-            self.api.jobs.remove(&uid);
-        }
-        let version = self.serial;
-        let lost = !self.calm && self.chance(5);
-        self.seen.lost_answers += u64::from(lost);
-        (!lost).then_some(version)
-    }
-
-    fn act(&mut self, uid: &str, action: Action) {
-        match action {
-            Action::CreateJob(task) if self.api.jobs.contains_key(uid) => {
-                drop(task);
-                self.seen.stale_jobs += 1; // 409: the name is taken.
-            }
-            Action::CreateJob(task) => {
-                self.serial += 1;
-                let uid_of_job = format!("job-{}", self.serial);
-                let (task, outcome) = (Some(task), JobOutcome::Running);
-                self.api.jobs.insert(uid.to_owned(), Job { uid: uid_of_job, task, deleting: false, outcome });
-            }
-            Action::DeleteJob(job) => {
-                let same = self.api.jobs.get_mut(uid).filter(|other| other.uid == job);
-                same.into_iter().for_each(|job| job.deleting = true);
-            }
-            Action::None | Action::AddFinalizer | Action::RemoveFinalizer => {}
-        }
-    }
-
-    fn place(&mut self, view: &Cluster) {
-        let gated: Vec<&Pod> = view.pods.values().filter(|pod| pod.gated).collect();
-        let seen: Vec<gates::Pod> = gated.iter().map(|pod| pod.pod.clone()).collect();
-        let sets: Vec<&Dataset> = view.sets.values().map(|(_, set)| set).collect();
-        for (pod, verdict) in gated.iter().zip(gates::place(&seen, &sets, &view.nodes)) {
-            let Verdict::Place(placement) = verdict else { continue };
-            let restarts = !self.calm && self.chance(10);
-            self.serial += 1;
-            let Some(real) = self.api.pods.get_mut(&pod.pod.name).filter(|real| real.version == pod.version) else {
-                self.seen.conflicts += 1;
-                continue;
-            };
-            real.version = self.serial;
-            real.gated = false;
-            self.seen.placed += 1;
-            if self.mistake == Mistake::GateFirst && restarts {
-                continue;
-            }
-            real.placement = Some(placement);
-        }
-    }
-
     fn below(&mut self, limit: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -519,4 +386,8 @@ impl World {
 
 fn path(set: &str) -> String {
     format!("{ROOT}/ml.{set}")
+}
+
+fn saw(seen: &mut Seen, what: &'static str) {
+    *seen.entry(what).or_default() += 1;
 }
