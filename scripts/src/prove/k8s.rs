@@ -29,8 +29,7 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let counts: Value = serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())?;
-    let (passed, _) = session.tests(&["fuelrail-k8s", "fuelrail-cli"], |command| {
-        command.args(["--filterset", "package(fuelrail-k8s)"])
-    })?;
+    let (passed, _) = session
+        .tests(&["fuelrail-k8s", "fuelrail-cli"], |command| command.args(["--filterset", "package(fuelrail-k8s)"]))?;
     Ok((passed, counts))
 }
