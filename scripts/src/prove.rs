@@ -36,7 +36,7 @@ enum Part {
     Publish,
     /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
     Formats,
-    /// The operator's manifests against Kubernetes' published schemas (kubectl, pip), and its tests.
+    /// The operator's manifests against the schemas that Kubernetes publishes (kubectl, pip).
     K8s,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,

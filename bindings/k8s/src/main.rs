@@ -71,9 +71,9 @@ struct Run {
     /// Namespace of the lease by which replicas elect their leader
     #[arg(long, env = "POD_NAMESPACE", default_value = "fuelrail-system")]
     namespace: String,
-    /// This replica's name in the lease; must differ between replicas
-    #[arg(long, env = "POD_NAME", default_value = NAME)]
-    identity: String,
+    /// This replica's name in the lease, which no other has [default: drawn at random]
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
     /// Where /metrics, /healthz and /readyz are
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -124,13 +124,10 @@ async fn run(args: Run) -> Result<(), String> {
     eprintln!("metrics on http://{address}/metrics");
     let metrics = Arc::new(Metrics::default());
     tokio::spawn(serve(listener, Arc::clone(&metrics)));
-    let lease = LeaseManagerBuilder::new(client.clone(), NAME)
-        .with_namespace(args.namespace)
-        .with_identity(args.identity)
-        .with_duration(15)
-        .with_grace(5)
-        .build();
-    let (leads, lease) = lease.await.map_err(|error| to_api(&error))?.watch().await;
+    let lease = LeaseManagerBuilder::new(client.clone(), NAME).with_namespace(args.namespace);
+    let lease = lease.with_duration(15).with_grace(5);
+    let lease = if let Some(name) = args.identity { lease.with_identity(name) } else { lease };
+    let (leads, lease) = lease.build().await.map_err(|error| to_api(&error))?.watch().await;
     let options = Options { image: args.image, gpu: args.gpu_resource, roots: args.disk_roots };
     let operator = tokio::spawn(Operator::new(client, options, metrics).run(leads.clone()));
     let told = stopped().await;

@@ -17,75 +17,66 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
 /// What the operator counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Metric {
+    Passes,
+    PassesUs,
+    Errors,
+    Conflicts,
+    Jobs,
+    Placements,
+    Leads,
+    Datasets,
+    DatasetsReady,
+    DatasetsDegraded,
+    HeldBytes,
+    PodsWaiting,
+}
+
+/// Name, type, unit of what is kept, and help, in the order of [`Metric`].
+const TABLE: [(&str, &str, f64, &str); 12] = [
+    ("reconcile_passes_total", "counter", 1.0, "Looks at all data sets and pods."),
+    ("reconcile_seconds_total", "counter", 1e-6, "Time that they took."),
+    ("api_errors_total", "counter", 1.0, "Requests to the API server that failed."),
+    ("api_conflicts_total", "counter", 1.0, "Of these, those refused for a stale view."),
+    ("jobs_created_total", "counter", 1.0, "Jobs created to load or clean."),
+    ("placements_total", "counter", 1.0, "Pods whose gate was lifted."),
+    ("leader", "gauge", 1.0, "Whether this replica leads."),
+    ("datasets", "gauge", 1.0, "Data sets."),
+    ("datasets_ready", "gauge", 1.0, "Data sets that are ready."),
+    ("datasets_degraded", "gauge", 1.0, "Data sets that are degraded."),
+    ("held_bytes", "gauge", 1.0, "Bytes of data sets on disks."),
+    ("pods_waiting", "gauge", 1.0, "Pods behind the gate."),
+];
+
+/// The values.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Looks at all data sets and pods.
-    pub passes: AtomicU64,
-    /// Time that they took, µs.
-    pub passes_us: AtomicU64,
-    /// Requests to the API server that failed, conflicts included.
-    pub errors: AtomicU64,
-    /// … because the view was stale (409).
-    pub conflicts: AtomicU64,
-    /// Jobs created.
-    pub jobs: AtomicU64,
-    /// Gates lifted.
-    pub placements: AtomicU64,
-    /// Whether this replica leads.
-    pub leads: AtomicBool,
+    values: [AtomicU64; TABLE.len()],
     /// Whether all of the cluster has been seen.
-    pub synced: AtomicBool,
-    /// Data sets.
-    pub datasets: AtomicU64,
-    /// … that are ready.
-    pub datasets_ready: AtomicU64,
-    /// … that are degraded.
-    pub datasets_degraded: AtomicU64,
-    /// Bytes on disks.
-    pub held_bytes: AtomicU64,
-    /// Pods behind the gate.
-    pub pods_waiting: AtomicU64,
+    pub(crate) synced: AtomicBool,
 }
 
 impl Metrics {
     /// Adds to a counter.
-    pub(crate) fn add(&self, counter: fn(&Metrics) -> &AtomicU64, more: u64) {
-        counter(self).fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn add(&self, metric: Metric, more: u64) {
+        self.values[metric as usize].fetch_add(more, Ordering::Relaxed);
     }
 
     /// Sets a gauge.
-    pub(crate) fn set(&self, gauge: fn(&Metrics) -> &AtomicU64, value: u64) {
-        gauge(self).store(value, Ordering::Relaxed);
+    pub(crate) fn set(&self, metric: Metric, value: u64) {
+        self.values[metric as usize].store(value, Ordering::Relaxed);
     }
 
     /// The page.
-    pub fn page(&self) -> String {
-        let of = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
-        let lines: [(&str, &str, &str, f64); 12] = [
-            ("reconcile_passes_total", "counter", "Looks at all data sets and pods.", of(&self.passes)),
-            ("reconcile_seconds_total", "counter", "Time that they took.", of(&self.passes_us) / 1e6),
-            ("api_errors_total", "counter", "Requests to the API server that failed.", of(&self.errors)),
-            ("api_conflicts_total", "counter", "Of these, those refused for a stale view.", of(&self.conflicts)),
-            ("jobs_created_total", "counter", "Jobs created to load or clean.", of(&self.jobs)),
-            ("placements_total", "counter", "Pods whose gate was lifted.", of(&self.placements)),
-            ("leader", "gauge", "Whether this replica leads.", u8::from(self.leads.load(Ordering::Relaxed)).into()),
-            ("datasets", "gauge", "Data sets.", of(&self.datasets)),
-            ("datasets_ready", "gauge", "Data sets that are ready.", of(&self.datasets_ready)),
-            ("datasets_degraded", "gauge", "Data sets that are degraded.", of(&self.datasets_degraded)),
-            ("held_bytes", "gauge", "Bytes of data sets on disks.", of(&self.held_bytes)),
-            ("pods_waiting", "gauge", "Pods behind the gate.", of(&self.pods_waiting)),
-        ];
+    fn page(&self) -> String {
         let mut page = String::new();
-        for (name, kind, help, value) in lines {
-            let name = format!("fuelrail_operator_{name}");
+        for (value, (name, kind, unit, help)) in self.values.iter().zip(TABLE) {
+            let (name, value) = (format!("fuelrail_operator_{name}"), value.load(Ordering::Relaxed) as f64 * unit);
             let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         }
-        let name = "fuelrail_operator_build_info";
-        let version = env!("CARGO_PKG_VERSION");
-        let _ = write!(
-            page,
-            "# HELP {name} The operator's build.\n# TYPE {name} gauge\n{name}{{version=\"{version}\"}} 1\n"
-        );
+        let (name, version) = ("fuelrail_operator_build_info", env!("CARGO_PKG_VERSION"));
+        let _ = write!(page, "# HELP {name} Its version.\n# TYPE {name} gauge\n{name}{{version=\"{version}\"}} 1\n");
         page
     }
 

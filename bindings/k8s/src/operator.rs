@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::dataset::{DATASET_LABEL, Dataset, DatasetStatus, TaskKind};
 use crate::gates::{self, Verdict};
-use crate::metrics::Metrics;
+use crate::metrics::{Metric, Metrics};
 use crate::plan::{self, Action, Outcome, View};
 use crate::{objects, observe};
 
@@ -106,7 +106,7 @@ impl Operator {
                 led = leads.changed() => if led.is_err() { return },
             }
             let leading = *leads.borrow();
-            self.metrics.leads.store(leading, Ordering::Relaxed);
+            self.metrics.set(Metric::Leads, leading.into());
             wait = if leading { self.pass(&leads).await } else { IDLE };
         }
     }
@@ -143,8 +143,8 @@ impl Operator {
             wait = wait.min(RETRY);
         }
         self.count(&sets);
-        self.metrics.add(|all| &all.passes, 1);
-        self.metrics.add(|all| &all.passes_us, begun.elapsed().as_micros() as u64);
+        self.metrics.add(Metric::Passes, 1);
+        self.metrics.add(Metric::PassesUs, begun.elapsed().as_micros() as u64);
         wait
     }
 
@@ -184,7 +184,7 @@ impl Operator {
                     Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
                     other => drop(other?),
                 }
-                self.metrics.add(|all| &all.jobs, 1);
+                self.metrics.add(Metric::Jobs, 1);
                 let (reason, what) = match task.kind {
                     TaskKind::Load => ("Loading", format!("share {} of {} onto {}", task.share, task.of, task.node)),
                     TaskKind::Clean => ("Cleaning", format!("{} on {}", task.path, task.node)),
@@ -211,7 +211,7 @@ impl Operator {
         let (waiting, seen): (Vec<Arc<Pod>>, Vec<gates::Pod>) = pods.iter().filter_map(gated).unzip();
         let sets: Vec<&Dataset> = sets.iter().map(Arc::as_ref).collect();
         let verdicts = gates::place(&seen, &sets, nodes);
-        self.metrics.set(|all| &all.pods_waiting, verdicts.len() as u64);
+        self.metrics.set(Metric::PodsWaiting, verdicts.len() as u64);
         let before = std::mem::take(&mut self.waiting);
         let mut failed = false;
         for (pod, verdict) in waiting.iter().zip(verdicts) {
@@ -229,7 +229,7 @@ impl Operator {
                     let patch = Patch::Merge(objects::placement_patch(pod, &placement));
                     let done = within(api.patch(&pod.name_any(), &PatchParams::default(), &patch)).await;
                     if done.is_ok() {
-                        self.metrics.add(|all| &all.placements, 1);
+                        self.metrics.add(Metric::Placements, 1);
                         let what = format!("{} weighs most", placement.best);
                         self.tell(&about, EventType::Normal, "Placed", what).await;
                     }
@@ -265,9 +265,9 @@ impl Operator {
     /// Counts and prints an error.
     fn failed(&self, kind: &str, name: &str, result: Result<(), Failure>) -> bool {
         let Err(error) = result else { return false };
-        self.metrics.add(|all| &all.errors, 1);
+        self.metrics.add(Metric::Errors, 1);
         if matches!(&error, kube::Error::Api(status) if status.code == 409) {
-            self.metrics.add(|all| &all.conflicts, 1);
+            self.metrics.add(Metric::Conflicts, 1);
             return true;
         }
         eprintln!("warning: {kind} {name}: {error}");
@@ -276,11 +276,11 @@ impl Operator {
 
     fn count(&self, sets: &[Arc<Dataset>]) {
         let number = |is: fn(&Dataset) -> bool| sets.iter().filter(|set| is(set)).count() as u64;
-        self.metrics.set(|all| &all.datasets, sets.len() as u64);
-        self.metrics.set(|all| &all.datasets_ready, number(|set| plan::is(set, "Ready")));
-        self.metrics.set(|all| &all.datasets_degraded, number(|set| plan::is(set, "Degraded")));
+        self.metrics.set(Metric::Datasets, sets.len() as u64);
+        self.metrics.set(Metric::DatasetsReady, number(|set| plan::is(set, "Ready")));
+        self.metrics.set(Metric::DatasetsDegraded, number(|set| plan::is(set, "Degraded")));
         let held = sets.iter().filter_map(|set| set.status.as_ref()).map(|status| status.held_bytes).sum();
-        self.metrics.set(|all| &all.held_bytes, held);
+        self.metrics.set(Metric::HeldBytes, held);
     }
 }
 

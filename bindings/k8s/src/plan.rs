@@ -170,11 +170,16 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
         quantity(limit).filter(|&bytes| bytes > 0).ok_or_else(|| format!("tiers.disk.limit {limit}: not a size"))?;
     let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
     Ok(Layout {
-        path: format!("{root}/{}.{}", set.namespace().unwrap_or_default(), set.name_any()),
+        path: directory(set, root),
         source: format!("{} {}", spec.uri, spec.format.as_deref().unwrap_or("-")),
         limit_bytes,
         preload,
     })
+}
+
+/// Where a data set's blocks are below a root: namespaces have no dot in their names.
+fn directory(set: &Dataset, root: &str) -> String {
+    format!("{}/{}.{}", root.trim_end_matches('/'), set.namespace().unwrap_or_default(), set.name_any())
 }
 
 impl Layout {
@@ -200,23 +205,21 @@ impl Step<'_> {
     fn refresh(&mut self) {
         let View { nodes, now_s, readers, .. } = self.view;
         let node = |name: &str| nodes.iter().find(|node| node.name == name);
-        // The disk of a node that left the cluster is nobody's any more.
-        self.status.nodes.retain(|record| node(&record.name).is_some());
+        // The disk of a node that left the cluster is nobody's any more, and no status makes the operator touch another directory.
+        let ours: Vec<String> = self.view.roots.iter().map(|root| directory(self.set, root)).collect();
+        self.status.nodes.retain(|record| node(&record.name).is_some() && ours.contains(&record.path));
         let token = self.set.annotations().get(CLEAN);
         let clean = self.deleting || (token.is_some() && token != self.status.cleaned.as_ref());
         self.status.cleaned = token.cloned().or(self.status.cleaned.take());
         for record in &mut self.status.nodes {
             let machine = node(&record.name).map(|node| node.machine.clone()).unwrap_or_default();
-            let stale = self.layout.as_ref().is_ok_and(|to| record.source != to.source || record.path != to.path);
             if clean {
                 record.source.clear();
             }
-            let of = self.layout.as_ref().map(|to| to.preload.shares);
-            record.shares.retain(|share| of.as_ref().is_ok_and(|&of| share.of == of));
-            if clean || stale || record.machine != machine {
-                record.shares.clear();
-                record.machine = machine;
-            }
+            let current = self.layout.as_ref().is_ok_and(|to| record.source == to.source && record.path == to.path);
+            let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
+            record.shares.retain(|share| current && record.machine == machine && share.of == of);
+            record.machine = machine;
         }
         // What jobs read comes to the disk, too, and has to be cleaned one day.
         for name in readers {
@@ -227,16 +230,13 @@ impl Step<'_> {
         }
         let valid = |task: &Task| {
             let record = self.status.nodes.iter().find(|record| record.name == task.node);
-            let fits = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
-            let asked = match task.kind {
-                TaskKind::Clean => record.is_some_and(|record| record.shares.is_empty()),
-                TaskKind::Load => {
-                    let current =
-                        |to: &Layout| to.path == task.path && to.source == task.source && to.preload.shares == task.of;
-                    self.layout.as_ref().is_ok_and(current) && record.is_some_and(|r| r.source == task.source)
-                }
+            let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
+                (TaskKind::Clean, _) => record.shares.is_empty(),
+                (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
+                (TaskKind::Load, Err(_)) => false,
             };
-            asked && record.is_some_and(fits)
+            let same = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
+            record.is_some_and(|record| same(record) && asked(record))
         };
         if !self.status.task.as_ref().is_some_and(valid) {
             self.status.task = None;
@@ -279,14 +279,13 @@ impl Step<'_> {
 
     /// Writes down what a task is about to change.
     fn intend(&mut self, task: &Task) {
-        let found = self.status.nodes.iter().position(|record| record.name == task.node);
-        let at = found.unwrap_or_else(|| {
-            let Task { node, machine, path, source, .. } = task.clone();
-            self.status.nodes.push(NodeStatus { name: node, machine, path, source, ..NodeStatus::default() });
-            self.status.nodes.len() - 1
-        });
-        if task.kind == TaskKind::Clean {
-            self.status.nodes[at].shares.clear();
+        match self.record(&task.node) {
+            Some(record) if task.kind == TaskKind::Clean => record.shares.clear(),
+            Some(_) => {}
+            None => {
+                let Task { node: name, machine, path, source, .. } = task.clone();
+                self.status.nodes.push(NodeStatus { name, machine, path, source, ..NodeStatus::default() });
+            }
         }
     }
 
@@ -311,8 +310,8 @@ impl Step<'_> {
         let now_s = self.view.now_s;
         if let Some(record) = self.record(&task.node) {
             record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
-            let wait_s = RETRY_S.checked_shl(record.failures.saturating_sub(1)).unwrap_or(RETRY_MAX_S);
-            record.retry_after = result.is_err().then(|| now_s + wait_s.clamp(RETRY_S, RETRY_MAX_S));
+            let wait_s = RETRY_S << record.failures.saturating_sub(1).min(6);
+            record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));
             record.failure = result.err().map(|why| why.chars().take(FAILURE_CHARS).collect());
         }
         true

@@ -1,7 +1,9 @@
 //! Single decisions of the pure part, where the simulation would only say that something is wrong.
 
-use fuelrail_k8s::dataset::{Dataset, DatasetSpec, FINALIZER, Task, TaskKind};
+use fuelrail_k8s::dataset::{Dataset, DatasetSpec, DatasetStatus, FINALIZER, NodeStatus, Task, TaskKind};
 use fuelrail_k8s::plan::{Action, Job, JobOutcome, Node, Outcome, Report, View, is, reconcile};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 const NOW_S: i64 = 1_000_000;
@@ -127,5 +129,22 @@ fn a_job_that_no_task_names_is_deleted_and_its_report_is_not_believed() {
         let job = Job { uid: "x".into(), task: Some(other), deleting: false, outcome };
         let outcome = step(&set, Some(&job), &nodes, NOW_S);
         assert_eq!((outcome.action, outcome.status.ready_shares), (Action::DeleteJob("x".into()), 0));
+    }
+}
+
+/// Who may write a status must not get a root program to empty a directory of their choice.
+#[test]
+fn no_status_makes_the_operator_clean_another_directory() {
+    let nodes = [node("n1", 1000)];
+    let mut set = set(spec(1, 1, "1Ki"));
+    set.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    for (path, cleans) in
+        [("/etc", false), ("/var/lib/fuelrail/ml.other", false), ("/var/lib/fuelrail/ml.photos", true)]
+    {
+        let record =
+            NodeStatus { name: "n1".into(), machine: "n1/1".into(), path: path.into(), ..NodeStatus::default() };
+        set.status = Some(DatasetStatus { nodes: vec![record], ..DatasetStatus::default() });
+        let action = step(&set, None, &nodes, NOW_S).action;
+        assert_eq!(matches!(action, Action::CreateJob(_)), cleans, "{path}: {action:?}");
     }
 }
