@@ -234,25 +234,13 @@ pub enum TaskKind {
 
 /// A quantity of Kubernetes (`500Gi`, `1.5T`, `2e9`), rounded down; none where it is not one or not positive.
 pub fn quantity(text: &str) -> Option<u64> {
-    const UNITS: [(&str, f64); 13] = [
-        ("Ki", 1024.0),
-        ("Mi", 1_048_576.0),
-        ("Gi", 1_073_741_824.0),
-        ("Ti", 1_099_511_627_776.0),
-        ("Pi", 1_125_899_906_842_624.0),
-        ("Ei", 1_152_921_504_606_846_976.0),
-        ("m", 1e-3),
-        ("k", 1e3),
-        ("M", 1e6),
-        ("G", 1e9),
-        ("T", 1e12),
-        ("P", 1e15),
-        ("E", 1e18),
-    ];
-    let unit = UNITS.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)));
-    let (number, factor) = unit.unwrap_or((text, 1.0));
+    let (text, base) = text.strip_suffix('i').map_or((text, 1000.0_f64), |text| (text, 1024.0));
+    let units = if base == 1000.0 { "mkMGTPE" } else { "mKMGTPE" };
+    let unit = text.chars().next_back().and_then(|unit| units.find(unit));
+    let number = if unit.is_some() { &text[..text.len() - 1] } else { text };
     let valid = number.bytes().all(|byte| byte.is_ascii_digit() || b".+-eE".contains(&byte));
-    let value = number.parse::<f64>().ok().filter(|_| valid)? * factor;
+    let power = unit.map_or(0, |at| if at == 0 { -1 } else { at as i32 });
+    let value = number.parse::<f64>().ok().filter(|_| valid && (unit.is_some() || base == 1000.0))? * base.powi(power);
     (value >= 0.0 && value < u64::MAX as f64).then_some(value as u64)
 }
 
@@ -267,6 +255,10 @@ mod tests {
             read.map(Option::unwrap_or_default),
             [536_870_912_000, 1_500_000_000_000, 2_000_000_000, 0, 3_000_000_000_000_000_000, 1]
         );
-        assert!(["", "Gi", "-1", "1 Gi", "inf", "NaN", "1e40", "five"].iter().all(|text| quantity(text).is_none()));
+        assert!(
+            ["", "Gi", "5i", "5K", "5ki", "-1", "1 Gi", "inf", "NaN", "1e40", "five"]
+                .iter()
+                .all(|text| quantity(text).is_none())
+        );
     }
 }

@@ -12,21 +12,8 @@ use crate::gates::Placement;
 pub(crate) const TASK: &str = "fuelrail.dev/task";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// What clouds' credentials are called; only these are taken from the secret, so that a secret sets nothing else.
-const CREDENTIALS: [&str; 13] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ROLE_ARN",
-    "AZURE_CLIENT_ID",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_TENANT_ID",
-    "AZURE_STORAGE_ACCOUNT",
-    "AZURE_STORAGE_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "GCE_METADATA_HOST",
-];
+const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION AWS_ENDPOINT_URL AWS_ROLE_ARN \
+    AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_SAS_TOKEN";
 
 /// The one name that a data set's Jobs have, so that there is never more than one.
 pub fn job_name(set: &Dataset) -> String {
@@ -41,7 +28,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
     let spec = &set.spec;
     let credentials = spec.credentials_secret.iter().flat_map(|secret| {
         let from = move |key: &str| json!({ "secretKeyRef": { "name": secret, "key": key, "optional": true } });
-        CREDENTIALS.iter().map(move |key| json!({ "name": key, "valueFrom": from(key) }))
+        CREDENTIALS.split(' ').map(move |key| json!({ "name": key, "valueFrom": from(key) }))
     });
     let mut env: Vec<Value> = credentials.collect();
     let mut volumes = vec![
