@@ -134,8 +134,8 @@ fn is_gated(pod: &KubePod) -> bool {
 /// GPUs that a pod asks for: those of its containers together, or of one that initialises it.
 fn gpus(pod: &KubePod, gpu: &str) -> u64 {
     let asked = |container: &Container| {
-        let resources = container.resources.as_ref();
-        let amount = resources.and_then(|all| all.limits.as_ref()?.get(gpu).or(all.requests.as_ref()?.get(gpu)));
+        let resources = container.resources.iter().flat_map(|all| [&all.limits, &all.requests]);
+        let amount = resources.flatten().find_map(|amounts| amounts.get(gpu));
         amount.and_then(|amount| quantity(&amount.0)).unwrap_or(0)
     };
     let Some(spec) = &pod.spec else { return 0 };

@@ -5,6 +5,7 @@
 mod api;
 mod manifests;
 mod node;
+mod observe;
 mod operator;
 mod plan;
 mod simulated;
