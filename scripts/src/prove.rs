@@ -15,6 +15,7 @@ mod c;
 mod features;
 mod formats;
 mod fuzz;
+mod k8s;
 mod mutants;
 mod publish;
 mod python;
@@ -35,6 +36,8 @@ enum Part {
     Publish,
     /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
     Formats,
+    /// The operator's manifests against the schemas that Kubernetes publishes (kubectl, pip).
+    K8s,
     /// Every order of what threads hand each other, by a model checker (loom).
     Models,
     /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
@@ -87,6 +90,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::Python => python::prove,
             Part::Publish => publish::prove,
             Part::Formats => formats::prove,
+            Part::K8s => k8s::prove,
             Part::Models => models,
             Part::Sanitizers => sanitizers,
             Part::Fuzz => {

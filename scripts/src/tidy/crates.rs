@@ -21,6 +21,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("cli", "base cost plan format fuelrail sim bucket cuda", ""),
     ("python", "fuelrail", ""),
     ("c", "fuelrail", "bucket"),
+    ("k8s", "", ""),
     ("benches", "base plan fuelrail bucket cli cuda", ""),
     ("tch", "base fuelrail cuda", "bucket"),
     ("xtask", "", ""),

@@ -1,0 +1,163 @@
+//! What runs on a node: loading a share of a data set onto its disk, and cleaning the disk.
+//!
+//! A share is whole when a pass over it fetches nothing: that is observed, not computed from sizes, so blocks of objects that have changed
+//! since, or that a full disk did not keep, cannot pass for it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::plan::Report;
+
+/// Passes until one fetches nothing: the first loads, the second proves, the third mends what the disk was too slow to take.
+const PASSES: u32 = 3;
+
+/// What the kubelet calls the node's boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+const LOAD_EXAMPLES: &str = "Examples:
+  fuelrail-operator load --uri s3://bucket/training/ --directory /disk --limit 500000000000
+  fuelrail-operator load --uri s3://bucket/training/ --directory /disk --limit 500000000000 --share 3 --of 16";
+
+/// Load a share of a data set onto a disk, until a pass over it fetches nothing
+#[derive(Args, Clone, Debug)]
+#[command(after_help = LOAD_EXAMPLES)]
+pub struct Load {
+    /// What to read, as `fuelrail bench read` takes it
+    #[arg(long)]
+    pub uri: String,
+    /// How objects hold samples
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Where blocks go
+    #[arg(long, value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Most that the directory may take
+    #[arg(long, value_name = "BYTES")]
+    pub limit: u64,
+    /// Which share, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub share: u32,
+    /// Of how many
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub of: u32,
+    /// The user that trainers run as, where this program is root
+    #[arg(long, value_name = "UID", default_value_t = 0)]
+    pub user: u32,
+    /// Compare every block on disk with its checksum afterwards
+    #[arg(long)]
+    pub verify: bool,
+    /// Write what was found to FILE, besides standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// The command `fuelrail`
+    #[arg(long, value_name = "FILE", default_value = "fuelrail")]
+    pub program: PathBuf,
+}
+
+const CLEAN_EXAMPLES: &str = "Examples:
+  fuelrail-operator clean --directory /disk";
+
+/// Empty a data set's directory
+#[derive(Args, Clone, Debug)]
+#[command(after_help = CLEAN_EXAMPLES)]
+pub struct Clean {
+    /// Where its blocks are
+    #[arg(long, value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+impl Load {
+    /// Loads, and says what is on disk.
+    ///
+    /// # Errors
+    /// What failed and where, in words, when the directory cannot be used or the program fails.
+    pub fn run(&self) -> Result<Report, String> {
+        let directory = &self.directory;
+        let at = |error: std::io::Error| format!("{}: {error}", directory.display());
+        fs::create_dir_all(directory).map_err(at)?;
+        let owner = fs::metadata(directory).map_err(at)?.uid();
+        if owner != self.user && is_root() {
+            chown(directory, Some(self.user), Some(self.user)).map_err(at)?;
+        }
+        let boot_id = fs::read_to_string(BOOT_ID).map_err(|error| format!("{BOOT_ID}: {error}"))?;
+        let mut report = Report { boot_id: boot_id.trim().to_owned(), ..Report::default() };
+        for _ in 0..PASSES {
+            let read = self.pass()?;
+            let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
+            let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
+            let landed: Result<Vec<u64>, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).collect();
+            (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?.iter().sum());
+            if report.missing_bytes == 0 {
+                break;
+            }
+        }
+        let listed = self.fuelrail(&["cache", "ls", "--json"], true)?;
+        let segments = listed["directories"].as_array().into_iter().flatten();
+        let segments: Vec<&Value> = segments.flat_map(|at| at["segments"].as_array().into_iter().flatten()).collect();
+        let sum = |name: &str| segments.iter().filter_map(|segment| segment[name].as_u64()).sum::<u64>();
+        (report.held_bytes, report.held_blocks) = (sum("block_bytes"), sum("blocks"));
+        if self.verify {
+            let verdict = self.fuelrail(&["cache", "verify", "--json"], true)?;
+            report.corrupt_blocks =
+                verdict["rotten"].as_u64().ok_or("fuelrail cache verify: its result lacks rotten")?;
+        }
+        Ok(report)
+    }
+
+    /// One epoch of the share.
+    fn pass(&self) -> Result<Value, String> {
+        let (share, of) = (self.share.to_string(), self.of.to_string());
+        let mut arguments = vec!["bench", "read", "--epochs", "1", "--hash", "false", "--json"];
+        if self.of > 1 {
+            arguments.extend(["--order", "sticky", "--world", &of, "--rank", &share]);
+        }
+        arguments.extend(self.format.iter().flat_map(|format| ["--format", format]));
+        self.fuelrail(&arguments, false)
+    }
+
+    /// What the command prints. `on_directory` adds the directory, and takes the document of a command that says no.
+    fn fuelrail(&self, arguments: &[&str], on_directory: bool) -> Result<Value, String> {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).args(on_directory.then_some(&self.directory)).stderr(Stdio::inherit());
+        command.env("FUELRAIL_URI", &self.uri).env("FUELRAIL_SPILL_DIRS", &self.directory);
+        // What the disk keeps must not depend on when a later run will use it.
+        command.env("FUELRAIL_SPILL_POLICY", "lru").env("FUELRAIL_SPILL_LIMIT_BYTES", self.limit.to_string());
+        if is_root() {
+            command.uid(self.user).gid(self.user);
+        }
+        let output = command.output().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        let document = serde_json::from_slice(&output.stdout);
+        match document {
+            Ok(document) if output.status.success() || on_directory => Ok(document),
+            _ => Err(format!("fuelrail {} failed ({}); its log says why", arguments.join(" "), output.status)),
+        }
+    }
+}
+
+impl Clean {
+    /// Removes all that is in the directory, and follows no link out of it. The directory itself stays: it is mounted.
+    ///
+    /// # Errors
+    /// The first that cannot be removed.
+    pub fn run(&self) -> Result<(), String> {
+        let at = |path: &Path, error: std::io::Error| format!("cannot clean {}: {error}", path.display());
+        let entries = fs::read_dir(&self.directory).map_err(|error| at(&self.directory, error))?;
+        for entry in entries {
+            let entry = entry.map_err(|error| at(&self.directory, error))?;
+            let is_directory = entry.file_type().map_err(|error| at(&entry.path(), error))?.is_dir();
+            let removed = if is_directory { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+            removed.map_err(|error| at(&entry.path(), error))?;
+        }
+        Ok(())
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}

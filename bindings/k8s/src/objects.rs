@@ -1,0 +1,184 @@
+//! The objects and patches that the operator sends.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::dataset::{Dataset, DatasetStatus, FINALIZER, GATE, PLACED, Task, TaskKind};
+use crate::gates::Placement;
+
+/// On a Job: the task that it was made for.
+pub(crate) const TASK: &str = "fuelrail.dev/task";
+const HOSTNAME: &str = "kubernetes.io/hostname";
+/// What clouds' credentials are called; only these are taken from the secret, so that a secret sets nothing else.
+const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION AWS_ENDPOINT_URL AWS_ROLE_ARN \
+    AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_SAS_TOKEN";
+
+/// The one name that a data set's Jobs have, so that there is never more than one.
+pub fn job_name(set: &Dataset) -> String {
+    format!("fuelrail-{}", set.uid().unwrap_or_default())
+}
+
+/// The Job of a task, pinned to its node. The program in it prepares the directory as root and reads as the data set's user.
+///
+/// # Errors
+/// Where the object is not a Job, which a test would have shown.
+pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::Error> {
+    let spec = &set.spec;
+    let credentials = spec.credentials_secret.iter().flat_map(|secret| {
+        let from = move |key: &str| json!({ "secretKeyRef": { "name": secret, "key": key, "optional": true } });
+        CREDENTIALS.split(' ').map(move |key| json!({ "name": key, "valueFrom": from(key) }))
+    });
+    let mut env: Vec<Value> = credentials.collect();
+    let mut volumes = vec![
+        json!({ "name": "disk", "hostPath": { "path": task.path, "type": "DirectoryOrCreate" } }),
+        json!({ "name": "tmp", "emptyDir": {} }),
+    ];
+    let mut mounts =
+        vec![json!({ "name": "disk", "mountPath": "/disk" }), json!({ "name": "tmp", "mountPath": "/tmp" })];
+    if let Some(secret) = &spec.credentials_secret {
+        let items = json!([{ "key": "key.json", "path": "key.json" }]);
+        volumes.push(json!({ "name": "key", "secret": { "secretName": secret, "optional": true, "items": items } }));
+        mounts.push(json!({ "name": "key", "mountPath": "/credentials", "readOnly": true }));
+        env.push(json!({ "name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/credentials/key.json" }));
+    }
+    // To empty a directory that belongs to the trainers' user takes more than to make one.
+    let capabilities: &[&str] = match task.kind {
+        TaskKind::Load => &["CHOWN", "SETGID", "SETUID"],
+        TaskKind::Clean => &["DAC_OVERRIDE", "FOWNER"],
+    };
+    let container = json!({
+        "name": "fuelrail",
+        "image": image,
+        "command": ["fuelrail-operator"],
+        "args": arguments(set, task),
+        "env": env,
+        "volumeMounts": mounts,
+        "resources": { "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "2Gi" } },
+        "securityContext": {
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"], "add": capabilities },
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    });
+    let node = json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [task.node] }] });
+    let required = json!({ "nodeSelectorTerms": [node] });
+    let pod = json!({
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } },
+        "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
+        "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
+        "containers": [container],
+        "volumes": volumes,
+    });
+    let labels = json!({ "app.kubernetes.io/managed-by": "fuelrail-operator" });
+    serde_json::from_value(json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(set),
+            "namespace": set.namespace(),
+            "labels": labels,
+            "annotations": { TASK: serde_json::to_string(task)? },
+            "ownerReferences": [set.controller_owner_ref(&())],
+        },
+        "spec": {
+            "backoffLimit": 2,
+            // The next pod starts when the one before has ended: two would write to one directory.
+            "podReplacementPolicy": "Failed",
+            "template": { "metadata": { "labels": labels }, "spec": pod },
+        },
+    }))
+}
+
+/// The command line of the program in the Job: settings are arguments, and nothing goes through a shell.
+fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
+    let spec = &set.spec;
+    if task.kind == TaskKind::Clean {
+        return ["clean", "--directory", "/disk"].map(str::to_owned).to_vec();
+    }
+    let limit = crate::dataset::quantity(&spec.tiers.disk.limit).unwrap_or(0);
+    let mut all = vec!["load".to_owned(), "--directory=/disk".to_owned(), "--report=/dev/termination-log".to_owned()];
+    all.extend([format!("--user={}", spec.user), format!("--limit={limit}")]);
+    all.extend([format!("--share={}", task.share), format!("--of={}", task.of), format!("--uri={}", spec.uri)]);
+    all.extend(spec.format.iter().map(|format| format!("--format={format}")));
+    all.extend(spec.verify.then(|| "--verify".to_owned()));
+    all
+}
+
+/// The status of `set` for server-side apply, under the version that was seen.
+pub fn status_patch(set: &Dataset, status: &DatasetStatus) -> Value {
+    json!({
+        "apiVersion": Dataset::api_version(&()),
+        "kind": Dataset::kind(&()),
+        "metadata": { "name": set.name_any(), "resourceVersion": set.resource_version() },
+        "status": status,
+    })
+}
+
+/// The finalizers of `set` with ours or without, as a merge patch under the version that was seen.
+pub fn finalizer_patch(set: &Dataset, with: bool) -> Value {
+    let others = set.finalizers().iter().filter(|name| *name != FINALIZER).cloned();
+    let all: Vec<String> = others.chain(with.then(|| FINALIZER.to_owned())).collect();
+    json!({ "metadata": { "resourceVersion": set.resource_version(), "finalizers": all } })
+}
+
+/// A pod's affinity and its gates without ours, in one merge patch under the version that was seen: the gate is never lifted before the
+/// affinity is there. The pod's own terms stay; a gated pod's may only be narrowed.
+pub fn placement_patch(pod: &Pod, placement: &Placement) -> Value {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let mut affinity = spec.affinity.unwrap_or_default();
+    let mut node = affinity.node_affinity.take().unwrap_or_default();
+    let within = |hosts: &[String]| json!({ "key": HOSTNAME, "operator": "In", "values": hosts });
+    let mut required = json!(node.required_during_scheduling_ignored_during_execution.take());
+    if !placement.required.is_empty() {
+        let asked = within(&placement.required);
+        match required.pointer_mut("/nodeSelectorTerms").and_then(Value::as_array_mut) {
+            Some(terms) => terms.iter_mut().for_each(|term| match term["matchExpressions"].as_array_mut() {
+                Some(all) => all.push(asked.clone()),
+                None => term["matchExpressions"] = json!([asked]),
+            }),
+            None => required = json!({ "nodeSelectorTerms": [{ "matchExpressions": [asked] }] }),
+        }
+    }
+    let mut preferred: Vec<Value> =
+        node.preferred_during_scheduling_ignored_during_execution.iter().flatten().map(|term| json!(term)).collect();
+    preferred.extend(placement.preferred.iter().map(|(host, weight)| {
+        json!({ "weight": weight, "preference": { "matchExpressions": [within(std::slice::from_ref(host))] } })
+    }));
+    let mut affinity = json!(affinity);
+    affinity["nodeAffinity"] = json!({ "preferredDuringSchedulingIgnoredDuringExecution": preferred });
+    if !required.is_null() {
+        affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = required;
+    }
+    let gates: Vec<_> = spec.scheduling_gates.into_iter().flatten().filter(|gate| gate.name != GATE).collect();
+    json!({
+        "metadata": { "resourceVersion": pod.resource_version(), "annotations": { PLACED: placement.best } },
+        "spec": { "affinity": affinity, "schedulingGates": gates },
+    })
+}
+
+/// A node without what the operator does not read, so that a large cluster takes little memory.
+pub(crate) fn strip_node(node: &mut Node) {
+    node.metadata.managed_fields = None;
+    if let Some(status) = &mut node.status {
+        status.images = None;
+    }
+}
+
+/// A pod without what the operator does not read.
+pub(crate) fn strip_pod(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.volumes = None;
+        spec.containers.iter_mut().for_each(|container| {
+            (container.env, container.volume_mounts) = (None, None);
+            (container.args, container.command) = (None, None);
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! Kubernetes' objects as the pure part sees them: nodes, pods behind the gate, a data set's Job.
+//!
+//! What a pod says is believed only when the pod belongs to a Job that belongs to the data set, by uid.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::Job as KubeJob;
+use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Node as KubeNode, Pod as KubePod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, quantity};
+use crate::gates;
+use crate::objects::TASK;
+use crate::plan::{Job, JobOutcome, Node};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Labels that name what a pod is part of, the widest first.
+const GROUPS: [&str; 2] = ["jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name"];
+
+/// A node, of whose GPUs `used` are given away.
+pub fn node(node: &KubeNode, gpu: &str, used: u64) -> Node {
+    let status = node.status.clone().unwrap_or_default();
+    let allocatable = |name: &str| {
+        status.allocatable.as_ref().and_then(|all| all.get(name)).and_then(|amount| quantity(&amount.0)).unwrap_or(0)
+    };
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+    let since_s = ready.and_then(|ready| ready.last_transition_time.as_ref()).map_or(0, |time| time.0.as_second());
+    let stated = node.annotations().get(STORAGE).and_then(|text| quantity(text));
+    let boot = status.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
+    Node {
+        name: node.name_any(),
+        hostname: node.labels().get(HOSTNAME).cloned().unwrap_or_else(|| node.name_any()),
+        machine: format!("{}/{boot}", node.uid().unwrap_or_default()),
+        away_since_s: ready.is_none_or(|ready| ready.status != "True").then_some(since_s),
+        cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+        storage_bytes: stated.unwrap_or_else(|| allocatable("ephemeral-storage")),
+        free_gpus: allocatable(gpu).saturating_sub(used),
+        labels: node.labels().clone(),
+    }
+}
+
+/// GPUs of each node that pods have, or that they were sent to.
+pub fn used_gpus<'a>(pods: impl Iterator<Item = &'a KubePod>, gpu: &str) -> BTreeMap<String, u64> {
+    let mut used = BTreeMap::new();
+    for pod in pods.filter(|pod| reads(pod)) {
+        let sent = pod.annotations().get(PLACED);
+        if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).or(sent) {
+            *used.entry(node.clone()).or_default() += gpus(pod, gpu);
+        }
+    }
+    used
+}
+
+/// Nodes on which pods run that read `set`.
+pub fn readers<'a>(pods: impl Iterator<Item = &'a KubePod>, set: &Dataset) -> Vec<String> {
+    let of_set = |pod: &&KubePod| {
+        pod.labels().get(DATASET_LABEL) == set.metadata.name.as_ref() && pod.namespace() == set.namespace()
+    };
+    let running = pods.filter(of_set).filter(|pod| reads(pod));
+    let mut nodes: Vec<_> = running.filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+/// A pod that waits behind the gate for a data set.
+pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
+    let dataset = pod.labels().get(DATASET_LABEL)?.clone();
+    if !is_gated(pod) || has_ended(pod) || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let group = GROUPS.iter().find_map(|label| pod.labels().get(*label)).cloned();
+    let said = pod.annotations().get(LOCALITY).or(pod.labels().get(LOCALITY)).map(String::as_str);
+    Some(gates::Pod {
+        namespace: pod.namespace()?,
+        name: pod.name_any(),
+        dataset,
+        group: group.unwrap_or_else(|| pod.name_any()),
+        gpus: gpus(pod, gpu),
+        locality: match said {
+            Some("Required") => Some(Locality::Required),
+            Some("Preferred") => Some(Locality::Preferred),
+            _ => None,
+        },
+    })
+}
+
+/// The Job of `set`, and what it came to by the word of its own pods.
+pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a KubePod>) -> Job {
+    let uid = job.uid().unwrap_or_default();
+    let owned = set.uid().is_some_and(|set| is_owned(&job.metadata, "Dataset", &set));
+    let task = job.annotations().get(TASK).filter(|_| owned).and_then(|text| serde_json::from_str(text).ok());
+    let conditions = || job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let of_type = |type_: &str| conditions().find(|condition| condition.type_ == type_ && condition.status == "True");
+    let own: Vec<_> = pods.filter(|pod| is_owned(&pod.metadata, "Job", &uid)).filter_map(ended).collect();
+    let outcome = if of_type("Complete").is_some() {
+        let said = own.iter().filter(|end| end.exit_code == 0).find_map(|end| end.message.as_ref());
+        JobOutcome::Succeeded(said.and_then(|text| serde_json::from_str(text).ok()))
+    } else if let Some(failed) = of_type("Failed") {
+        let said = own.iter().filter(|end| end.exit_code != 0).find_map(|end| end.message.clone());
+        JobOutcome::Failed(said.or(failed.message.clone()).unwrap_or_else(|| "the Job failed".to_owned()))
+    } else {
+        JobOutcome::Running
+    };
+    // Somebody else's Job under our name is not ours to delete.
+    Job { uid, task, deleting: job.metadata.deletion_timestamp.is_some() || !owned, outcome }
+}
+
+fn is_owned(meta: &ObjectMeta, kind: &str, uid: &str) -> bool {
+    let owners = meta.owner_references.iter().flatten();
+    owners.filter(|owner| owner.controller == Some(true)).any(|owner| owner.kind == kind && owner.uid == uid)
+}
+
+fn ended(pod: &KubePod) -> Option<&ContainerStateTerminated> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()
+}
+
+fn has_ended(pod: &KubePod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether a pod may read now or soon: its gate is lifted and it has not ended.
+pub(crate) fn reads(pod: &KubePod) -> bool {
+    !has_ended(pod) && !is_gated(pod)
+}
+
+fn is_gated(pod: &KubePod) -> bool {
+    let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
+    gates.into_iter().any(|gate| gate.name == GATE)
+}
+
+/// GPUs that a pod asks for: those of its containers together, or of one that initialises it.
+fn gpus(pod: &KubePod, gpu: &str) -> u64 {
+    let asked = |container: &Container| {
+        let resources = container.resources.iter().flat_map(|all| [&all.limits, &all.requests]);
+        let amount = resources.flatten().find_map(|amounts| amounts.get(gpu));
+        amount.and_then(|amount| quantity(&amount.0)).unwrap_or(0)
+    };
+    let Some(spec) = &pod.spec else { return 0 };
+    let first = spec.init_containers.iter().flatten().map(asked).max().unwrap_or(0);
+    spec.containers.iter().map(asked).sum::<u64>().max(first)
+}

@@ -1,0 +1,457 @@
+//! What happens next to one data set: a function of the cluster as it is seen, and of the time.
+//!
+//! Pure, so that it can be simulated. One step at a time, and at most one task (load a share, or clean a directory) for each data set:
+//! its Job has one name, so the API server itself refuses a second one. The rules that keep a `Ready` true:
+//!
+//! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be wiped is out of it.
+//!   The operator writes the status under the resource version that this function saw before it acts, so a stale view acts on nothing.
+//! - **A report is believed once**, from a pod of the Job that the recorded task names; a Job that no task names is deleted.
+//! - **A share counts** when its last pass had to fetch nothing, the node is there, and it is the same boot of the same machine.
+
+mod conditions;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
+use crate::place::{Candidate, Demand, order};
+
+/// Shares of a node that is away this long are loaded elsewhere.
+const AWAY_LIMIT_S: i64 = 300;
+/// A share goes to another node after so many failures in a row.
+const PATIENCE: u32 = 2;
+const RETRY_S: i64 = 10;
+const RETRY_MAX_S: i64 = 600;
+/// Longest failure that is kept.
+const FAILURE_CHARS: usize = 512;
+
+/// A node as it is seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its label `kubernetes.io/hostname`, which affinities name.
+    pub hostname: String,
+    /// Its uid and boot id.
+    pub machine: String,
+    /// Since when it has not been ready, s since 1970; none while it is.
+    pub away_since_s: Option<i64>,
+    /// Whether it takes no new pods.
+    pub cordoned: bool,
+    /// Room for blocks.
+    pub storage_bytes: u64,
+    /// GPUs that no pod has been given.
+    pub free_gpus: u64,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The data set's Job as it is seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its uid.
+    pub uid: String,
+    /// The task it was made for.
+    pub task: Option<Task>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// What it came to.
+    pub outcome: JobOutcome,
+}
+
+/// What a Job came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobOutcome {
+    /// Nothing yet.
+    Running,
+    /// It failed for good, and why.
+    Failed(String),
+    /// It succeeded; without a report where none could be had.
+    Succeeded(Option<Report>),
+}
+
+/// What a load found, as the pod says in its termination message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Bytes of the share.
+    pub share_bytes: u64,
+    /// … that its last pass had to fetch from the bucket: 0 says that all of it is on disk.
+    pub missing_bytes: u64,
+    /// Bytes on the disk, of this and other shares.
+    pub held_bytes: u64,
+    /// Blocks on the disk.
+    pub held_blocks: u64,
+    /// Blocks that did not match their checksum.
+    pub corrupt_blocks: u64,
+    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine behind the name may have been replaced.
+    pub boot_id: String,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Nothing.
+    None,
+    /// Put the finalizer on the data set.
+    AddFinalizer,
+    /// Take it off: the disks are clean.
+    RemoveFinalizer,
+    /// Make the Job of this task.
+    CreateJob(Task),
+    /// Delete the Job with this uid, and its pods first.
+    DeleteJob(String),
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The status to write, under the resource version of the data set that was seen, before anything is done.
+    pub status: DatasetStatus,
+    /// What to do then.
+    pub action: Action,
+    /// When to look again, though nothing changed: seconds from now.
+    pub again_s: Option<i64>,
+}
+
+/// What a spec comes to.
+struct Layout {
+    path: String,
+    source: String,
+    limit_bytes: u64,
+    preload: Preload,
+}
+
+/// The cluster around one data set.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The data set's Job.
+    pub job: Option<&'a Job>,
+    /// All nodes.
+    pub nodes: &'a [Node],
+    /// Names of nodes on which pods that read the data set run.
+    pub readers: &'a [String],
+    /// Directories that specs may name.
+    pub roots: &'a [String],
+    /// Seconds since 1970.
+    pub now_s: i64,
+}
+
+/// Decides the next step for `set`.
+pub fn reconcile(set: &Dataset, view: View<'_>) -> Outcome {
+    let status = set.status.clone().unwrap_or_default();
+    let deleting = set.metadata.deletion_timestamp.is_some();
+    if !set.finalizers().iter().any(|name| name == FINALIZER) {
+        let action = if deleting { Action::None } else { Action::AddFinalizer };
+        return Outcome { status, action, again_s: None };
+    }
+    let layout = layout(set, view.roots);
+    let mut step = Step { set, view, deleting, layout, status, again_s: None, blocked: None };
+    step.refresh();
+    let action = step.act();
+    step.conclude();
+    Outcome { status: step.status, action, again_s: step.again_s }
+}
+
+/// What the spec asks for, or what is wrong with it.
+fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
+    let spec = &set.spec;
+    let root = spec.tiers.disk.path.trim_end_matches('/');
+    if !roots.iter().any(|allowed| allowed.trim_end_matches('/') == root) {
+        return Err(format!("tiers.disk.path {root}: the operator allows {}", roots.join(", ")));
+    }
+    if spec.uri.is_empty() {
+        return Err("uri is empty".to_owned());
+    }
+    let limit = &spec.tiers.disk.limit;
+    let limit_bytes =
+        quantity(limit).filter(|&bytes| bytes > 0).ok_or_else(|| format!("tiers.disk.limit {limit}: not a size"))?;
+    let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
+    Ok(Layout {
+        path: directory(set, root),
+        source: format!("{} {}", spec.uri, spec.format.as_deref().unwrap_or("-")),
+        limit_bytes,
+        preload,
+    })
+}
+
+/// Where a data set's blocks are below a root: namespaces have no dot in their names.
+fn directory(set: &Dataset, root: &str) -> String {
+    format!("{}/{}.{}", root.trim_end_matches('/'), set.namespace().unwrap_or_default(), set.name_any())
+}
+
+impl Layout {
+    /// A node that holds nothing yet.
+    fn record(&self, node: &Node) -> NodeStatus {
+        let (path, source) = (self.path.clone(), self.source.clone());
+        NodeStatus { name: node.name.clone(), machine: node.machine.clone(), path, source, ..NodeStatus::default() }
+    }
+}
+
+struct Step<'a> {
+    set: &'a Dataset,
+    view: View<'a>,
+    deleting: bool,
+    layout: Result<Layout, String>,
+    status: DatasetStatus,
+    again_s: Option<i64>,
+    blocked: Option<String>,
+}
+
+impl Step<'_> {
+    /// Takes out of the status what is no longer so.
+    fn refresh(&mut self) {
+        let View { nodes, now_s, readers, .. } = self.view;
+        let node = |name: &str| nodes.iter().find(|node| node.name == name);
+        // The disk of a node that left the cluster is nobody's any more, and no status makes the operator touch another directory.
+        let ours: Vec<String> = self.view.roots.iter().map(|root| directory(self.set, root)).collect();
+        self.status.nodes.retain(|record| node(&record.name).is_some() && ours.contains(&record.path));
+        let token = self.set.annotations().get(CLEAN);
+        let clean = self.deleting || (token.is_some() && token != self.status.cleaned.as_ref());
+        self.status.cleaned = token.cloned().or(self.status.cleaned.take());
+        for record in &mut self.status.nodes {
+            let machine = node(&record.name).map(|node| node.machine.clone()).unwrap_or_default();
+            if clean {
+                record.source.clear();
+            }
+            let current = self.layout.as_ref().is_ok_and(|to| record.source == to.source && record.path == to.path);
+            let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
+            record.shares.retain(|share| current && record.machine == machine && share.of == of);
+            record.machine = machine;
+        }
+        // What jobs read comes to the disk, too, and has to be cleaned one day.
+        for name in readers {
+            let known = self.status.nodes.iter().any(|record| record.name == *name);
+            if let (false, Some(node), Ok(to)) = (known, node(name), &self.layout) {
+                self.status.nodes.push(to.record(node));
+            }
+        }
+        let valid = |task: &Task| {
+            let record = self.status.nodes.iter().find(|record| record.name == task.node);
+            let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
+                (TaskKind::Clean, _) => record.shares.is_empty(),
+                (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
+                (TaskKind::Load, Err(_)) => false,
+            };
+            let same = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
+            record.is_some_and(|record| same(record) && asked(record))
+        };
+        if !self.status.task.as_ref().is_some_and(valid) {
+            self.status.task = None;
+        }
+        let away = nodes.iter().filter_map(|node| Some(node.away_since_s? + AWAY_LIMIT_S - now_s));
+        if let Some(left_s) = away.filter(|&left_s| left_s > 0).min() {
+            self.again(left_s);
+        }
+    }
+
+    fn again(&mut self, left_s: i64) {
+        self.again_s = Some(self.again_s.map_or(left_s, |sooner| sooner.min(left_s)));
+    }
+
+    /// What to do about the Job that is there, or the one that should be.
+    fn act(&mut self) -> Action {
+        if let Some(job) = self.view.job {
+            return match self.absorb(job) {
+                true if !job.deleting => Action::DeleteJob(job.uid.clone()),
+                _ => Action::None,
+            };
+        }
+        if self.status.task.is_none() {
+            self.status.task = self.next();
+        }
+        let Some(task) = self.status.task.clone() else {
+            let clean = self.deleting && self.status.nodes.is_empty() && self.view.readers.is_empty();
+            return if clean { Action::RemoveFinalizer } else { Action::None };
+        };
+        self.intend(&task);
+        Action::CreateJob(task)
+    }
+
+    /// Whether a node's directory holds blocks of what the spec says; where the spec says nothing valid, of what it said.
+    fn is_current(&self, record: &NodeStatus) -> bool {
+        self.layout
+            .as_ref()
+            .map_or(!record.source.is_empty(), |to| record.source == to.source && record.path == to.path)
+    }
+
+    /// Writes down what a task is about to change.
+    fn intend(&mut self, task: &Task) {
+        match self.record(&task.node) {
+            Some(record) if task.kind == TaskKind::Clean => record.shares.clear(),
+            Some(_) => {}
+            None => {
+                let Task { node: name, machine, path, source, .. } = task.clone();
+                self.status.nodes.push(NodeStatus { name, machine, path, source, ..NodeStatus::default() });
+            }
+        }
+    }
+
+    /// Takes a Job's outcome over. Whether the Job has served its purpose.
+    fn absorb(&mut self, job: &Job) -> bool {
+        if self.status.finished.as_ref() == Some(&job.uid) {
+            return true;
+        }
+        let Some(task) = job.task.clone().filter(|task| self.status.task.as_ref() == Some(task)) else {
+            // Nobody wants it any more. A cleaning may have emptied what the status calls whole.
+            if let Some(task) = job.task.as_ref().filter(|task| task.kind == TaskKind::Clean) {
+                self.record(&task.node).into_iter().for_each(|record| record.shares.clear());
+            }
+            return true;
+        };
+        let result = match &job.outcome {
+            JobOutcome::Running => return false,
+            JobOutcome::Failed(why) => Err(why.clone()),
+            JobOutcome::Succeeded(report) => self.take(&task, report.as_ref()),
+        };
+        (self.status.finished, self.status.task) = (Some(job.uid.clone()), None);
+        let now_s = self.view.now_s;
+        if let Some(record) = self.record(&task.node) {
+            record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
+            let wait_s = RETRY_S << record.failures.saturating_sub(1).min(6);
+            record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));
+            record.failure = result.err().map(|why| why.chars().take(FAILURE_CHARS).collect());
+        }
+        true
+    }
+
+    fn record(&mut self, node: &str) -> Option<&mut NodeStatus> {
+        self.status.nodes.iter_mut().find(|record| record.name == node)
+    }
+
+    /// What a task that succeeded changed.
+    fn take(&mut self, task: &Task, report: Option<&Report>) -> Result<(), String> {
+        if task.kind == TaskKind::Clean {
+            self.status.nodes.retain(|record| record.name != task.node);
+            return Ok(());
+        }
+        let report = report.ok_or("the Job succeeded, but its pod and report are gone")?;
+        let Some(record) = self.record(&task.node) else { return Ok(()) };
+        if task.machine.rsplit('/').next() != Some(&report.boot_id) {
+            return Err(format!("it ran on boot {} of {}, not on {}", report.boot_id, task.node, task.machine));
+        }
+        (record.bytes, record.blocks) = (report.held_bytes, report.held_blocks);
+        let Report { share_bytes, missing_bytes, corrupt_blocks, .. } = *report;
+        if corrupt_blocks > 0 {
+            return Err(format!("{corrupt_blocks} blocks do not match their checksums: the disk is failing"));
+        }
+        if missing_bytes > 0 {
+            let held = share_bytes.saturating_sub(missing_bytes);
+            return Err(format!(
+                "{held} of {share_bytes} bytes stayed on disk: raise tiers.disk.limit, or take more shares"
+            ));
+        }
+        record.shares.retain(|share| share.index != task.share);
+        record.shares.push(Share { index: task.share, of: task.of, bytes: share_bytes });
+        record.shares.sort_by_key(|share| share.index);
+        Ok(())
+    }
+
+    fn node(&self, name: &str) -> Option<&Node> {
+        self.view.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// The next task: cleaning before loading, and the first share that lacks a copy.
+    fn next(&mut self) -> Option<Task> {
+        let stale: Vec<_> = self.status.nodes.iter().filter(|record| !self.is_current(record)).cloned().collect();
+        for record in &stale {
+            let is_there = self.node(&record.name).is_some_and(|node| node.away_since_s.is_none())
+                && !self.view.readers.contains(&record.name);
+            let wait_s = record.retry_after.map_or(0, |at| at - self.view.now_s);
+            match (is_there, wait_s) {
+                (true, ..=0) => {
+                    let NodeStatus { name: node, machine, path, .. } = record.clone();
+                    let (source, share, of) = (String::new(), 0, 0);
+                    return Some(Task { kind: TaskKind::Clean, node, machine, path, source, share, of });
+                }
+                (true, _) => self.again(wait_s),
+                (false, _) => {}
+            }
+        }
+        if self.deleting {
+            return None;
+        }
+        let to = self.layout.as_ref().ok()?;
+        let (copies, shares) = (to.preload.copies, to.preload.shares);
+        let lacking = (0..copies).find_map(|copy| {
+            let placed = |share: u32| self.holders(share, AWAY_LIMIT_S).count() as u32;
+            (0..shares).find(|&share| placed(share) <= copy)
+        })?;
+        let Some(at) = self.choose(lacking) else {
+            self.blocked = Some(format!("no node has room for share {lacking}"));
+            let waits = self.status.nodes.iter().filter_map(|record| Some(record.retry_after? - self.view.now_s));
+            waits.filter(|&wait_s| wait_s > 0).min().into_iter().for_each(|wait_s| self.again(wait_s));
+            return None;
+        };
+        let (record, of) = (to.record(&self.view.nodes[at]), shares);
+        let retry_after = self.status.nodes.iter().find(|known| known.name == record.name).and_then(|r| r.retry_after);
+        if let Some(wait_s) = retry_after.map(|at| at - self.view.now_s).filter(|&wait_s| wait_s > 0) {
+            self.again(wait_s);
+            return None;
+        }
+        let NodeStatus { name: node, machine, path, source, .. } = record;
+        Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of })
+    }
+
+    /// Nodes that hold a share whole and have been away for less than `away_s`.
+    fn holders(&self, share: u32, away_s: i64) -> impl Iterator<Item = &NodeStatus> {
+        let is_there = move |record: &&NodeStatus| {
+            let away = self.node(&record.name).map_or(Some(i64::MIN), |node| node.away_since_s);
+            away.is_none_or(|since| self.view.now_s.saturating_sub(since) < away_s)
+        };
+        let holds = move |record: &&NodeStatus| record.shares.iter().any(|held| held.index == share);
+        self.status.nodes.iter().filter(holds).filter(is_there)
+    }
+
+    /// Bytes of a share, as far as some load found out; a share that nobody loaded is as large as the largest.
+    fn share_bytes(&self, index: u32) -> u64 {
+        let all = || self.status.nodes.iter().flat_map(|record| &record.shares);
+        let known = all().find(|share| share.index == index).map(|share| share.bytes);
+        known.or(all().map(|share| share.bytes).max()).unwrap_or(0)
+    }
+
+    /// The node for a share: first-fit along DLCache's order, over nodes with a free GPU first.
+    fn choose(&self, share: u32) -> Option<usize> {
+        let to = self.layout.as_ref().ok()?;
+        let held = |record: &NodeStatus| record.shares.iter().map(|share| share.bytes).sum::<u64>();
+        let record = |node: &Node| self.status.nodes.iter().find(|record| record.name == node.name);
+        let candidate = |node: &Node| Candidate {
+            name: node.name.clone(),
+            free_gpus: node.free_gpus,
+            storage_bytes: node.storage_bytes,
+            held_bytes: record(node).map_or(0, held),
+        };
+        let candidates: Vec<_> = self.view.nodes.iter().map(candidate).collect();
+        let shares = || 0..to.preload.shares;
+        let somewhere = shares().filter(|&share| self.holders(share, AWAY_LIMIT_S).next().is_some());
+        let demand = Demand {
+            gpus: 1,
+            ranks: 1,
+            total_bytes: shares().map(|share| self.share_bytes(share)).sum(),
+            anywhere_bytes: somewhere.map(|share| self.share_bytes(share)).sum(),
+        };
+        let fits = |node: &Node, held_bytes: u64| {
+            let selected = to.preload.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+            let room = to.limit_bytes.min(node.storage_bytes).saturating_sub(held_bytes);
+            let free = record(node).is_none_or(|record| {
+                let holds = record.shares.iter().any(|held| held.index == share);
+                let avoided = record.failures >= PATIENCE && record.retry_after.is_some_and(|at| at > self.view.now_s);
+                record.source == to.source && record.path == to.path && !holds && !avoided
+            });
+            node.away_since_s.is_none() && !node.cordoned && selected && free && room >= self.share_bytes(share).max(1)
+        };
+        let order = order(&candidates, &demand);
+        order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
+    }
+}
+
+/// Whether a condition is true, of the spec as it is now.
+pub fn is(set: &Dataset, type_: &str) -> bool {
+    let conditions = set.status.iter().flat_map(|status| &status.conditions);
+    let current = |condition: &&Condition| condition.observed_generation == set.metadata.generation;
+    conditions
+        .filter(|condition| condition.type_ == type_)
+        .any(|condition| current(&condition) && condition.status == "True")
+}

@@ -1,0 +1,82 @@
+//! Counts and conditions of a status, by the API conventions: a transition has the time at which the status turned.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{AWAY_LIMIT_S, Step};
+use crate::dataset::NodeStatus;
+
+impl Step<'_> {
+    /// Counts and conditions.
+    pub(super) fn conclude(&mut self) {
+        let preload = self.layout.as_ref().map_or((0, 0), |to| (to.preload.shares, to.preload.copies));
+        let (shares, copies) = if self.deleting { (0, 0) } else { preload };
+        let there = |share| (self.holders(share, 0).count() as u32).min(copies);
+        let placed = |share| (self.holders(share, AWAY_LIMIT_S).count() as u32).min(copies);
+        let (ready, placed): (u32, u32) = ((0..shares).map(there).sum(), (0..shares).map(placed).sum());
+        let known = (0..shares).all(|share| self.holders(share, i64::MAX).next().is_some());
+        let total: u64 = (0..shares).map(|share| self.share_bytes(share)).sum();
+        self.status.ready_shares = ready;
+        self.status.wanted_shares = shares.saturating_mul(copies);
+        self.status.total_bytes =
+            (shares > 0 && known).then_some(total).or(self.status.total_bytes.filter(|_| shares > 0));
+        self.status.held_bytes = self.status.nodes.iter().map(|record| record.bytes).sum();
+        self.status.observed_generation = self.set.metadata.generation;
+        let wanted = self.status.wanted_shares;
+        let count = format!("{ready} of {wanted} shares are on disk");
+        // A load that failed on a node that is not needed any more is no trouble.
+        let pending = |record: &&NodeStatus| placed < wanted || !self.is_current(record);
+        let failing = self.status.nodes.iter().filter(|record| record.failures > 0).find(pending);
+        let failure = failing.map(|record| format!("{}: {}", record.name, record.failure.as_deref().unwrap_or("?")));
+        let invalid = self.layout.as_ref().err().cloned();
+        let (is_ready, reason, text) = match (&invalid, wanted) {
+            _ if self.deleting => (false, "Deleting", "its disks are being cleaned".to_owned()),
+            (Some(why), _) => (false, "InvalidSpec", why.clone()),
+            (None, 0) => (true, "NoPreload", "nothing was asked for: blocks come to disk as jobs read".to_owned()),
+            _ if ready == wanted => (true, "Complete", count.clone()),
+            _ if placed == wanted => (false, "NodeAway", count.clone()),
+            _ => (false, "Incomplete", count.clone()),
+        };
+        self.condition("Ready", is_ready, reason, text);
+        let loading = placed < wanted;
+        self.condition("Preloading", loading, if loading { "Loading" } else { "Idle" }, count.clone());
+        let (reason, text) = match (invalid, &self.blocked, failure) {
+            (Some(why), ..) => ("InvalidSpec", why),
+            (_, Some(why), _) => ("NoNode", why.clone()),
+            (.., Some(why)) => ("TaskFailed", why),
+            _ if placed > ready => ("NodeAway", count),
+            _ => ("AsExpected", String::new()),
+        };
+        self.condition("Degraded", reason != "AsExpected", reason, text);
+    }
+
+    fn condition(&mut self, type_: &str, is: bool, reason: &str, message: String) {
+        let status = if is { "True" } else { "False" };
+        let before = self.status.conditions.iter().position(|condition| condition.type_ == type_);
+        let at = before.unwrap_or_else(|| {
+            let last_transition_time = Time(Timestamp::UNIX_EPOCH);
+            let new = Condition { last_transition_time, type_: type_.to_owned(), ..empty() };
+            self.status.conditions.push(new);
+            self.status.conditions.len() - 1
+        });
+        let condition = &mut self.status.conditions[at];
+        if condition.status != status {
+            condition.status = status.to_owned();
+            condition.last_transition_time =
+                Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
+        }
+        (condition.reason, condition.message) = (reason.to_owned(), message);
+        condition.observed_generation = self.set.metadata.generation;
+    }
+}
+
+fn empty() -> Condition {
+    Condition {
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        message: String::new(),
+        observed_generation: None,
+        reason: String::new(),
+        status: String::new(),
+        type_: String::new(),
+    }
+}

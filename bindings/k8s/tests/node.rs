@@ -1,0 +1,128 @@
+//! What runs on nodes, with the real command, a real bucket and a real disk.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use fuelrail_k8s::plan::Report;
+
+use crate::skip::skip_or_fail;
+
+const OPERATOR: &str = env!("CARGO_BIN_EXE_fuelrail-operator");
+
+/// The command `fuelrail`, which the same build makes.
+fn fuelrail() -> Option<PathBuf> {
+    let path = Path::new(OPERATOR).with_file_name("fuelrail");
+    if path.exists() {
+        return Some(path);
+    }
+    skip_or_fail("fuelrail", format_args!("{} is not there: cargo build --package fuelrail-cli", path.display()));
+    None
+}
+
+struct Bucket(Child, String);
+
+impl Bucket {
+    fn start(program: &Path) -> Bucket {
+        let mut command = Command::new(program);
+        command.args(["serve", "photos", "--count", "40", "--for", "120"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let at = line.find("http").expect(&line);
+        Bucket(child, line[at..].trim().to_owned())
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(OPERATOR);
+    command.args(["load", "--uri", uri, "--program"]).arg(program).arg("--directory").arg(directory).args(more);
+    command.env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728").env("FUELRAIL_SHARDS", "1").output().unwrap()
+}
+
+fn report(output: &Output) -> Report {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn a_share_is_whole_when_a_pass_fetches_nothing_and_a_clean_disk_is_empty() {
+    let Some(program) = fuelrail() else { return };
+    let bucket = Bucket::start(&program);
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    let message = folder.path().join("message");
+    let more = ["--limit", "1073741824", "--verify", "--report", message.to_str().unwrap()];
+    let all = report(&load(&program, &bucket.1, &disk, &more));
+    assert_eq!((all.missing_bytes, all.corrupt_blocks), (0, 0), "{all:?}");
+    assert!(all.share_bytes > 1_000_000 && all.held_bytes >= all.share_bytes && all.held_blocks >= 40, "{all:?}");
+    assert_eq!(serde_json::from_str::<Report>(&fs::read_to_string(&message).unwrap()).unwrap(), all);
+    assert!(fs::metadata(&message).unwrap().len() < 4096, "Kubernetes cuts longer messages");
+
+    // Two shares make the whole.
+    let of = |share: &str| {
+        let disk = folder.path().join(share);
+        report(&load(&program, &bucket.1, &disk, &["--limit", "1073741824", "--share", share, "--of", "2"]))
+    };
+    let (first, second) = (of("0"), of("1"));
+    assert_eq!(first.share_bytes + second.share_bytes, all.share_bytes);
+    assert_eq!((first.missing_bytes, second.missing_bytes), (0, 0));
+
+    let clean = |at: &Path| Command::new(OPERATOR).arg("clean").arg("--directory").arg(at).output().unwrap();
+    let outside = folder.path().join("kept");
+    fs::write(&outside, "kept").unwrap();
+    std::os::unix::fs::symlink(folder.path(), disk.join("link")).unwrap();
+    assert!(clean(&disk).status.success());
+    assert_eq!((fs::read_dir(&disk).unwrap().count(), fs::read_to_string(&outside).unwrap()), (0, "kept".to_owned()));
+    let missing = clean(&folder.path().join("nowhere"));
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(!missing.status.success() && said.contains("cannot clean") && said.contains("nowhere"), "{said}");
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_reported_as_short_and_a_bucket_that_is_not_there_as_a_failure() {
+    let Some(program) = fuelrail() else { return };
+    let bucket = Bucket::start(&program);
+    let folder = tempfile::tempdir().unwrap();
+    let small = report(&load(&program, &bucket.1, &folder.path().join("disk"), &["--limit", "2097152"]));
+    assert!(small.missing_bytes > 0 && small.held_bytes <= 2_097_152, "{small:?}");
+    let refused = load(&program, "http://127.0.0.1:1/bucket/", &folder.path().join("other"), &["--limit", "2097152"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("fuelrail bench read") && said.contains("127.0.0.1:1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_profile_is_installed_whole_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(OPERATOR);
+    let mut child = command.args(["seccomp", "--install"]).arg(folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let installed = fs::read_to_string(folder.path().join("fuelrail.json")).expect(&line);
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/docs/seccomp/fuelrail.json");
+    assert_eq!(installed.trim_end(), fs::read_to_string(kept).unwrap().trim_end());
+    assert!(child.try_wait().unwrap().is_none(), "a DaemonSet's pod does not end");
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn every_command_has_examples() {
+    for arguments in [&[][..], &["run"], &["crd"], &["load"], &["clean"], &["seccomp"]] {
+        let output = Command::new(OPERATOR).args(arguments).arg("--help").output().unwrap();
+        let help = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && help.contains("Examples:\n  fuelrail-operator"), "{arguments:?}: {help}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Kubernetes' objects as the pure part sees them, and what it sends back.
+
+use fuelrail_k8s::dataset::{Dataset, Locality, Task, TaskKind};
+use fuelrail_k8s::gates::Placement;
+use fuelrail_k8s::plan::{Job, JobOutcome};
+use fuelrail_k8s::{objects, observe};
+use k8s_openapi::api::batch::v1::Job as KubeJob;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn typed<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn set() -> Dataset {
+    let mut set: Dataset = typed(json!({
+        "apiVersion": "fuelrail.dev/v1alpha1", "kind": "Dataset",
+        "metadata": { "name": "photos", "namespace": "ml", "uid": "set-1" },
+        "spec": { "uri": "s3://b/; rm -rf /", "tiers": { "disk": { "limit": "1Gi" } }, "user": 1000, "verify": true },
+    }));
+    set.metadata.resource_version = Some("7".into());
+    set
+}
+
+fn task(kind: TaskKind) -> Task {
+    let (node, machine, path) = ("n1".into(), "n1/1".into(), "/var/lib/fuelrail/ml.photos".into());
+    Task { kind, node, machine, path, source: String::new(), share: 1, of: 4 }
+}
+
+fn seen(job: &KubeJob, exit_code: i32, owner: &str) -> Job {
+    let pod: Pod = typed(json!({
+        "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner, "controller": true }] },
+        "status": { "containerStatuses": [{ "name": "x", "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": exit_code, "message": "403 Forbidden" } } }] },
+    }));
+    observe::job(&set(), job, std::iter::once(&pod))
+}
+
+#[test]
+fn a_job_that_failed_says_what_its_own_pod_said() {
+    let mut job = objects::job(&set(), &task(TaskKind::Load), "image").unwrap();
+    job.metadata.uid = Some("job-1".into());
+    assert_eq!(seen(&job, 1, "job-1").outcome, JobOutcome::Running);
+    job.status =
+        Some(typed(json!({ "conditions": [{ "type": "Failed", "status": "True", "message": "too many retries" }] })));
+    let failed = seen(&job, 1, "job-1");
+    assert_eq!((failed.outcome, failed.task), (JobOutcome::Failed("403 Forbidden".into()), Some(task(TaskKind::Load))));
+    assert_eq!(seen(&job, 1, "job-2").outcome, JobOutcome::Failed("too many retries".into()));
+    // One that belongs to another data set, of the same name even, is neither ours to read nor to delete.
+    job.metadata.owner_references.as_mut().unwrap()[0].uid = "set-0".into();
+    let foreign = seen(&job, 1, "job-1");
+    assert_eq!((foreign.task, foreign.deleting), (None, true));
+}
+
+#[test]
+fn what_a_spec_says_goes_to_the_program_as_arguments_and_nothing_else() {
+    let job = serde_json::to_value(objects::job(&set(), &task(TaskKind::Load), "image").unwrap()).unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let arguments = json!([
+        "load",
+        "--directory=/disk",
+        "--report=/dev/termination-log",
+        "--user=1000",
+        "--limit=1073741824",
+        "--share=1",
+        "--of=4",
+        "--uri=s3://b/; rm -rf /",
+        "--verify"
+    ]);
+    assert_eq!((&container["command"], &container["args"]), (&json!(["fuelrail-operator"]), &arguments));
+    assert_eq!(
+        container["securityContext"]["capabilities"],
+        json!({ "add": ["CHOWN", "SETGID", "SETUID"], "drop": ["ALL"] })
+    );
+    let node =
+        &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+    assert_eq!(node["matchFields"], json!([{ "key": "metadata.name", "operator": "In", "values": ["n1"] }]));
+    let clean = serde_json::to_value(objects::job(&set(), &task(TaskKind::Clean), "image").unwrap()).unwrap();
+    assert_eq!(clean["spec"]["template"]["spec"]["containers"][0]["args"], json!(["clean", "--directory", "/disk"]));
+}
+
+#[test]
+fn nodes_are_seen_with_what_pods_have_left() {
+    let node = |ready: &str, spec: Value, annotations: Value| {
+        let node: Node = typed(json!({
+            "metadata": { "name": "n1", "uid": "u", "annotations": annotations }, "spec": spec,
+            "status": {
+                "allocatable": { "nvidia.com/gpu": "8", "ephemeral-storage": "10Gi" },
+                "conditions": [{ "type": "Ready", "status": ready, "lastTransitionTime": "1970-01-01T00:01:40Z" }],
+            },
+        }));
+        observe::node(&node, GPU, 3)
+    };
+    let up = node("True", json!({}), json!({}));
+    assert_eq!((up.free_gpus, up.storage_bytes, up.away_since_s, up.cordoned), (5, 10 << 30, None, false));
+    let away = node("Unknown", json!({ "unschedulable": true }), json!({ "fuelrail.dev/storage": "2T" }));
+    assert_eq!((away.storage_bytes, away.away_since_s, away.cordoned), (2_000_000_000_000, Some(100), true));
+}
+
+#[test]
+fn pods_are_seen_behind_their_gate_and_patched_once() {
+    let container = json!({ "name": "x", "resources": { "limits": { "nvidia.com/gpu": "4" } } });
+    let mut pod: Pod = typed(json!({
+        "metadata": { "name": "p", "namespace": "ml", "resourceVersion": "9",
+            "labels": { "fuelrail.dev/dataset": "photos", "jobset.sigs.k8s.io/jobset-name": "s", "batch.kubernetes.io/job-name": "j" },
+            "annotations": { "fuelrail.dev/locality": "Required" } },
+        "spec": { "containers": [container, container], "schedulingGates": [{ "name": "fuelrail.dev/placement" }] },
+    }));
+    let gated = observe::gated(&pod, GPU).unwrap();
+    assert_eq!((gated.group.as_str(), gated.gpus, gated.locality), ("s", 8, Some(Locality::Required)));
+    let placement = Placement { required: vec!["h1".into()], preferred: vec![("h1".into(), 100)], best: "n1".into() };
+    let patch = objects::placement_patch(&pod, &placement);
+    assert_eq!((&patch["metadata"]["resourceVersion"], &patch["spec"]["schedulingGates"]), (&json!("9"), &json!([])));
+    let terms = &patch["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let host = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": ["h1"] });
+    assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [host] }]));
+
+    // Its gate is lifted and no node is bound yet: the GPUs of the node that it was sent to are taken.
+    pod.spec.as_mut().unwrap().scheduling_gates = None;
+    pod.metadata.annotations.as_mut().unwrap().insert("fuelrail.dev/placed".into(), "n1".into());
+    assert!(observe::gated(&pod, GPU).is_none());
+    assert_eq!(observe::used_gpus(std::iter::once(&pod), GPU).into_iter().collect::<Vec<_>>(), [("n1".to_owned(), 8)]);
+    assert_eq!(observe::readers(std::iter::once(&pod), &set()), Vec::<String>::new());
+    pod.spec.as_mut().unwrap().node_name = Some("n2".into());
+    assert_eq!(observe::readers(std::iter::once(&pod), &set()), ["n2"]);
+}
