@@ -22,8 +22,9 @@ use fuelrail_io::{
     UringRing, Waker, open_files_max, pin_current_thread,
 };
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::homes::Homes;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
-use fuelrail_plan::planner::{Homes, PlannerConfig};
+use fuelrail_plan::planner::PlannerConfig;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
 use fuelrail_plan::run::Run;

@@ -7,6 +7,7 @@
 
 pub mod catalog;
 pub mod hedge;
+pub mod homes;
 pub mod importance;
 pub mod order;
 pub mod pace;

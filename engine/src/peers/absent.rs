@@ -3,7 +3,7 @@
 use crate::config::Config;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
-use fuelrail_plan::planner::Homes;
+use fuelrail_plan::homes::Homes;
 use fuelrail_plan::run::Run;
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
 //! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Never keeps a block, and tells nobody without the secret or a certificate even which paths there are.
 
-use super::{Shown, unprotected};
+use super::trust::{Shown, unprotected};
 use crate::serve::{Answer, HttpServer, address_of, listen};
 use core::ops::Range;
 use fuelrail_base::{BlockId, Result, SampleId};

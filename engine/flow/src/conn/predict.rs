@@ -35,6 +35,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// A whole object of so many bytes.
+    #[cfg(test)]
+    pub(crate) fn whole(fetch: FetchId, sample: SampleId, len: u64) -> Asked {
+        Asked { fetch, sample, first: 0, len, object_len: len, whole: true, etag: None, second: false, at: None }
+    }
+
     /// Whether the request carries a Range header: only a whole object goes without.
     pub(crate) fn ranged(&self) -> bool {
         self.len != self.object_len

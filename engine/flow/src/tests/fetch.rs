@@ -46,17 +46,7 @@ impl Rig {
         for n in samples {
             let len = self.sizes[n as usize];
             let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
-            let asked = Asked {
-                fetch,
-                sample,
-                first: 0,
-                len,
-                object_len: len,
-                whole: true,
-                etag: None,
-                second: false,
-                at: None,
-            };
+            let asked = Asked::whole(fetch, sample, len);
             let window = window(&mut self.region, len as usize);
             self.fetch.request(asked, window, self.ring.now());
         }
@@ -329,8 +319,7 @@ fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
 
 fn request(rig: &mut Rig, conn: &mut Conn, text: &[u8]) {
     let (fetch, sample) = (FetchId { place: 0, serial: 0 }, SampleId(0));
-    let asked =
-        Asked { fetch, sample, first: 0, len: 1, object_len: 1, whole: true, etag: None, second: false, at: None };
+    let asked = Asked::whole(fetch, sample, 1);
     conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text);
 }
 

@@ -12,7 +12,6 @@ mod peers;
 mod table;
 mod types;
 
-pub use peers::Homes;
 pub use types::{
     Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Waiters, Want,
 };

@@ -1,20 +1,14 @@
-//! Other ranks as a source of blocks: which of them keeps a block, how long one may take, and which is left alone for a while.
+//! Other ranks as a source of blocks: whom to ask, how long one may take, and which is left alone for a while.
 //!
-//! Every block has a home among the ranks: where its group sits under the sticky order, else by rendezvous hashing (Thaler and Ravishankar,
-//! 1998), so that another number of ranks moves only the blocks it must. Only a home keeps a block, and others ask it; what it does not have
-//! it fetches once for all of them. A rank that takes too long, by its own round trips (Jacobson, 1988), costs its block one request to the
-//! bucket. Owns what is known of each rank. Never knows an address.
+//! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them. A rank that takes too long, by
+//! its own round trips (Jacobson, 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
 
 use super::types::FetchId;
-use crate::order::{Order, OrderName};
+use crate::homes::Homes;
 use core::cmp::Reverse;
-use fuelrail_base::prng::mix64;
 use fuelrail_base::{BlockId, Duration, Instant};
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
-/// Entries of the table of homes, as bits: with 64 ranks each gets its share to within a few per cent.
-const TABLE_BITS: u32 = 16;
 /// How long a rank of which nothing is known may take, and any rank at most: it may have to fetch the block itself.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 /// How long any rank may take: less would be noise of a busy machine, and look-ahead covers it.
@@ -23,51 +17,6 @@ const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const AWAY_MIN: Duration = Duration::from_millis(100);
 /// … up to this.
 const AWAY_MAX: Duration = Duration::from_secs(10);
-
-/// Which rank keeps a block.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Homes {
-    rank: u16,
-    ranks: u16,
-    order: Order,
-    /// By the first bits of a block's hash; all shards read the same.
-    table: Arc<[u16]>,
-}
-
-impl Homes {
-    /// The homes of blocks among so many ranks, as rank `rank` sees them.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
-    pub fn new((rank, ranks): (u16, u16), order: &Order) -> Homes {
-        assert!(rank < ranks, "rank {rank} of {ranks}");
-        let weight = |entry: u64, rank: u16| mix64(mix64(entry) ^ u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let home = |entry| (0..ranks).max_by_key(|rank| weight(entry, *rank)).expect("there is a rank");
-        Homes { rank, ranks, order: *order, table: (0..1u64 << TABLE_BITS).map(home).collect() }
-    }
-
-    /// The rank that keeps a block.
-    #[must_use]
-    pub fn of(&self, block: BlockId) -> u16 {
-        let grouped =
-            if self.order.name() == OrderName::Sticky { self.order.home(block.sample, self.ranks) } else { None };
-        // The owner among a rank's shards is chosen by the last bits.
-        grouped.unwrap_or_else(|| self.table[(mix64(block.hash64()) >> (64 - TABLE_BITS)) as usize])
-    }
-
-    /// How many ranks there are.
-    #[must_use]
-    pub fn ranks(&self) -> u16 {
-        self.ranks
-    }
-
-    /// Whose view this is.
-    #[must_use]
-    pub fn rank(&self) -> u16 {
-        self.rank
-    }
-}
 
 /// What is known of one rank.
 #[derive(Clone, Copy, Default)]
@@ -95,19 +44,19 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new(homes: Homes) -> Peers {
-        let peers = vec![Peer::default(); usize::from(homes.ranks)];
+        let peers = vec![Peer::default(); usize::from(homes.ranks())];
         Peers { homes, peers, due: BinaryHeap::with_capacity(256) }
     }
 
     /// Whether this rank keeps a block.
     pub(super) fn is_home(&self, block: BlockId) -> bool {
-        self.homes.of(block) == self.homes.rank
+        self.homes.of(block) == self.homes.rank()
     }
 
     /// The rank to ask for a block, if it is another one and not to be left alone.
     pub(super) fn to_ask(&self, now: Instant, block: BlockId) -> Option<u16> {
         let home = self.homes.of(block);
-        (home != self.homes.rank && self.peers[usize::from(home)].away_until <= now).then_some(home)
+        (home != self.homes.rank() && self.peers[usize::from(home)].away_until <= now).then_some(home)
     }
 
     /// A rank is asked now.
@@ -154,39 +103,11 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::Order;
     use fuelrail_base::SampleId;
 
     fn block(sample: u64) -> BlockId {
         BlockId { sample: SampleId(sample), index: (sample % 3) as u32 }
-    }
-
-    #[test]
-    fn every_rank_sees_the_same_homes_which_are_even_and_move_as_little_as_they_must() {
-        let order = Order::new(30_000, 1, true);
-        let homes = |ranks| Homes::new((0, ranks), &order);
-        let (four, five) = (homes(4), homes(5));
-        assert_eq!(Homes::new((3, 4), &order).table, four.table);
-        let mut counts = [0u32; 4];
-        let mut moved = 0;
-        for sample in 0..30_000 {
-            let (before, after) = (four.of(block(sample)), five.of(block(sample)));
-            counts[usize::from(before)] += 1;
-            moved += u32::from(before != after);
-            assert!(before == after || after == 4, "what moves goes to the new rank");
-        }
-        assert!(counts.iter().all(|count| (7_200..7_800).contains(count)), "{counts:?}");
-        assert!((5_600..6_400).contains(&moved), "{moved} of 30 000 moved, a fifth must");
-    }
-
-    #[test]
-    fn homes_and_owners_within_a_rank_are_independent() {
-        let homes = Homes::new((0, 2), &Order::new(1, 1, true));
-        let mut counts = [[0u32; 2]; 2];
-        for sample in 0..10_000 {
-            let block = block(sample);
-            counts[usize::from(homes.of(block))][usize::from(block.owner(2).0)] += 1;
-        }
-        assert!(counts.as_flattened().iter().all(|count| (2_300..2_700).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Owns no state. Everything here is small and copied.
 
-use super::peers::Homes;
 use crate::hedge::HedgeConfig;
+use crate::homes::Homes;
 use crate::pace::Ledger;
 use crate::policy::PolicyName;
 use crate::prefetch::Strategy;
