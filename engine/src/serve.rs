@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a handshake, and the head of a request on a new connection, may take. An idle connection is closed after it, too.
+/// How long a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -38,11 +38,12 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers over at most so many connections at a time. Its runtime is made here, so that what the system refuses is told.
+    /// Answers over at most so many connections at a time, each of which may be silent for so long between two requests. Its runtime is made
+    /// here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,
         (socket, tls): (StdListener, Option<TlsAcceptor>),
-        connections: usize,
+        limits: (usize, Duration),
         answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     ) -> Result<HttpServer> {
         let (stop, stopped) = oneshot::channel();
@@ -56,7 +57,7 @@ impl HttpServer {
                 tokio::select! {
                     // Dropped with the server.
                     _ = stopped => {}
-                    () = serve(listener, tls, connections, answer) => {}
+                    () = serve(listener, tls, limits, answer) => {}
                 }
             });
         };
@@ -77,7 +78,7 @@ impl Drop for HttpServer {
 async fn serve<F: Future<Output = Answer> + Send + 'static>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    connections: usize,
+    (connections, silence): (usize, Duration),
     answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
 ) {
     let places = Arc::new(Semaphore::new(connections));
@@ -94,10 +95,10 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
             let _place = place;
             let _ = socket.set_nodelay(true);
             match tls {
-                None => talk(socket, answer).await,
+                None => talk(socket, silence, answer).await,
                 Some(tls) => {
                     if let Ok(Ok(socket)) = tokio::time::timeout(PATIENCE, tls.accept(socket)).await {
-                        talk(socket, answer).await;
+                        talk(socket, silence, answer).await;
                     }
                 }
             }
@@ -108,6 +109,7 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
 /// One connection to its end. What goes wrong on it is the other's loss.
 async fn talk<F: Future<Output = Answer> + Send + 'static>(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    silence: Duration,
     answer: impl Fn(Request<Incoming>) -> F + Send,
 ) {
     let answer = service_fn(move |request| {
@@ -115,7 +117,7 @@ async fn talk<F: Future<Output = Answer> + Send + 'static>(
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEAD_BYTES_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(silence).max_buf_size(HEAD_BYTES_MAX);
     let _ = http.serve_connection(TokioIo::new(io), answer).await;
 }
 

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(1);
 /// Connections at a time: those who scrape are few.
 const CONNECTIONS: usize = 16;
+/// How long they may be silent.
+const SILENCE: Duration = Duration::from_secs(30);
 
 struct Shown {
     rank: u32,
@@ -52,7 +54,7 @@ impl Metrics {
             let answer = page.answer(&request);
             async { answer }
         };
-        let server = HttpServer::start("fuelrail-metrics", (socket, None), CONNECTIONS, answer)?;
+        let server = HttpServer::start("fuelrail-metrics", (socket, None), (CONNECTIONS, SILENCE), answer)?;
         Ok(Some(Metrics { shown, _server: server }))
     }
 

@@ -16,8 +16,12 @@ use hyper::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MAT
 use hyper::{Method, Request, Response, StatusCode};
 use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
+
+/// How long another rank may ask for nothing on a connection: a long step, or an evaluation.
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// A socket that listens, and how those who connect are known.
 pub(super) struct Listening {
@@ -54,7 +58,7 @@ impl Listening {
             let service = Arc::clone(&service);
             async move { service.answer(request).await }
         };
-        HttpServer::start("fuelrail-peers", (socket, tls), connections, answer)
+        HttpServer::start("fuelrail-peers", (socket, tls), (connections, SILENCE), answer)
     }
 }
 

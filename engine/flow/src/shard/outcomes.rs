@@ -98,9 +98,15 @@ impl<R: Ring> Shard<R> {
                 self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
             }
             End::Failed { .. } | End::Unserved { .. } => {
+                // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request.
+                let displaced = match end {
+                    End::Failed { fault, .. } => fault.idled_out,
+                    End::Unserved { displaced } => displaced,
+                    End::Landed { .. } => false,
+                };
                 window.rewind(0);
                 self.waiter(fetch).window = Some(window);
-                self.tell(Fact::Unserved { fetch, displaced: matches!(end, End::Unserved { displaced: true }) });
+                self.tell(Fact::Unserved { fetch, displaced });
             }
         }
     }
