@@ -21,8 +21,8 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("cli", "base cost plan format fuelrail sim bucket cuda", ""),
     ("python", "fuelrail", ""),
     ("c", "fuelrail", "bucket"),
-    ("benches", "base plan fuelrail bucket cli cuda", ""),
-    ("tch", "base fuelrail cuda", "bucket"),
+    ("benches", "base cost plan fuelrail bucket cli cuda", ""),
+    ("tch", "base cost fuelrail cuda", "bucket"),
     ("xtask", "", ""),
 ];
 
