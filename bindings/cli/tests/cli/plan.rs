@@ -186,7 +186,9 @@ fn a_measured_run_is_predicted_again_and_changed() {
         assert!(number(&check[name]) > 2.0 * 180.0 / 4.0 * 0.02, "{name}: {json}");
     }
     assert!(number(&json["case"]["latency_s"]) >= 0.014 && json["case"]["samples"] == 240, "{json}");
-    assert_eq!((&json["limit"], &json["cause"]["all"]), (&"latency".into(), &"bucket".into()), "{json}");
+    // Twice the RAM saves about as much as half the latency.
+    let limit = json["limit"].as_str().unwrap();
+    assert!(["latency", "ram"].contains(&limit) && json["cause"]["all"] == "bucket", "{json}");
     let changes = json["changes"].as_array().unwrap();
     let saved = |part: &str| {
         let of = |change: &&Value| change["change"].as_str().unwrap().contains(part);
