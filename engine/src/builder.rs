@@ -303,8 +303,7 @@ fn start_shards(
     (labels, records, fingerprint, saved): (Labels, Option<Arc<Records>>, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let report =
-        report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |reporter| reporter.0);
+    let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |to| to.0);
     config.ring = backend.into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let topology = config.topology();
@@ -321,8 +320,8 @@ fn start_shards(
     memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
     let kept = arena.clone();
     let consumer = Arc::new(Consumer::default());
-    let disk = |unit| spill_config(&config, objects.catalog(), &layout, unit);
-    let spill = disk_unit(&directories).map(disk).transpose()?;
+    let unit = disk_unit(&directories);
+    let spill = unit.map(|unit| spill_config(&config, objects.catalog(), &layout, unit)).transpose()?;
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),

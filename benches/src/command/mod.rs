@@ -1,6 +1,8 @@
 //! The lab's command line, `cargo x bench`: each benchmark a function from its arguments to an exit code.
 
+mod plan;
 mod results;
+mod revoked;
 mod scenario;
 
 use std::io::{self, stdin, stdout};
@@ -38,6 +40,8 @@ enum Benchmark {
     Cores(Box<crate::cores::Coring>),
     Soak(Box<crate::soak::Soaking>),
     Scenario(scenario::ScenarioArgs),
+    Plan(plan::PlanArgs),
+    Revoked(revoked::RevokedArgs),
     Decode(crate::decode::DecodeArgs),
     #[command(hide = true)]
     ScenarioReader(scenario::ReaderArgs),
@@ -59,6 +63,8 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Cores(args) => run_cores(&args),
         Benchmark::Soak(args) => run_soak(*args),
         Benchmark::Scenario(args) => scenario::run(&args),
+        Benchmark::Plan(args) => plan::run(&args),
+        Benchmark::Revoked(args) => revoked::run(&args),
         Benchmark::Decode(args) => {
             JsonTo::output(true).show(&crate::decode::decode(&args)?, String::new)?;
             Ok(ExitCode::SUCCESS)

@@ -123,6 +123,9 @@ struct ReadPlan {
     processes: u32,
     #[serde(default)]
     step_ms: u64,
+    /// Besides, µs.
+    #[serde(default)]
+    step_us: u64,
 }
 
 /// `fuelrail-train`, with options of its own.
@@ -167,7 +170,7 @@ impl Scenario {
         Scenario::parse(&text.map_err(|error| Error::new(Kind::File, format!("reading {name}: {error}")))?)
     }
 
-    fn parse(text: &str) -> Result<Scenario> {
+    pub(crate) fn parse(text: &str) -> Result<Scenario> {
         let strange = |error: toml::de::Error| Error::new(Kind::Usage, format!("not a scenario: {error}"));
         let mut file: Table = text.parse().map_err(strange)?;
         let all = file.remove("all").unwrap_or_else(|| Value::Table(Table::new()));

@@ -59,7 +59,7 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
     input.read_line(&mut String::new()).map_err(gone)?;
     let (begun, mut printed, mut batches) = (Instant::now(), Instant::now(), 0);
     while batches < per_epoch * task.plan.epochs {
-        let mut epoch_ended = false;
+        let (mut epoch_ended, mut step) = (false, Duration::ZERO);
         match loader.next_batch_within(INTERVAL)? {
             Taken::Over => break,
             Taken::NotYet => {}
@@ -68,15 +68,18 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
                 drop(batch);
                 batches += 1;
                 epoch_ended = batches.is_multiple_of(per_epoch);
-                std::thread::sleep(Duration::from_millis(task.plan.step_ms));
+                step = Duration::from_micros(task.plan.step_ms * 1000 + task.plan.step_us);
             }
         }
+        let taken = Instant::now();
         if epoch_ended || printed.elapsed() >= INTERVAL {
             printed = Instant::now();
             let mut figures = Figures::from([("elapsed_s".to_owned(), begun.elapsed().as_secs_f64())]);
             add(&mut figures, "", &loader.stats());
             print(&Line { epoch_ended, figures })?;
         }
+        // Counting is done during the step.
+        std::thread::sleep(step.saturating_sub(taken.elapsed()));
     }
     Ok(())
 }

@@ -80,6 +80,27 @@ fn a_rank_hits_more_when_its_samples_come_back_to_it() {
 }
 
 #[test]
+fn epochs_are_predicted_before_they_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let predictions = folder.path().join("predictions.json");
+    let args = ["plan", "--designs", "2", "--scale", "0.1", "--predictions", utf8(&predictions), "--json"];
+    let report = fuelrail(&args).json();
+    let predicted: Value = serde_json::from_slice(&std::fs::read(&predictions).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &report["question"]), (2, &"plan".into()));
+    for (row, predicted) in rows.iter().zip(predicted.as_array().unwrap()) {
+        assert_eq!([&row["simulated_s"], &row["limit"]], [&predicted["simulated_s"], &predicted["limit"]]);
+        let doubled = row["doubled_s"].as_array().unwrap();
+        assert!(row["measured_s"].as_f64() > Some(0.0) && doubled.len() >= 4, "{row}");
+        assert!(doubled.iter().any(|one| one[0] == row["limit_measured"]), "{row}");
+    }
+    for (option, value) in [("--designs", "0"), ("--scale", "-1")] {
+        let refused = fuelrail(&["plan", option, value, "--predictions", utf8(&predictions)]);
+        assert!(refused.code == 2, "{option}: {}", refused.err);
+    }
+}
+
+#[test]
 fn a_reader_that_fails_ends_the_run_with_its_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gone.toml");

@@ -211,3 +211,24 @@ fn the_real_trainer_does_as_it_is_told() {
     let lockstep = &report["runs"][0]["figures"];
     assert_eq!(lockstep["steps.0"], lockstep["steps.1"], "in lockstep all ranks take the same steps");
 }
+
+/// Two trainers are killed when the plan's machines are taken away, and finish.
+#[test]
+fn revoked_trainers_finish_as_planned() {
+    let refused = fuelrail(&["revoked", "--steps", "3"]);
+    assert!(refused.code == 2 && refused.err.contains("runs of 3 steps"), "{}", refused.err);
+    let Some(trainer) = std::env::var_os("FUELRAIL_TRAINER") else {
+        skip_or_fail("trainer", "FUELRAIL_TRAINER names no fuelrail-train");
+        return;
+    };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let args = ["revoked", "--runs", "1", "--steps", "60", "--life-s", "8", "--json", "--trainer"];
+    let report = fuelrail(&[&args[..], &[utf8(Path::new(&trainer))]].concat()).json();
+    let row = &report["rows"][0];
+    let of = |name: &str| row[name].as_f64().unwrap();
+    assert!(
+        of("low_s") <= of("predicted_s") && of("predicted_s") <= of("high_s") && of("finished_s") > 0.0,
+        "{report}"
+    );
+    assert!(row["inside"].is_boolean() && report["pace"]["start_s"].as_f64() > Some(0.0), "{report}");
+}

@@ -16,7 +16,7 @@ mod inspect;
 mod ls;
 pub mod machine;
 mod pack;
-mod plan;
+pub mod plan;
 mod put;
 mod records;
 pub mod report;

@@ -1,5 +1,6 @@
 //! The stall meter: time of the steps by what they waited for. Owns sums and the last window; reads no clock.
 
+use fuelrail_cost::diagnosis::Shares;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -56,6 +57,19 @@ impl Meter {
         self.compute_s += step.compute().as_secs_f64();
         self.all_reduce_s += step.all_reduce.as_secs_f64();
         self.wall_s += step.wall.as_secs_f64();
+    }
+
+    /// The parts of a mean step, for a diagnosis.
+    pub(crate) fn shares(&self, decode_share: f64) -> Shares {
+        let each = |seconds: f64| seconds / self.steps.max(1) as f64;
+        Shares {
+            wall_s: each(self.wall_s),
+            data_wait_s: each(self.data_wait_s),
+            copy_wait_s: each(self.copy_wait_s),
+            compute_s: each(self.compute_s),
+            all_reduce_s: each(self.all_reduce_s),
+            decode_share,
+        }
     }
 
     /// Share of the steps whose batch was there at once; 1 before the first.

@@ -31,10 +31,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Signals so close behind the first are of the same request: a launcher hands on what the terminal has sent already.
 const GRACE: Duration = Duration::from_secs(1);
 
+impl Service {
+    /// How long the machine stays after the notice, less the time until it is asked for again.
+    #[must_use]
+    pub fn lead(self) -> Duration {
+        let lead_s = match self {
+            Service::Gce => 30,
+            Service::Ec2 => 120,
+        };
+        Duration::from_secs(lead_s) - ASK_EVERY
+    }
+}
+
 /// Records whether a notice came.
 #[derive(Debug)]
 pub struct Notice {
     signalled: Arc<AtomicBool>,
+    /// How long the machine stays after one.
+    lead: Option<Duration>,
     /// When it is given by itself, and why.
     due: Option<(Instant, String)>,
     reported: Arc<Mutex<Option<String>>>,
@@ -77,7 +91,14 @@ impl Notice {
             });
             thread.map(|thread| (stop, thread))
         });
-        Ok(Notice { signalled, due: None, reported, signals, watcher: watcher.transpose().map_err(refused)? })
+        Ok(Notice {
+            signalled,
+            lead: None,
+            due: None,
+            reported,
+            signals,
+            watcher: watcher.transpose().map_err(refused)?,
+        })
     }
 
     /// Is also given at this time.
@@ -85,6 +106,19 @@ impl Notice {
     pub fn also_at(mut self, when: Instant, why: impl Into<String>) -> Notice {
         self.due = Some((when, why.into()));
         self
+    }
+
+    /// The machine stays so long after a notice of a signal or service.
+    #[must_use]
+    pub fn leads(mut self, lead: Option<Duration>) -> Notice {
+        self.lead = lead;
+        self
+    }
+
+    /// How long the machine stays after the notice, where that is known.
+    #[must_use]
+    pub fn lead(&self) -> Option<Duration> {
+        self.lead.filter(|_| self.due.as_ref().is_none_or(|(when, _)| Instant::now() < *when))
     }
 
     /// The notice, if one was given.

@@ -11,5 +11,6 @@ mod ranks;
 mod resume;
 #[path = "../../../engine/tests/common/skip.rs"]
 mod skip;
+mod slow;
 mod switch;
 mod torchrun;

@@ -4,6 +4,7 @@ use fuelrail_base::Result;
 use fuelrail_base::prng::Prng;
 use serde::Serialize;
 
+use crate::lives::Lifetimes;
 use crate::loader::{Limit, Loader, over};
 use crate::scenario::{Cluster, Machine, Scenario};
 use crate::usage;
@@ -64,6 +65,21 @@ pub struct Outcome {
     pub deadline_met: f64,
     /// Share of runs within the budget.
     pub budget_met: f64,
+    /// The first run's workers.
+    pub timeline: Vec<Stay>,
+}
+
+/// A worker at work in a run, from one machine's first step to its end or the run's.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Stay {
+    /// Which worker.
+    pub worker: usize,
+    /// Hours from the run's start.
+    pub from_hours: f64,
+    /// The same.
+    pub to_hours: f64,
+    /// Whether the machine was taken away; otherwise the run ended.
+    pub revoked: bool,
 }
 
 /// A scenario, played.
@@ -126,10 +142,14 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
     // Young (CACM 1974), Daly (FGCS 2006): the interval at which saving costs as much as what a loss redoes.
     let between_s = lifetimes.mean_s.map(|mean_s| mean_s / f64::from(cluster.workers));
     let interval_s = between_s.filter(|_| cluster.synchronous).map(|between_s| (2.0 * checkpoint_s * between_s).sqrt());
+    let mut timeline = Vec::new();
     let played: Vec<Run> = (0..runs)
-        .map(|_| {
-            let crew = Crew { cluster, machine, lifetimes: &lifetimes, checkpoint_s, interval_s };
-            crew.run(work_s(step_factor(scenario, prng)), prng)
+        .map(|run| {
+            let work_s = work_s(step_factor(scenario, prng));
+            let any_hour = |prng: &mut Prng| if lifetimes.knows_hours() { prng.unit() * 24.0 } else { 0.0 };
+            let start_hour = scenario.start_hour.unwrap_or_else(|| any_hour(prng));
+            let crew = Crew { cluster, machine, lifetimes: &lifetimes, checkpoint_s, interval_s, start_hour };
+            crew.run(work_s, prng, &mut |stay| timeline.extend((run == 0).then_some(stay)))
         })
         .collect();
     let server = cluster.server_machine.as_ref().filter(|_| cluster.servers > 0);
@@ -167,6 +187,7 @@ fn outcome(scenario: &Scenario, cluster: &Cluster, runs: u32, prng: &mut Prng) -
         on_pareto_front: cluster.synchronous && played.iter().all(|run| run.is_done),
         deadline_met: share(&|run| run.is_done && scenario.deadline_hours.is_none_or(|hours| run.hours <= hours)),
         budget_met: share(&|run| run.is_done && scenario.budget.is_none_or(|budget| cost(run) <= budget)),
+        timeline,
     })
 }
 
@@ -199,41 +220,6 @@ fn step_factor(scenario: &Scenario, prng: &mut Prng) -> f64 {
     (end.ln() / ONE_IN_TWENTY * normal).exp()
 }
 
-/// How long a machine lives.
-struct Lifetimes<'m> {
-    /// Hours and share taken away up to then.
-    ages: &'m [[f64; 2]],
-    /// At the mean hazard of all ages, which holds after them; absent where none is taken away.
-    mean_s: Option<f64>,
-}
-
-impl<'m> Lifetimes<'m> {
-    fn of(machine: &'m Machine, spot: bool) -> Lifetimes<'m> {
-        let of_a_day = machine.revoked_within_24h.map(|share| [24.0, share]);
-        let known = machine.revoked_by_age.last().copied().or(of_a_day);
-        let known = known.filter(|[_, share]| spot && *share > 0.0);
-        Lifetimes { ages: &machine.revoked_by_age, mean_s: known.map(|[hours, share]| mean_s(hours, share)) }
-    }
-
-    fn draw_s(&self, prng: &mut Prng) -> f64 {
-        let (drawn, mut before) = (prng.unit(), [0.0, 0.0]);
-        let Some(mean_s) = self.mean_s else { return f64::INFINITY };
-        for age in self.ages {
-            if drawn < age[1] {
-                let within = (drawn - before[1]) / (age[1] - before[1]);
-                return (before[0] + within * (age[0] - before[0])) * HOUR_S;
-            }
-            before = *age;
-        }
-        before[0] * HOUR_S - mean_s * ((1.0 - drawn) / (1.0 - before[1])).ln()
-    }
-}
-
-/// Mean life at a constant hazard that takes this share within these hours.
-fn mean_s(hours: f64, share: f64) -> f64 {
-    -hours * HOUR_S / (1.0 - share).ln()
-}
-
 /// A cluster, ready to be played.
 struct Crew<'c> {
     cluster: &'c Cluster,
@@ -241,17 +227,23 @@ struct Crew<'c> {
     lifetimes: &'c Lifetimes<'c>,
     checkpoint_s: f64,
     interval_s: Option<f64>,
+    /// Hour of the day at which the run starts.
+    start_hour: f64,
 }
 
 impl Crew<'_> {
     /// Plays one run. A lost worker stops a synchronous cluster, which loses the work since its last checkpoint; it only slows an
     /// asynchronous one.
-    fn run(&self, work_s: f64, prng: &mut Prng) -> Run {
+    fn run(&self, work_s: f64, prng: &mut Prng, see: &mut dyn FnMut(Stay)) -> Run {
         let Machine { start_s, replacement_s, warm_replacement_s, .. } = *self.machine;
         let replaced_s =
             warm_replacement_s.filter(|_| self.cluster.standby > 0).unwrap_or(replacement_s) + self.checkpoint_s;
-        let mut workers: Vec<(f64, f64)> =
-            (0..self.cluster.workers).map(|_| (start_s, start_s + self.lifetimes.draw_s(prng))).collect();
+        let mut end_of = |from_s: f64| from_s + self.lifetimes.draw_s(self.start_hour + from_s / HOUR_S, prng);
+        let mut workers: Vec<(f64, f64)> = (0..self.cluster.workers).map(|_| (start_s, end_of(start_s))).collect();
+        let stay = |worker: usize, from_s: f64, to_s: f64, revoked: bool| {
+            let [from_hours, to_hours] = [from_s, to_s].map(|seconds| seconds / HOUR_S);
+            Stay { worker, from_hours, to_hours, revoked }
+        };
         let saving = self.interval_s.map_or(1.0, |interval_s| interval_s / (interval_s + self.checkpoint_s));
         let (mut now_s, mut done_s, mut revocations) = (start_s, 0.0, 0);
         loop {
@@ -267,15 +259,18 @@ impl Crew<'_> {
                 .fold(f64::INFINITY, f64::min);
             let end_s = now_s + (work_s - done_s) / speed;
             if speed > 0.0 && end_s <= next_s {
+                let there = workers.iter().enumerate().filter(|(_, (back_s, _))| *back_s <= end_s);
+                there.for_each(|(worker, (back_s, _))| see(stay(worker, *back_s, end_s, false)));
                 // The last checkpoint is the result.
                 return Run { hours: (end_s + self.checkpoint_s) / HOUR_S, revocations, is_done: true };
             }
             done_s += speed * (next_s - now_s);
             now_s = next_s;
-            for worker in workers.iter_mut().filter(|(_, end_s)| *end_s <= now_s) {
+            for (number, worker) in workers.iter_mut().enumerate().filter(|(_, (_, end_s))| *end_s <= now_s) {
                 revocations += 1;
+                see(stay(number, worker.0, now_s, true));
                 let back_s = now_s + replaced_s;
-                *worker = (back_s, back_s + self.lifetimes.draw_s(prng));
+                *worker = (back_s, end_of(back_s));
                 done_s = self.interval_s.map_or(done_s, |interval_s| (done_s / interval_s).floor() * interval_s);
             }
             if revocations > REVOCATIONS_MAX {

@@ -1,7 +1,8 @@
 //! Predicts what training from a bucket takes and costs.
 //!
 //! Step, checkpoint and cluster times fitted from measurements ([`fit`]), the data wait of a loader ([`deli`]), and policies for spot
-//! machines under a deadline ([`spot`]), the epoch time of a [`loader`], and the clusters of a [`scenario`], [compared](compare).
+//! machines under a deadline ([`spot`]), the epoch time of a [`loader`], the [`lives`] of spot machines,
+//! the clusters of a [`scenario`], [compared](compare), the [`diagnosis`] of a slow run, and what to do on a [`notice`].
 //!
 //! Pure: text, facts and seeds are arguments, numbers are return values. Never reads a clock, opens a file or draws ambient randomness.
 //! Times are seconds or hours and money is in one currency, as the names say.
@@ -9,8 +10,11 @@
 
 pub mod compare;
 pub mod deli;
+pub mod diagnosis;
 pub mod fit;
+pub mod lives;
 pub mod loader;
+pub mod notice;
 pub mod scenario;
 pub mod spot;
 pub mod table;

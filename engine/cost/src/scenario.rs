@@ -21,6 +21,9 @@ pub struct Scenario {
     /// Money that may be spent.
     #[serde(default, deserialize_with = "optional_positive")]
     pub budget: Option<f64>,
+    /// Hour of the day at which it starts, for lives that depend on it; without, any hour.
+    #[serde(default, deserialize_with = "optional_hour")]
+    pub start_hour: Option<f64>,
     /// The data set.
     pub data: Data,
     /// The model.
@@ -142,6 +145,12 @@ pub struct Machine {
     /// Share of spot machines taken away up to an age, as pairs of hours and share; both rise. It replaces the constant hazard.
     #[serde(default)]
     pub revoked_by_age: Vec<[f64; 2]>,
+    /// Instead of both a CSV file of lives, as `fuelrail plan lives` reads: those of this name in the region of the spot price.
+    #[serde(default)]
+    pub lives: Option<String>,
+    /// From such lives: how many times as often as in the mean machines are taken away at each hour of the day.
+    #[serde(skip)]
+    pub hourly: Option<[f64; 24]>,
 }
 
 /// Machines that train together.
@@ -218,6 +227,10 @@ fn optional_positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, 
 
 fn optional_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     checked(from, |number| (0.0..1.0).contains(&number), "a share from 0 to below 1").map(Some)
+}
+
+fn optional_hour<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    checked(from, |number| (0.0..24.0).contains(&number), "an hour from 0 to below 24").map(Some)
 }
 
 fn not_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
@@ -306,7 +319,7 @@ impl Scenario {
         }
         if cluster.spot && machine.revoked_within_24h.is_none() && machine.revoked_by_age.is_empty() {
             let cause = format!("machine '{}' does not say how often it is revoked", machine.name);
-            return wrong(name, cause, "add revoked_within_24h or revoked_by_age to the machine");
+            return wrong(name, cause, "add revoked_within_24h, revoked_by_age or lives to the machine");
         }
         if cluster.standby > 0 && machine.warm_replacement_s.is_none() {
             let cause = format!("machine '{}' does not say how long a warm replacement takes", machine.name);

@@ -4,6 +4,7 @@
 mod deli;
 mod fit;
 mod hostile;
+mod lives;
 mod scenario;
 mod spot;
 mod traces;

@@ -29,6 +29,7 @@ fn scenario(revoked_within_24h: f64, clusters: &[(u32, bool, bool)]) -> Scenario
         currency: "USD".to_owned(),
         deadline_hours: Some(1000.0),
         budget: None,
+        start_hour: None,
         data: Data { samples: 1e5, sample_bytes: 1e4, epochs: 36.0 },
         model: Model {
             name: "model".to_owned(),
@@ -61,6 +62,8 @@ fn scenario(revoked_within_24h: f64, clusters: &[(u32, bool, bool)]) -> Scenario
             warm_replacement_s: Some(20.0),
             revoked_within_24h: Some(revoked_within_24h),
             revoked_by_age: Vec::new(),
+            lives: None,
+            hourly: None,
         }],
         clusters: clusters.iter().map(cluster).collect(),
     }
@@ -104,6 +107,38 @@ fn the_constant_hazard_of_a_table_by_age_is_the_same_hazard() {
     // Young's interval: the square root of twice 20 s times the mean between losses.
     let mean_s: f64 = 24.0 * 3600.0 / 2f64.ln() / 2.0;
     assert!((first.checkpoint_interval_s.unwrap() - (40.0 * mean_s).sqrt()).abs() < 1e-6);
+}
+
+#[test]
+fn lives_that_were_seen_are_the_hazard() {
+    let constant = scenario(0.5, &[(2, true, true)]);
+    let mut prng = fuelrail_base::prng::Prng::new(9);
+    let mut rows = String::from("region,device,age_hours,ended,started_hour");
+    for _ in 0..3000 {
+        // Half of them live longer than a day; all are seen for two days at most.
+        let life = -(1.0 - prng.unit()).ln() * 24.0 / 2f64.ln();
+        rows.push_str(&format!("\na,machine,{},{},{}", life.min(48.0), u32::from(life < 48.0), prng.unit() * 24.0));
+    }
+    let curves = fuelrail_cost::lives::curves(&fuelrail_cost::table::Table::read(&rows).unwrap()).unwrap();
+    let mut seen = constant.clone();
+    let machine = &mut seen.machines[0];
+    assert!(machine.take_lives(&curves).unwrap_err().cause().contains("both lives and a share"));
+    machine.revoked_within_24h = None;
+    machine.take_lives(&curves).unwrap();
+    assert!(machine.revoked_by_age.len() <= 96 && machine.hourly.is_some());
+    let [first, second] = [constant, seen].map(|scenario| plan(&scenario, 800, 3).unwrap().clusters.remove(0));
+    assert!((second.revocations / first.revocations - 1.0).abs() < 0.1, "{} {}", first.revocations, second.revocations);
+    let stays = &second.timeline;
+    assert!(stays.iter().filter(|stay| !stay.revoked).count() == 2, "two workers are there at the end: {stays:?}");
+    assert!(stays.iter().all(|stay| stay.from_hours <= stay.to_hours && stay.worker < 2));
+    let mut elsewhere = scenario(0.0, &[(1, true, true)]).machines.remove(0);
+    elsewhere.revoked_within_24h = None;
+    elsewhere.name = "P100".to_owned();
+    let error = elsewhere.take_lives(&curves).unwrap_err();
+    assert!(
+        error.cause().contains("no lives of P100 in 'a'") && error.hint().unwrap().contains("machine in a"),
+        "{error}"
+    );
 }
 
 #[test]

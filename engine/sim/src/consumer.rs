@@ -50,6 +50,8 @@ pub(crate) struct Trainer {
     /// Why the run failed, once it knows.
     pub(crate) failed: Option<Error>,
     pub(crate) longest_wait: Duration,
+    /// When the last step of each epoch was done.
+    pub(crate) epoch_ends: Vec<Instant>,
     /// Longest wait that ended since this was last read.
     ended_wait: Duration,
     canary: Option<Canary>,
@@ -77,6 +79,7 @@ impl Trainer {
             woken: false,
             failed: None,
             longest_wait: Duration::ZERO,
+            epoch_ends: Vec::new(),
             ended_wait: Duration::ZERO,
             canary: canary.filter(|_| rank == 0),
         }
@@ -169,13 +172,19 @@ impl Trainer {
             self.end_lease(lease, inspector)?;
         }
         self.plant_in_leases(seq);
-        self.state = State::Computes(now.after(self.step_time()));
+        let until = now.after(self.step_time());
+        self.epoch_ends.resize(step.epoch as usize + 1, until);
+        self.epoch_ends[step.epoch as usize] = until;
+        self.state = State::Computes(until);
         Ok(())
     }
 
     fn step_time(&mut self) -> Duration {
         if self.prng.chance(self.shape.pause) {
             return Duration::from_millis(self.shape.pause_ms);
+        }
+        if self.shape.steady {
+            return Duration::from_micros(self.shape.step_us);
         }
         // Exponential: most steps are short, a few are long.
         let stretch = -(1.0 - self.prng.unit()).ln();

@@ -11,6 +11,7 @@ mod check;
 mod consumer;
 mod counters;
 mod dataset;
+pub mod forecast;
 mod machine;
 pub mod orders;
 mod rank;

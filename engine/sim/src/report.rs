@@ -29,6 +29,8 @@ pub struct SimReport {
     pub samples: u64,
     /// Longest wait for one batch, virtual seconds.
     pub batch_wait_s_max: f64,
+    /// Seconds of each epoch in the last life, mean over the ranks.
+    pub epoch_s: Vec<f64>,
     /// The engine's counters.
     pub counters: Counters,
     /// Faults injected by the bucket and the rings, by name.

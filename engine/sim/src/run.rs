@@ -52,6 +52,7 @@ fn play(scenario: Scenario, canary: Option<Canary>) -> SimReport {
         lives: tally.lives,
         samples: tally.journal.len(),
         batch_wait_s_max: tally.longest_wait.as_secs_f64(),
+        epoch_s: tally.epoch_s,
         counters: tally.counters,
         faults: tally.faults,
         content_hash: format!("{:032x}", tally.journal.hash()),
@@ -70,6 +71,7 @@ struct Tally {
     faults: BTreeMap<String, u64>,
     virtual_time: Duration,
     longest_wait: Duration,
+    epoch_s: Vec<f64>,
     events: u64,
     lives: u64,
     raised: Option<String>,
@@ -161,6 +163,7 @@ impl Tally {
         self.virtual_time += life.virtual_time;
         self.events += life.events;
         self.longest_wait = self.longest_wait.max(life.longest_wait);
+        self.epoch_s.clone_from(&life.epoch_s);
         let mut note = |name: &str, count: u64| {
             if count > 0 {
                 *self.faults.entry(name.into()).or_default() += count;

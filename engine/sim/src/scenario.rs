@@ -277,6 +277,8 @@ pub struct RingShares {
 pub struct ConsumerShape {
     /// Mean step, µs.
     pub step_us: u64,
+    /// Whether all steps take as long as the mean one.
+    pub steady: bool,
     /// Share of steps that take long.
     pub pause: f64,
     /// How long, ms.

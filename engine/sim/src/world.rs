@@ -47,6 +47,7 @@ pub(crate) struct Account {
     pub(crate) virtual_time: Duration,
     pub(crate) events: u64,
     pub(crate) longest_wait: Duration,
+    pub(crate) epoch_s: Vec<f64>,
     pub(crate) power_cuts: u64,
     pub(crate) flipped_bits: u64,
 }
@@ -168,8 +169,20 @@ impl<'a> Life<'a> {
             events: self.events,
             power_cuts: self.power_cuts,
             flipped_bits: self.flipped_bits,
+            epoch_s: self.epochs_s(),
             longest_wait: self.trainers.iter().map(|trainer| trainer.longest_wait).max().unwrap_or_default(),
         }
+    }
+
+    /// Seconds of each epoch that any rank has begun, mean over the ranks.
+    fn epochs_s(&self) -> Vec<f64> {
+        let ends = self.trainers.iter().map(|trainer| &trainer.epoch_ends);
+        let epochs = ends.clone().map(Vec::len).max().unwrap_or(0);
+        let end_s = |epoch: usize| {
+            let of = |ends: &Vec<Instant>| ends.get(epoch).map_or(0.0, |end| end.since(Instant::ZERO).as_secs_f64());
+            ends.clone().map(of).sum::<f64>() / self.trainers.len() as f64
+        };
+        (0..epochs).map(|epoch| end_s(epoch) - epoch.checked_sub(1).map_or(0.0, end_s)).collect()
     }
 
     /// The machine it was played on, for the next life to find its disk.

@@ -3,6 +3,7 @@
 
 mod canaries;
 mod disk;
+mod forecast;
 mod found;
 mod killed_shards;
 mod orders;

@@ -22,8 +22,8 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("python", "fuelrail", ""),
     ("c", "fuelrail", "bucket"),
     ("k8s", "", ""),
-    ("benches", "base plan fuelrail bucket cli cuda", ""),
-    ("tch", "base fuelrail cuda", "bucket"),
+    ("benches", "base cost plan fuelrail bucket cli cuda", ""),
+    ("tch", "base cost fuelrail cuda", "bucket"),
     ("xtask", "", ""),
 ];
 

@@ -99,6 +99,9 @@ pub struct ReadReport {
     pub copied_bytes_per_byte: f64,
     /// Time inside `next_batch`, per batch.
     pub batch_wait_us: Quantiles,
+    /// From request to last byte of each block, µs.
+    #[serde(default)]
+    pub get_latency_us: Quantiles,
     /// From before the listing to the first batch, µs.
     pub first_batch_us: u64,
     /// Time to the first batch of every epoch: of the run's first as `first_batch_us`, of the others inside `next_batch`.
@@ -269,6 +272,7 @@ impl Tally {
             peak_rss_bytes: fuelrail::internal::memory_use().peak_rss_bytes,
             copied_bytes_per_byte: stats.copied_bytes_per_byte,
             batch_wait_us: self.waits.summary().into(),
+            get_latency_us: stats.get_latency_us,
             first_batch_us: self.first_batch.map_or(0, |first| first.as_micros() as u64),
             epoch_first_batch_us: self.epoch_first.summary().into(),
             data_wait_s: self.waited.as_secs_f64(),

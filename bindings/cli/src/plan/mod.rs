@@ -3,6 +3,8 @@
 mod deli;
 mod fit;
 mod input;
+mod lives;
+pub mod loader;
 mod run;
 mod spot;
 
@@ -14,6 +16,7 @@ use crate::failure::{Outcome, usage};
 
 const EXAMPLES: &str = "Examples:
   fuelrail plan scenario.toml --runs 5000 --json
+  fuelrail plan loader run.json
   fuelrail plan fit measured.csv
   fuelrail plan spot --job-hours 48 --deadline-hours 60 --changeover-hours 0.2 --spot-price 0.3 --on-demand-price 1 --trace zone-a.json
 
@@ -45,6 +48,8 @@ enum Part {
     Fit(fit::Fit),
     Spot(spot::Spot),
     Deli(deli::Deli),
+    Loader(loader::LoaderArgs),
+    Lives(lives::LivesArgs),
 }
 
 pub(crate) fn run(args: &Plan) -> Outcome {
@@ -53,6 +58,8 @@ pub(crate) fn run(args: &Plan) -> Outcome {
         (Some(Part::Fit(args)), _) => fit::run(args),
         (Some(Part::Spot(args)), _) => spot::run(args),
         (Some(Part::Deli(args)), _) => deli::run(args),
+        (Some(Part::Loader(args)), _) => loader::run(args),
+        (Some(Part::Lives(args)), _) => lives::run(args),
         (None, Some(scenario)) => run::run(scenario, &args.options),
         (None, None) => Err(usage("no scenario is given", "give a TOML file, or see --help")),
     }

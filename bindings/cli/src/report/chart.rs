@@ -69,6 +69,28 @@ pub struct Curve {
     pub hue: Hue,
 }
 
+/// A point with its name, and where it may lie besides.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Its name.
+    pub name: String,
+    /// Low end, value and high end.
+    pub x: [f64; 3],
+    /// The same.
+    pub y: [f64; 3],
+    /// Its colour.
+    pub hue: Hue,
+}
+
+/// Spans side by side, with a name above them.
+#[derive(Clone, Debug, Default)]
+pub struct Lane {
+    /// Its name.
+    pub name: String,
+    /// From, to and colour of each.
+    pub spans: Vec<(f64, f64, Hue)>,
+}
+
 /// How values are placed along an axis, and how its ticks are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
@@ -202,6 +224,58 @@ pub fn curves(curves: &[Curve], x: Axis, y: Axis) -> String {
         for curve in curves {
             let color = curve.hue.color();
             chart.draw_series(LineSeries::new(curve.points.iter().copied(), color.stroke_width(2)))?;
+        }
+        Ok(())
+    })
+}
+
+/// A chart with all points, each as a cross of its intervals with its name.
+pub fn points(points: &[Point], x: Axis, y: Axis) -> String {
+    let values = |of: fn(&Point) -> [f64; 3]| points.iter().flat_map(of);
+    let (across, up) = (Scale::over(x, values(|point| point.x)), Scale::over(y, values(|point| point.y)));
+    draw(SIZE.1, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_right(20)
+            .x_label_area_size(AXIS)
+            .y_label_area_size(54)
+            .build_cartesian_2d(across, up)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).axis_style(GRID);
+        mesh.label_style(TextStyle::from(FONT).color(&INK)).draw()?;
+        for Point { name, x, y, hue } in points {
+            let arms = [vec![(x[0], y[1]), (x[2], y[1])], vec![(x[1], y[0]), (x[1], y[2])]];
+            chart.draw_series(arms.map(|arm| PathElement::new(arm, hue.color().stroke_width(2))))?;
+            chart.draw_series([Circle::new((x[1], y[1]), 4, hue.color().filled())])?;
+            // Towards the side with more room.
+            let right = across.map(&x[1], (0, 100)) > 50;
+            let beside = if right { -8 } else { 8 };
+            let label = EmptyElement::at((x[1], y[1])) + Text::new(name.clone(), (beside, -3), words(right));
+            chart.draw_series([label])?;
+        }
+        Ok(())
+    })
+}
+
+/// A chart with a row of spans for each lane.
+pub fn lanes(rows: &[Lane], axis: Axis) -> String {
+    let scale = Scale::over(axis, rows.iter().flat_map(|row| &row.spans).flat_map(|(from, to, _)| [*from, *to]));
+    draw(rows.len() as u32 * ROW + AXIS, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin_left(4)
+            .margin_right(14)
+            .x_label_area_size(AXIS)
+            .build_cartesian_2d(scale, rows.len() as f64..0.0)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_y_mesh().disable_y_axis().bold_line_style(GRID).light_line_style(TRANSPARENT).axis_style(GRID);
+        mesh.label_style(TextStyle::from(FONT).color(&INK)).draw()?;
+        for (Lane { name, spans }, top) in rows.iter().zip(0u32..) {
+            let at = |share: f64| f64::from(top) + share;
+            let bar = |(from, to, hue): &(f64, f64, Hue)| {
+                Rectangle::new([(*from, at(0.55)), (*to, at(0.8))], hue.color().filled())
+            };
+            chart.draw_series(spans.iter().map(bar))?;
+            chart.draw_series([Text::new(name.clone(), (scale.low, at(0.5)), words(false))])?;
         }
         Ok(())
     })

@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{fuelrail, utf8};
+use super::{bench_read, bucket_of, fuelrail, utf8};
+use fuelrail_bucket::DataSet;
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/cost/tests/data");
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/k80.toml");
@@ -167,4 +168,85 @@ fn a_bad_scenario_names_the_line_and_what_to_do() {
     assert!(refused.err.contains(&format!("line {line}: there is no machine 'P100'")), "{}", refused.err);
     let (old, _) = changed("date = \"2026-11-01\"", "date = \"2019-11-01\"");
     assert!(old.code == 0 && old.err.contains("is of 2019-11-01"), "{}", old.err);
+}
+
+#[test]
+fn a_measured_run_is_predicted_again_and_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = DataSet::tokens(240, 3, 32 << 10);
+    let bucket = bucket_of(&set, "latency=fixed:20ms");
+    let (uri, run) = (bucket.url(""), dir.path().join("run.json"));
+    let args =
+        ["--epochs", "3", "--batch-size", "8", "--cache-limit", "2MiB", "--connections", "4", "--json", utf8(&run)];
+    bench_read(&uri, &args).done();
+    let json = fuelrail(&["plan", "loader", utf8(&run), "--json"]).json();
+    let check = &json["check"];
+    // How near they are depends on the machine; a fifth of the set a rank keeps, and each later epoch, no machine reads faster.
+    for name in ["measured_s", "simulated_s", "closed_form_s"] {
+        assert!(number(&check[name]) > 2.0 * 180.0 / 4.0 * 0.02, "{name}: {json}");
+    }
+    assert!(number(&json["case"]["latency_s"]) >= 0.014 && json["case"]["samples"] == 240, "{json}");
+    // Twice the RAM saves about as much as half the latency.
+    let limit = json["limit"].as_str().unwrap();
+    assert!(["latency", "ram"].contains(&limit) && json["cause"]["all"] == "bucket", "{json}");
+    let changes = json["changes"].as_array().unwrap();
+    let saved = |part: &str| {
+        let of = |change: &&Value| change["change"].as_str().unwrap().contains(part);
+        number(&changes.iter().find(of).unwrap_or_else(|| panic!("{part}: {json}"))["saved"])
+    };
+    assert!(saved("half the latency") > 0.3 && saved("RAM for 4.0 MiB") > 0.2 && saved("a disk") > 0.7, "{json}");
+    let given = ["plan", "loader", utf8(&run), "--latency-ms", "1", "--gb-per-s", "0.002"];
+    let text = fuelrail(&given).done();
+    assert!(text.contains("limit      bandwidth") && text.contains("100 Gbit/s"), "{text}");
+    let set = ["--set", "batch_size=8", "--set", "shards=1", "--set", "pin=false", "--set", "memory_limit_bytes=64MiB"];
+    let own = fuelrail(&[&["plan", "loader", &uri, "--step-ms", "1", "--json"], &set[..]].concat()).json();
+    assert!(own["case"]["step_s"] == 0.001 && number(&own["check"]["measured_s"]) > 0.0, "{own}");
+    for (text, args, said) in [
+        ("{}", &[][..], "not a measured run: missing field"),
+        ("{\"workload\": 1}", &[], "not a measured run"),
+        ("{", &[], "line 1"),
+        ("{}", &["--latency-ms", "-3"], "--latency-ms -3"),
+        ("{}", &["--step-ms", "1", "--disk-gb-per-s", "0"], "--disk-gb-per-s 0"),
+    ] {
+        fs::write(&run, text).unwrap();
+        let refused = fuelrail(&[&["plan", "loader", utf8(&run)], args].concat());
+        assert!(refused.code == 2 && refused.err.contains(said) && refused.err.contains("hint:"), "{}", refused.err);
+    }
+}
+
+#[test]
+fn a_plan_has_a_page_and_takes_lives_that_were_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, page, lives) = (dir.path().join("s.toml"), dir.path().join("p.html"), dir.path().join("lives.csv"));
+    let example = fs::read_to_string(EXAMPLE).unwrap();
+    let seen = example.replace("revoked_within_24h = 0.47", "lives = \"lives.csv\"");
+    fs::write(&path, &seen).unwrap();
+    let rows = |region: &str| {
+        let row = |n: u32| format!("{region},K80,{}.5,{}\n", n % 24, n & 1);
+        format!("region,device,age_hours,ended\n{}", (0..200).map(row).collect::<String>())
+    };
+    fs::write(&lives, rows("us-east")).unwrap();
+    fuelrail(&["plan", utf8(&path), "--runs", "50", "--html", utf8(&page)]).done();
+    let html = fs::read_to_string(&page).unwrap();
+    assert_eq!(html.matches("<svg").count(), 2, "two charts");
+    for word in ["why not cheaper?", "8 spot, asynchronous", "Pareto front", "worker 0 of"] {
+        assert!(html.contains(word), "{word}");
+    }
+    let curves = fuelrail(&["plan", "lives", utf8(&lives), "--json"]).json();
+    assert_eq!((&curves[0]["lives"], &curves[0]["ended"]), (&200.into(), &100.into()));
+    assert!(fuelrail(&["plan", "lives", utf8(&lives)]).done().contains("by 24 h"));
+    let line = seen[..seen.find("lives = ").unwrap()].matches('\n').count() + 1;
+    for (table, said) in [
+        (rows("us-west"), "no lives of K80 in 'us-east'"),
+        ("region,device\na,b".to_owned(), "lives.csv: lives need the columns"),
+        (rows("us-east").replace(",1\n", ",2\n"), "lives.csv: line 3: ended is '2'"),
+    ] {
+        fs::write(&lives, table).unwrap();
+        let refused = fuelrail(&["plan", utf8(&path), "--runs", "5"]);
+        let named = refused.err.contains(&format!("s.toml: line {line}: ")) && refused.err.contains("hint:");
+        assert!(refused.code == 2 && named && refused.err.contains(said), "{said}: {}", refused.err);
+    }
+    fs::remove_file(&lives).unwrap();
+    let refused = fuelrail(&["plan", utf8(&path), "--runs", "5"]);
+    assert!(refused.code == 2 && refused.err.contains("reading lives.csv"), "{}", refused.err);
 }

@@ -1,8 +1,12 @@
 //! How long a run will take and what it will cost, from its own pace; and when it has to stop.
 
+use crate::ffi::Group;
+use crate::meter::Meter;
 use crate::notice::Notice;
 use clap::Args;
+use fuelrail::Stats;
 use fuelrail_base::{Error, Kind, Result, read_duration};
+use fuelrail_cost::diagnosis::{Diagnosis, Shares, diagnose};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -111,6 +115,30 @@ impl Forecast {
     pub(crate) fn judged(&self, now: Instant) -> Option<Judgement> {
         Some(Judgement { predicted_s: self.early?, took_s: now.duration_since(self.begun).as_secs_f64() })
     }
+}
+
+/// A run that takes so much longer than forecast is slow.
+const TOLERANCE: f64 = 1.1;
+
+/// Why this start's steps were slower than predicted, or, where nothing was, than forecast after a tenth. All ranks take part.
+pub(crate) fn diagnosed(
+    predicted_s: Option<[f64; 2]>,
+    judged: Option<Judgement>,
+    meter: &Meter,
+    stats: Option<Stats>,
+    group: Option<&Group>,
+) -> Result<Option<Diagnosis>> {
+    let gates = stats.map_or_else(Vec::new, |stats| stats.gates);
+    let decode = gates.iter().find(|gate| gate.name == "decode");
+    let own = meter.shares(decode.map_or(0.0, |gate| gate.occupancy_mean / gate.capacity.max(1) as f64));
+    let bytes = serde_json::to_vec(&own).expect("a plain structure");
+    let all = group.map_or_else(|| Ok(vec![bytes.clone()]), |group| group.gather_bytes(&bytes))?;
+    let ranks: Vec<Shares> = all.iter().filter_map(|bytes| serde_json::from_slice(bytes).ok()).collect();
+    let forecast = judged.map(|Judgement { predicted_s, took_s }| {
+        let step_s = own.wall_s * predicted_s / took_s.max(1e-9);
+        [step_s / TOLERANCE, step_s * TOLERANCE]
+    });
+    Ok(predicted_s.or(forecast).and_then(|predicted_s| diagnose(predicted_s, &ranks)))
 }
 
 /// A time as people say it.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::Vault;
 use crate::feed::{Feed, GpuFeed, HostFeed};
 use crate::ffi::{Backend, Group, load_cuda, torch_version};
-use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice};
+use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
 use crate::ranks::Ranks;
 use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
@@ -23,7 +23,7 @@ use tch::nn::VarStore;
 
 use super::arguments::{Arguments, Screen};
 use super::facts::Facts;
-use super::forecast::Forecast;
+use super::forecast::{Forecast, diagnosed};
 
 /// The score after an epoch, and the counters of this rank's loader.
 #[derive(Serialize)]
@@ -76,7 +76,7 @@ pub(super) fn train(
     let judging = Judging { arguments, ranks: &ranks, device, limit, classes: by_folders.then_some(&classes) };
     judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
-    let mut trainer = Trainer::new(&*task, &variables, group, training)?
+    let mut trainer = Trainer::new(&*task, &variables, group.clone(), training)?
         .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()))
         .notice(notice)
         .listener(move |event| hears.borrow_mut().hear(&event));
@@ -91,17 +91,20 @@ pub(super) fn train(
     }
     let mut feed = feed(loader, device)?;
     let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
+    let judged = screen.borrow().judged();
+    let slow = diagnosed(arguments.predicted_step_s, judged, &outcome.meter, feed.stats(), group.as_deref())?;
     drop(feed);
     let score = match (&arguments.eval_uri, &outcome.end) {
         (Some(uri), End::Done) => Some(judging.score(uri, &mut trainer)?),
         _ => None,
     };
     tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
+    slow.iter().for_each(|slow| screen.borrow().say(&slow.to_string()));
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
         let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
         let report = json!({
             "outcome": outcome, "score": score, "epochs": epochs, "wall_s": wall_s, "world": ranks.world, "device": device,
-            "torch": torch, "config": config, "forecast": screen.borrow().judged(),
+            "torch": torch, "config": config, "forecast": judged, "diagnosis": slow,
         });
         let written = std::fs::write(path, format!("{report:#}\n"));
         written.map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
@@ -207,7 +210,8 @@ fn judging_limit(arguments: &Arguments, config: &mut Config) -> Option<ByteSize>
 fn notice(arguments: &Arguments, begun: Instant) -> Result<Notice> {
     let address = arguments.metadata_address.unwrap_or(METADATA_ADDRESS);
     let notice = Notice::listen(arguments.preemption.map(|service| (service, address, ASK_EVERY)))?;
-    arguments.limits.bound(notice, begun)
+    let lead = arguments.notice.or(arguments.preemption.map(Service::lead));
+    arguments.limits.bound(notice.leads(lead), begun)
 }
 
 /// How the model is judged while it is trained, and behind it.

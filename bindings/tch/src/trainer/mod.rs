@@ -236,6 +236,10 @@ struct Progress {
     scores: Option<Vec<u8>>,
     saved: Instant,
     saved_step: u64,
+    /// Seconds that the last checkpoint took; 0 before the first.
+    saving_s: f64,
+    /// When to act on a notice.
+    stop_at: Option<Instant>,
     /// Why it was switched, and how long that took, s.
     switched: Option<(Reason, f64)>,
     stale: u64,
@@ -273,6 +277,8 @@ impl<'l> Trainer<'l> {
             scores: None,
             saved: Instant::now(),
             saved_step: 0,
+            saving_s: 0.0,
+            stop_at: None,
             switched: None,
             stale: 0,
         };

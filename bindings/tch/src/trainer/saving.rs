@@ -68,6 +68,7 @@ impl Trainer<'_> {
             None => {}
             Some((Ok((places, notices)), took)) => {
                 notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
+                self.progress.saving_s = took.as_secs_f64();
                 (self.listener)(Event::Saved(&places, took));
                 self.unwritten = None;
             }

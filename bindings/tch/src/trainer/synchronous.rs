@@ -6,6 +6,7 @@ use crate::meter::StepTime;
 use crate::switch::{Mode, Reason};
 use fuelrail::Reporter;
 use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_cost::notice::Notice as Decision;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor};
 
@@ -37,7 +38,7 @@ impl Trainer<'_> {
             return Ok(Some(End::Done));
         }
         self.inject_delay(begun, &passes);
-        let given = self.notice.as_ref().and_then(crate::notice::Notice::given);
+        let given = self.noticed();
         let own = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
         let mut tail = Tail {
             samples: passes.samples,
@@ -46,6 +47,7 @@ impl Trainer<'_> {
             asked: passes.asked,
             stop: f64::from(u8::from(given.is_some())),
             save: f64::from(u8::from(self.rank() == 0 && self.time_to_save())),
+            saving_s: if self.rank() == 0 { self.progress.saving_s } else { 0.0 },
             own_s: vec![0.0; self.world()],
         };
         tail.own_s[self.rank()] = own;
@@ -55,6 +57,7 @@ impl Trainer<'_> {
         let rate = self.config.rate.at(self.done());
         self.update(&all, rate)?;
         self.progress.step += 1;
+        self.progress.saving_s = all.saving_s;
         self.progress.samples += all.samples as u64;
         self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
         if !passes.loss.is_finite() && !self.scale.moves() {
@@ -116,6 +119,28 @@ impl Trainer<'_> {
             let own = begun.elapsed().saturating_sub(passes.time.data_wait);
             std::thread::sleep(own.mul_f64(factor - 1.0));
         }
+    }
+
+    /// The notice to stop, once it is time to: where the machine stays for a known while after it, work goes on as long as that loses least.
+    fn noticed(&mut self) -> Option<String> {
+        let notice = self.notice.as_ref()?;
+        let (given, saving_s) = (notice.given()?, self.progress.saving_s);
+        let Some(lead) = notice.lead().filter(|_| saving_s > 0.0 && self.vault.is_somewhere()) else {
+            return Some(given);
+        };
+        let now = Instant::now();
+        if self.progress.stop_at.is_none() {
+            let lead_s = lead.as_secs_f64();
+            let unsaved_s = self.progress.saved.elapsed().as_secs_f64();
+            let go_on_s = Decision { lead_s, probability: 1.0, unsaved_s, saving_s, restart_s: 0.0 }.go_on_s();
+            self.progress.stop_at = Some(now + lead.min(Duration::from_secs_f64(go_on_s.unwrap_or(lead_s))));
+            let said = go_on_s.map_or_else(
+                || format!("saving takes {saving_s:.1} s, longer than the machine stays: training goes on without"),
+                |s| format!("a checkpoint in {s:.1} s loses least: one takes {saving_s:.1} s, the machine stays {lead_s:.0} s"),
+            );
+            (self.listener)(Event::Notice(&format!("{given}; {said}")));
+        }
+        self.progress.stop_at.filter(|at| now >= *at).map(|_| given)
     }
 
     /// Changes the parameters along the summed gradients.

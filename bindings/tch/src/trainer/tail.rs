@@ -15,11 +15,13 @@ pub(super) struct Tail {
     pub stop: f64,
     /// Ranks that request a checkpoint.
     pub save: f64,
+    /// Seconds that the last checkpoint took, which rank 0 knows.
+    pub saving_s: f64,
     /// For each rank, seconds of its own work.
     pub own_s: Vec<f64>,
 }
 
-const PLAIN: usize = 6;
+const PLAIN: usize = 7;
 
 impl Tail {
     /// How many numbers that is.
@@ -28,15 +30,15 @@ impl Tail {
     }
 
     pub(super) fn to_numbers(&self) -> Vec<f64> {
-        let plain = [self.samples, self.loss, self.right, self.asked, self.stop, self.save];
+        let plain = [self.samples, self.loss, self.right, self.asked, self.stop, self.save, self.saving_s];
         plain.iter().chain(&self.own_s).copied().collect()
     }
 
     pub(super) fn of(numbers: &[f64]) -> Tail {
-        let [samples, loss, right, asked, stop, save, own_s @ ..] = numbers else {
+        let [samples, loss, right, asked, stop, save, saving_s, own_s @ ..] = numbers else {
             unreachable!("a tail has {PLAIN} numbers and one per rank");
         };
-        let [samples, loss, right, asked, stop, save] = [*samples, *loss, *right, *asked, *stop, *save];
-        Tail { samples, loss, right, asked, stop, save, own_s: own_s.to_vec() }
+        let [samples, loss, right, asked] = [*samples, *loss, *right, *asked];
+        Tail { samples, loss, right, asked, stop: *stop, save: *save, saving_s: *saving_s, own_s: own_s.to_vec() }
     }
 }

@@ -91,7 +91,8 @@ impl Scenario {
         (loader.ring_entries, loader.ring_sockets, loader.deliver_entries) = (512, 256, 64);
         (loader.stall_after_ms, loader.attempts_max) = (10_000, 10);
         (loader.hedge_percent, loader.spare_slots) = (0, 0);
-        scenario.consumer = ConsumerShape { step_us: 0, pause: 0.0, pause_ms: 0, leases_max: 1, lease_ms: 0 };
+        scenario.consumer =
+            ConsumerShape { step_us: 0, steady: false, pause: 0.0, pause_ms: 0, leases_max: 1, lease_ms: 0 };
         scenario
     }
 }
@@ -258,6 +259,7 @@ fn hopeless(p: &mut Prng, samples: u64, loader: &mut LoaderShape) -> Vec<(u64, D
 fn consumer(p: &mut Prng) -> ConsumerShape {
     ConsumerShape {
         step_us: *pick(p, &[0, 100, 5_000, 100_000]),
+        steady: false,
         pause: share(p, 0.05),
         pause_ms: within(p, 100, 8_000),
         leases_max: within(p, 1, 4) as usize,

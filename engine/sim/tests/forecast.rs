@@ -1,0 +1,62 @@
+//! Epochs played for a prediction take what arithmetic says, where arithmetic can say it.
+
+use fuelrail_base::Kind;
+use fuelrail_sim::forecast::{World, epochs_s};
+
+const WORLD: World = World {
+    samples: 800,
+    sample_bytes: 10_000,
+    block_bytes: 1 << 20,
+    batch_size: 8,
+    ranks: 1,
+    epochs: 4,
+    sticky: false,
+    shards: 1,
+    connections_max: 4,
+    room_bytes: 400_000,
+    cache_bytes: 0,
+    disk_bytes: 0,
+    latency_s: 0.02,
+    bytes_per_s: 0,
+    step_s: 0.0,
+};
+
+/// The third epoch: a disk is full by then, and it still looks ahead.
+fn later_s(world: &World) -> f64 {
+    epochs_s(world).unwrap()[2]
+}
+
+fn near(found: f64, wanted: f64) {
+    assert!((found / wanted - 1.0).abs() < 0.08, "{found} s instead of {wanted} s");
+}
+
+#[test]
+fn latency_bandwidth_memory_disk_and_device_are_each_the_limit() {
+    near(later_s(&WORLD), 800.0 * 0.02 / 4.0);
+    near(later_s(&World { bytes_per_s: 1_000_000, ..WORLD }), 8.0);
+    near(later_s(&World { step_s: 0.1, ..WORLD }), 10.0);
+    near(later_s(&World { cache_bytes: 4_000_000, ..WORLD }), 2.0);
+    near(later_s(&World { cache_bytes: 2_000_000, disk_bytes: 4_000_000, ..WORLD }), 1.0);
+    near(later_s(&World { ranks: 2, sticky: true, cache_bytes: 2_000_000, ..WORLD }), 1.0);
+    let whole = later_s(&World { cache_bytes: 9_000_000, ..WORLD });
+    assert!(whole < 0.1, "all of it is in RAM: {whole}");
+}
+
+#[test]
+fn a_set_too_large_to_be_played_takes_as_many_times_as_long() {
+    let large = World { samples: 80_000, cache_bytes: 400_000_000, room_bytes: 4_000_000, ..WORLD };
+    near(later_s(&large), 80_000.0 * 0.02 / 4.0 / 2.0);
+    let long =
+        World { samples: 2_000, sample_bytes: 10_000_000, block_bytes: 1 << 20, bytes_per_s: 100_000_000, ..WORLD };
+    near(later_s(&World { connections_max: 64, room_bytes: 400_000_000, ..long }), 200.0);
+}
+
+#[test]
+fn what_no_loader_is_made_for_is_refused() {
+    for world in
+        [World { samples: 0, ..WORLD }, World { connections_max: 0, ..WORLD }, World { latency_s: -1.0, ..WORLD }]
+    {
+        let error = epochs_s(&world).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.hint().is_some(), "{error}");
+    }
+}
