@@ -6,6 +6,7 @@
 
 mod asynchronous;
 mod evaluation;
+mod late;
 mod saving;
 mod synchronous;
 mod tail;
@@ -23,6 +24,7 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
+use late::Late;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,6 +76,9 @@ pub struct TrainConfig {
     /// Asynchronous: throw gradients away whose parameters have had more updates since
     #[arg(long, default_value_t = 64)]
     pub staleness_max: u64,
+    /// Read the numbers of a step while the next one runs; without, on GPUs only.
+    #[arg(skip)]
+    pub read_late: Option<bool>,
     /// For trials: slow one rank down, RANK=FACTOR
     #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     pub slow: Option<(usize, f64)>,
@@ -220,6 +225,7 @@ pub struct Trainer<'l> {
     notice: Option<Notice>,
     listener: Listener<'l>,
     progress: Progress,
+    late: Late,
     meter: Meter,
 }
 
@@ -293,8 +299,12 @@ impl<'l> Trainer<'l> {
             notice: None,
             listener: Box::new(|_| {}),
             progress,
+            late: Late::default(),
             meter: Meter::default(),
         };
+        // Where something of every step must be known before the next one, it is read at once.
+        let may_be_late = !trainer.switch.may_switch() && !trainer.scale.moves();
+        trainer.late.on = may_be_late && trainer.config.read_late.unwrap_or(device != Device::Cpu);
         trainer.share_parameters()?;
         Ok(trainer)
     }
@@ -365,7 +375,7 @@ impl<'l> Trainer<'l> {
 
     /// Share of the work that is done.
     fn done(&self) -> f64 {
-        self.progress.samples as f64 / self.total().max(1) as f64
+        (self.progress.samples + self.late.foreseen()) as f64 / self.total().max(1) as f64
     }
 
     /// All ranks take the parameters and buffers of rank 0.
@@ -423,7 +433,7 @@ impl<'l> Trainer<'l> {
         let mut epochs = self.progress.samples / self.config.epoch_samples;
         let end = loop {
             if self.progress.samples >= self.total() {
-                break End::Done;
+                break self.read_rest(feed)?.unwrap_or(End::Done);
             }
             let ended = match self.progress.mode {
                 Mode::Synchronous => self.synchronous_step(feed)?,

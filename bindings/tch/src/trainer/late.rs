@@ -1,0 +1,90 @@
+//! Numbers of a step that are read while the next one runs, so that a device always has work in its queue.
+//!
+//! Owns the step that is not read yet. All ranks read the same step at the same time, for what they read decides what they do together.
+
+use super::synchronous::Passes;
+use super::tail::Tail;
+use super::{End, Event, Trainer};
+use crate::feed::Feed;
+use crate::ffi::Later;
+use crate::switch::Mode;
+use fuelrail_base::Result;
+use std::time::Duration;
+
+/// A device that works alone may take this long for one step.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A step whose numbers are on their way.
+#[derive(Debug)]
+pub(super) struct Unread {
+    pub numbers: Later,
+    pub passes: Passes,
+    pub rate: f64,
+    /// Its number.
+    pub step: u64,
+}
+
+/// What is read late.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// A step is read while the next one runs; else at once.
+    pub on: bool,
+    pub unread: Option<Unread>,
+    /// Samples of the last step read, of all ranks, in this epoch.
+    pub samples: u64,
+    /// The epoch of the order after the last step.
+    pub epoch: u64,
+    /// Seconds of this rank's own work in the last step.
+    pub own_s: f64,
+}
+
+impl Late {
+    /// Samples that are trained on and not counted yet. The steps of an epoch have the same number but for its first and last, which are read at once.
+    pub(super) fn foreseen(&self) -> u64 {
+        if self.unread.is_some() { self.samples } else { 0 }
+    }
+}
+
+impl Trainer<'_> {
+    /// Whether an epoch begins, and whether one ends, with the step just done: then it is read at once, for what comes goes by exact counts.
+    pub(super) fn epoch_turns(&mut self, feed: &dyn Feed) -> (bool, bool) {
+        let order = feed.order();
+        let begins = order.epoch != self.late.epoch || self.late.samples == 0;
+        self.late.epoch = order.epoch;
+        (begins, order.position == 0 || order.position >= self.config.epoch_samples)
+    }
+
+    /// How long a step's numbers are waited for: as long as for other ranks.
+    pub(super) fn patience(&self) -> Duration {
+        self.group.as_ref().map_or(PATIENCE, |group| group.patience())
+    }
+
+    /// Waits for a step's numbers, counts them and tells the listener.
+    pub(super) fn read(&mut self, step: Unread) -> Result<Tail> {
+        let all = Tail::of(&step.numbers.read(self.patience())?);
+        self.count(&all, &step.passes, step.rate, step.step);
+        Ok(all)
+    }
+
+    /// Counts a step's numbers and tells the listener.
+    pub(super) fn count(&mut self, all: &Tail, passes: &Passes, rate: f64, step: u64) {
+        self.late.samples = all.samples as u64;
+        self.progress.samples += all.samples as u64;
+        self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
+        let own = all.own_loss[self.rank()];
+        if !own.is_finite() && !self.scale.moves() {
+            let ids = passes.ids.iter().map(|id| id.0).collect::<Vec<_>>();
+            let notice = format!("the loss of step {step} is {own}; samples of this rank: {ids:?}");
+            (self.listener)(Event::Notice(&notice));
+        }
+        self.tell(passes, step, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
+    }
+
+    /// Reads what is not read yet, at the end of the samples.
+    pub(super) fn read_rest(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
+        let Some(mut step) = self.late.unread.take() else { return Ok(None) };
+        let given = step.passes.given.take();
+        let all = self.read(step)?;
+        self.after_step(feed, &all, given)
+    }
+}
