@@ -15,6 +15,9 @@ use crate::driver::CUstream;
 use crate::ring::BatchInfo;
 use crate::ring::{Ring, Token};
 
+/// The handle that means the calling thread's default stream.
+const PER_THREAD: usize = 2;
+
 /// A stream of the consumer: a `CUstream`, which is also what the CUDA runtime and PyTorch call a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawStream(CUstream);
@@ -31,7 +34,7 @@ impl RawStream {
     /// A stream by its handle.
     ///
     /// # Safety
-    /// It is null, one of CUDA's special handles, or a stream of the feed's device that is not destroyed before every batch taken
+    /// It is null, `CU_STREAM_LEGACY`, or a stream of the feed's device that is not destroyed before every batch taken
     /// or released with it is dropped. While it is being captured into a graph, CUDA refuses it with an error.
     #[must_use]
     pub unsafe fn from_raw(handle: *mut c_void) -> RawStream {
@@ -46,6 +49,15 @@ impl RawStream {
 
     pub(crate) fn handle(self) -> CUstream {
         self.0
+    }
+
+    /// Refuses the default stream of a thread, which is another one where the batch is dropped.
+    pub(crate) fn check(self) -> Result<()> {
+        if self.0.addr() != PER_THREAD {
+            return Ok(());
+        }
+        let cause = "a batch is asked for on CU_STREAM_PER_THREAD, which is another stream on every thread";
+        Err(Error::new(Kind::Usage, cause).with_hint("make a stream, or take RawStream::LEGACY"))
     }
 }
 
@@ -127,6 +139,12 @@ impl DeviceBatch {
         &self.info().labels
     }
 
+    /// Where their classes begin on the device, `i64` each, -1 for a sample without one; they arrive with the bytes.
+    #[must_use]
+    pub fn labels_pointer(&self) -> u64 {
+        self.pointer() + self.ring.labels_at as u64
+    }
+
     /// Where each sample begins behind [`pointer`](DeviceBatch::pointer), bytes.
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
@@ -186,6 +204,7 @@ impl DeviceBatch {
     /// # Errors
     /// `Environment` when the device is lost.
     pub fn has_landed(&self) -> Result<bool> {
+        let _entered = self.ring.context.enter()?;
         self.ring.cell(self.token().cell).h2d_done.is_reached()
     }
 
@@ -203,6 +222,7 @@ impl DeviceBatch {
         if stream == self.stream {
             return Ok(());
         }
+        stream.check()?;
         let consumer_done = &self.ring.cell(self.token().cell).consumer_done;
         let _entered = self.ring.context.enter()?;
         // SAFETY: both streams are what `RawStream::from_raw` promises.

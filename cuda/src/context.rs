@@ -4,7 +4,7 @@
 //! Owns the handles: each is released when its owner is dropped, in the process that made it and in no other. When
 //! that is safe, the owners in `ring` and `copier` decide.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use fuelrail::internal::ForkGuard;
@@ -15,6 +15,8 @@ use crate::driver::{CUcontext, CUdeviceptr, CUevent, CUstream, Code, Driver};
 /// Our streams do not synchronise with the legacy default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
+/// A thread in this mode may make any call while a stream is captured, by whatever thread: none of ours is to be captured.
+const CAPTURE_MODE_RELAXED: c_int = 2;
 
 /// A retained primary context.
 pub(crate) struct Context {
@@ -40,13 +42,16 @@ impl Context {
     }
 
     /// Makes this thread's calls go to this context until the returned guard is dropped; the caller's own context is current
-    /// again afterwards.
+    /// again afterwards. They break no capture of a stream into a graph meanwhile, which other threads' queries of events would.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         self.guard.check()?;
         // SAFETY: the context is retained as long as `self` lives, which the guard borrows.
         let code = unsafe { self.driver.cuCtxPushCurrent_v2(self.handle) };
         self.driver.check(code, "entering the device's context")?;
-        Ok(Entered { context: self, not_send: core::marker::PhantomData })
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: reads and writes one number, a variable that lives through the call.
+        let _ = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        Ok(Entered { context: self, mode, not_send: core::marker::PhantomData })
     }
 
     /// Refuses in a forked child, whose CUDA is not usable.
@@ -68,6 +73,8 @@ impl Drop for Context {
 /// The context is current on this thread.
 pub(crate) struct Entered<'a> {
     context: &'a Context,
+    /// The thread's capture mode outside.
+    mode: c_int,
     /// It belongs to the thread that entered.
     not_send: core::marker::PhantomData<*mut ()>,
 }
@@ -75,6 +82,8 @@ pub(crate) struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let _ = self.not_send;
+        // SAFETY: reads and writes one number, a variable that lives through the call.
+        let _ = unsafe { self.context.driver.cuThreadExchangeStreamCaptureMode(&raw mut self.mode) };
         let mut popped = core::ptr::null_mut();
         // SAFETY: takes away what `enter` put on this thread's stack; entries nest as their guards do.
         let _ = unsafe { self.context.driver.cuCtxPopCurrent_v2(&raw mut popped) };
@@ -197,4 +206,15 @@ pub(crate) fn new_memory(context: &Arc<Context>, len: usize) -> Result<Option<De
         Err(Code::OUT_OF_MEMORY) => Ok(None),
         Err(code) => Err(context.driver.error(code, "taking device memory")),
     }
+}
+
+/// Page-locked memory of the host. Dropped only when no copy touches it.
+pub(crate) type HostMemory = Owned<*mut c_void>;
+
+/// Page-locked memory of the current context, aligned to a page, not initialised.
+pub(crate) fn new_host_memory(context: &Arc<Context>, len: usize) -> Result<HostMemory> {
+    // SAFETY: writes one address, where `Owned::new` says.
+    let make = |driver: &Driver, at| unsafe { driver.cuMemHostAlloc(at, len.max(1), 0) };
+    Owned::new(context, core::ptr::null_mut(), make, Driver::cuMemFreeHost)
+        .map_err(|code| context.driver.error(code, "taking page-locked memory"))
 }

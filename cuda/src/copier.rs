@@ -14,13 +14,13 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use fuelrail::{Batch, Loader, Remains, Stats, Taken};
+use fuelrail::{Batch, Loader, NO_LABEL, Remains, Stats, Taken};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
 use crate::device::{Pinned, warn_leaked};
-use crate::ring::{Cell, Ring, Token};
+use crate::ring::{Cell, LABEL_BYTES, Ring, Token};
 use crate::stats::Tally;
 
 /// Time between queries of copies in flight: the least at first, a quarter more after every query that found nothing, so that
@@ -177,7 +177,7 @@ impl Copier {
         token.info.describe(&batch, loader.state());
         let (at, bytes) = (batch.bytes().as_ptr(), batch.bytes().len());
         let (seq, room) = (token.info.seq, self.link.ring.bytes);
-        if bytes > room {
+        if bytes > room || token.info.labels.len() > self.link.ring.samples {
             return Ok(Err(too_large(seq, bytes, room)));
         }
         // From here on the batch is held, and its buffer not used again, until its events are reached.
@@ -218,8 +218,31 @@ impl Copier {
             };
             driver.check(code, "starting the copy")?;
         }
+        // SAFETY: the buffer was taken off the free ones, and no flight of it is left.
+        unsafe { self.submit_labels(token)? };
         // SAFETY: as above.
         unsafe { cell.h2d_done.record(stream) }
+    }
+
+    /// # Safety
+    /// No copy of this buffer's labels is on its way.
+    unsafe fn submit_labels(&self, token: &Token) -> Result<()> {
+        let ring = &self.link.ring;
+        let (cell, labels) = (ring.cell(token.cell), &token.info.labels);
+        if labels.is_empty() {
+            return Ok(());
+        }
+        let at: *mut i64 = cell.labels.handle().cast();
+        for (n, &label) in labels.iter().enumerate() {
+            // SAFETY: page-locked memory of this cell, aligned to a page, with room for `ring.samples` labels, which `copy` has compared; by
+            // the caller's promise no copy reads it.
+            unsafe { at.add(n).write(if label == NO_LABEL { -1 } else { i64::from(label) }) };
+        }
+        let (to, bytes) = (cell.memory.handle() + ring.labels_at as u64, labels.len() * LABEL_BYTES);
+        let (driver, stream) = (ring.context.driver, self.device.stream.handle());
+        // SAFETY: both ends are the cell's, have that much room, and live until its events were seen.
+        let code = unsafe { driver.cuMemcpyHtoDAsync_v2(to, at.cast(), bytes, stream) };
+        driver.check(code, "starting the copy of the labels")
     }
 
     /// Records all events of a buffer behind whatever the stream has been given.

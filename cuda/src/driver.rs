@@ -56,6 +56,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(device: c_int);
     cuCtxPushCurrent_v2(context: CUcontext);
     cuCtxPopCurrent_v2(context: *mut CUcontext);
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_int);
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
@@ -67,6 +68,8 @@ functions! {
     cuMemAlloc_v2(at: *mut CUdeviceptr, bytes: usize);
     cuMemFree_v2(at: CUdeviceptr);
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemHostAlloc(at: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost(at: *mut c_void);
     cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostUnregister(at: *mut c_void);
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);

@@ -113,7 +113,8 @@ impl Feed {
         // Every token and one error fit: a send never waits.
         let (send_returned, returned) = sync_channel(config.depth);
         let (send_ready, ready) = sync_channel(config.depth + 1);
-        let ring = Arc::new(Ring::new(&device, config.depth, bytes, timeout, send_returned)?);
+        let room = (bytes, loader.config().batch_size as usize);
+        let ring = Arc::new(Ring::new(&device, config.depth, room, timeout, send_returned)?);
         let pinned = Pinned::register(&device, loader.memory())?;
         let device_side = {
             let _entered = device.context().enter()?;
@@ -148,6 +149,9 @@ impl Feed {
     pub fn next(&mut self, stream: RawStream) -> Option<Result<DeviceBatch>> {
         if self.over {
             return None;
+        }
+        if let Err(refused) = stream.check() {
+            return Some(Err(refused));
         }
         let outcome = self.ring.context.check_fork().and_then(|()| self.take(stream));
         self.over = !matches!(outcome, Ok(Some(_)));
@@ -200,8 +204,8 @@ impl Feed {
 
     fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
         let copied = &self.ring.cell(token.cell).h2d_done;
-        let landed = copied.is_reached()?;
         let _entered = self.ring.context.enter()?;
+        let landed = copied.is_reached()?;
         if self.canary.takes(Step::AwaitCopy) {
             // SAFETY: the stream is what `RawStream::from_raw` promises.
             unsafe { copied.make_wait(stream.handle()) }?;

@@ -15,7 +15,7 @@ use std::time::Instant;
 use fuelrail::{Batch, Dtype, SampleId, State};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-use crate::context::{Context, DeviceMemory, Event, new_event, new_memory};
+use crate::context::{Context, DeviceMemory, Event, HostMemory, new_event, new_host_memory, new_memory};
 use crate::device::Device;
 use crate::device::warn_leaked;
 use crate::stats::Tally;
@@ -23,9 +23,16 @@ use crate::stats::Tally;
 /// Time between two queries of an event that is not reached, where nothing else is to be done.
 const LOOK: Duration = Duration::from_micros(200);
 
+pub(crate) const LABEL_BYTES: usize = size_of::<i64>();
+/// As far as CUDA aligns an allocation.
+const LABELS_ALIGN: usize = 256;
+
 /// One device buffer and its events.
 pub(crate) struct Cell {
+    /// The batch's bytes, and its labels at [`Ring::labels_at`].
     pub(crate) memory: DeviceMemory,
+    /// Where the labels are copied from.
+    pub(crate) labels: HostMemory,
     /// The copy stream has reached the copy: the previous consumer is done.
     pub(crate) h2d_started: Event,
     /// The bytes are on the device: the host may write their slot again, the consumer's stream may go on.
@@ -54,8 +61,12 @@ pub(crate) struct Ring {
     pub(crate) context: Arc<Context>,
     pub(crate) ordinal: u32,
     pub(crate) tally: Tally,
-    /// Length of each buffer.
+    /// Room for the bytes of a batch in each buffer.
     pub(crate) bytes: usize,
+    /// Where a buffer's labels begin, `i64` each.
+    pub(crate) labels_at: usize,
+    /// Room for so many of them.
+    pub(crate) samples: usize,
     cells: ManuallyDrop<Box<[Cell]>>,
     returns: SyncSender<Token>,
     failure: Mutex<Option<Error>>,
@@ -77,16 +88,19 @@ impl Ring {
     pub(crate) fn new(
         device: &Device,
         depth: usize,
-        bytes: usize,
+        (bytes, samples): (usize, usize),
         patience: Duration,
         returns: SyncSender<Token>,
     ) -> Result<Ring> {
         let context = device.context();
         let _entered = context.enter()?;
+        let labels_at = bytes.next_multiple_of(LABELS_ALIGN);
+        let len = labels_at + samples * LABEL_BYTES;
         let cell = |n: usize| {
-            let memory = new_memory(context, bytes)?;
+            let memory = new_memory(context, len)?;
             Ok(Cell {
-                memory: memory.ok_or_else(|| no_room(device, (depth, bytes), n * bytes))?,
+                memory: memory.ok_or_else(|| no_room(device, (depth, len), n * len))?,
+                labels: new_host_memory(context, samples * LABEL_BYTES)?,
                 h2d_started: new_event(context, true)?,
                 h2d_done: new_event(context, true)?,
                 consumer_done: new_event(context, false)?,
@@ -99,6 +113,8 @@ impl Ring {
             ordinal: device.facts().ordinal,
             tally: Tally::default(),
             bytes,
+            labels_at,
+            samples,
             cells: ManuallyDrop::new(cells.into()),
             returns,
             failure: Mutex::new(None),

@@ -2,13 +2,14 @@
 //! sanitizers, fuzzing, mutation testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one
 //! fails, and keeps the latest outcome of each.
 
-use crate::steps::{Log, cargo_in, say, target};
+use crate::steps::{Log, cargo_in, run, say, target};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use session::{Finding, Session, finding, host, now_s, read};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 mod api;
 mod c;
@@ -34,6 +35,8 @@ enum Part {
     Python,
     /// Every public crate, compiled from its package, and the wheel from its source distribution.
     Publish,
+    /// What is for a GPU machine, packed, and its five runs rehearsed here (scripts/gpu).
+    Gpu,
     /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
     Formats,
     /// The operator's manifests against the schemas that Kubernetes publishes (kubectl, pip).
@@ -89,6 +92,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::C => c::prove,
             Part::Python => python::prove,
             Part::Publish => publish::prove,
+            Part::Gpu => gpu,
             Part::Formats => formats::prove,
             Part::K8s => k8s::prove,
             Part::Models => models,
@@ -171,6 +175,13 @@ fn sanitizers(session: &Session<'_>) -> Finding {
     };
     let (clean, counts) = sanitized(&format!("not ({LEAKING} or {OF_GLIBC})"), "detect_leaks=1")?;
     Ok((sanitized(LEAKING, "detect_leaks=0")?.0 && clean, counts))
+}
+
+/// `scripts/gpu pack`, and the five runs under the driver of the tests and torch's CPU part.
+fn gpu(session: &Session<'_>) -> Finding {
+    let script = || Command::new(session.root.join("scripts/gpu"));
+    run(script().arg("pack"))?;
+    finding(script().arg("rehearse"), json!({}))
 }
 
 fn worlds(session: &Session<'_>) -> Finding {

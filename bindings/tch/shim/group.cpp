@@ -5,6 +5,7 @@
 #include "group.hpp"
 
 #include <dlfcn.h>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -21,19 +22,27 @@ std::unique_lock<std::mutex> fuelrail::turn_to_begin(const Group& group) {
   return gloo ? std::unique_lock<std::mutex>(turns) : std::unique_lock<std::mutex>();
 }
 
+void fuelrail::finish(const Group& group, const c10::intrusive_ptr<Work>& work) {
+  if (!work) return;
+  auto end = std::chrono::steady_clock::now() + group.timeout;
+  while (group.end && !work->isCompleted()) {
+    TORCH_CHECK(std::chrono::steady_clock::now() < end, "the other ranks did not come within ", group.timeout.count(), " ms");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (auto failed = work->exception()) std::rethrow_exception(failed);
+  work->wait();
+}
+
 namespace {
 using MakeNccl = char* (*)(c10d::Store*, int, int, int64_t, void*);
-
-void finish(const c10::intrusive_ptr<fuelrail::Work>& work) {
-  if (work) work->wait();
-}
+using EndNccl = void (*)(fuelrail::Backend&, bool);
 
 // Begins something over a tensor and waits for it. What the group works on outlives the work.
 template <class Begin>
 char* over(Group* group, const at::Tensor& tensor, Begin begin) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{tensor};
-    finish(begun(*group, [&](auto& backend) { return begin(backend, tensors); }));
+    finish(*group, begun(*group, [&](auto& backend) { return begin(backend, tensors); }));
   });
 }
 }  // namespace
@@ -54,12 +63,14 @@ char* fr_group_join(const char* backend, const char* host, uint16_t port, bool s
     met->setTimeout(timeout);
     auto store = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), met);
     c10::intrusive_ptr<fuelrail::Backend> joined;
+    EndNccl end = nullptr;
     if (std::string(backend) == "nccl") {
       // In a library of its own, because it needs torch's CUDA part, which most machines that build this do not have.
       void* library = dlopen("libfuelrail_tch_nccl.so", RTLD_NOW | RTLD_GLOBAL);
       TORCH_CHECK(library, "NCCL is asked for, but ", dlerror(), "; build it with scripts/libtorch-nccl");
       auto make = reinterpret_cast<MakeNccl>(dlsym(library, "fr_nccl_join"));
-      TORCH_CHECK(make, "libfuelrail_tch_nccl.so is not ours: it has no fr_nccl_join");
+      end = reinterpret_cast<EndNccl>(dlsym(library, "fr_nccl_end"));
+      TORCH_CHECK(make && end, "libfuelrail_tch_nccl.so is not ours, or of another version: build it with scripts/libtorch-nccl");
       char* failed = make(store.get(), rank, world, timeout_ms, &joined);
       std::string why = failed ? failed : "";
       std::free(failed);
@@ -73,10 +84,14 @@ char* fr_group_join(const char* backend, const char* host, uint16_t port, bool s
       settings->threads = 2;
       joined = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world, settings);
     }
-    *out = new Group{store, joined};
+    *out = new Group{store, joined, timeout, end, {}};
   });
 }
-void fr_group_free(Group* group) { delete group; }
+void fr_group_free(Group* group) {
+  // What does not end now waits for a rank that is lost.
+  if (group->end) std::free(guarded([&] { group->end(*group->backend, group->last && !group->last->isCompleted()); }));
+  delete group;
+}
 
 char* fr_all_reduce(Group* group, at::Tensor* tensor) {
   return over(group, *tensor, [](auto& backend, auto& tensors) { return backend.allreduce(tensors); });
@@ -97,7 +112,7 @@ char* fr_all_gather(Group* group, at::Tensor* tensor, at::Tensor* out) {
   });
 }
 char* fr_barrier(Group* group) {
-  return guarded([&] { finish(begun(*group, [&](auto& backend) { return backend.barrier(); })); });
+  return guarded([&] { finish(*group, begun(*group, [&](auto& backend) { return backend.barrier(); })); });
 }
 char* fr_send(Group* group, at::Tensor* tensor, int to, int tag) {
   return over(group, *tensor, [&](auto& backend, auto& tensors) { return backend.send(tensors, to, tag); });

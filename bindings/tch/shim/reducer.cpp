@@ -63,8 +63,9 @@ struct Reducer {
     if (group) bucket.work = begun(*group, [&](auto& backend) { return backend.allreduce(tensors); });
   }
 
+  // The last one, too: the tail lies in it since the step was armed.
   void launch_complete() {
-    while (next < buckets.size() && buckets[next].missing == 0 && next + 1 < buckets.size()) launch(buckets[next++]);
+    while (next < buckets.size() && buckets[next].missing == 0) launch(buckets[next++]);
   }
 
   void gradient_came(size_t index) {
@@ -80,10 +81,9 @@ struct Reducer {
     }
   }
 
-  // Adds the caller's numbers and hands over what is left, unless something has failed.
-  void launch_rest(const at::Tensor& numbers) {
+  // Hands over what is left, unless something has failed.
+  void launch_rest() {
     if (!failed.empty()) return;
-    tail.copy_(numbers);
     for (; next < buckets.size(); next++) {
       for (size_t index : buckets[next].parameters) place(index);
       launch(buckets[next]);
@@ -212,31 +212,38 @@ char* fr_reducer_flat(Reducer* reducer, bool gradients, at::Tensor** out) {
   });
 }
 
-// Before the last backward pass of a step: from now on complete buckets are handed over.
-void fr_reducer_arm(Reducer* reducer) {
-  std::lock_guard<std::mutex> lock(reducer->mutex);
-  reducer->armed = true;
+// Before the last backward pass of a step: the numbers that travel with it, on the gradients' device. From now on complete buckets are handed over.
+char* fr_reducer_arm(Reducer* reducer, const at::Tensor* numbers) {
+  return guarded([&] {
+    std::lock_guard<std::mutex> lock(reducer->mutex);
+    at::NoGradGuard no_grad;
+    reducer->tail.copy_(*numbers, /*non_blocking=*/true);
+    reducer->armed = true;
+  });
 }
 
-// After the last backward pass: adds `tail`, hands over what is left (gradients that never came count as zero), waits for all sums, writes
-// the summed tail back. `waited_us`: time in here, which is what the overlap did not hide.
-char* fr_reducer_finish(Reducer* reducer, double* tail, size_t tail_length, uint64_t* waited_us) {
+// After the last backward pass: hands over what is left (gradients that never came count as zero), waits for all sums; of NCCL's, the current
+// stream waits for them, not the host. `waited_us`: time in here, which is what the overlap did not hide.
+char* fr_reducer_finish(Reducer* reducer, uint64_t* waited_us) {
   auto begun = Clock::now();
   char* failed = guarded([&] {
     std::unique_lock<std::mutex> lock(reducer->mutex);
     reducer->armed = false;
     at::NoGradGuard no_grad;
-    auto numbers = at::from_blob(tail, {static_cast<int64_t>(tail_length)}, at::kDouble);
     try {
-      reducer->launch_rest(numbers);
+      reducer->launch_rest();
     } catch (const std::exception& error) {
       if (reducer->failed.empty()) reducer->failed = error.what();
     }
     lock.unlock();
     reducer->wait_for_all();
-    numbers.copy_(reducer->tail.to(at::kCPU));
   });
   *waited_us = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begun).count();
   return failed;
+}
+
+// The step's numbers, summed over the ranks, where the gradients are.
+char* fr_reducer_tail(Reducer* reducer, at::Tensor** out) {
+  return guarded([&] { *out = new at::Tensor(reducer->tail); });
 }
 }

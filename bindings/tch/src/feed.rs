@@ -10,7 +10,7 @@ use tch::{Device, Kind as Element, Tensor};
 
 use crate::ffi::feed_stream;
 
-/// A batch, and how long each part of it was waited for.
+/// A batch, and how long it was waited for.
 #[derive(Debug)]
 pub struct Fed {
     /// The batch.
@@ -19,8 +19,6 @@ pub struct Fed {
     pub data_wait: Duration,
     /// It was there at once.
     pub ready: bool,
-    /// Time for the copy to the device, beyond that.
-    pub copy_wait: Duration,
 }
 
 /// Batches of this rank, in order.
@@ -64,7 +62,7 @@ impl Feed for HostFeed {
             Err(error) => (false, Err(error)),
         };
         let data_wait = begun.elapsed();
-        Some(taken.and_then(TensorBatch::over).map(|batch| Fed { batch, data_wait, ready, copy_wait: Duration::ZERO }))
+        Some(taken.and_then(TensorBatch::over).map(|batch| Fed { batch, data_wait, ready }))
     }
 
     fn order(&self) -> State {
@@ -88,9 +86,6 @@ pub struct GpuFeed {
     reporter: Option<Reporter>,
 }
 
-/// How often a step that waits for its copy polls for its end.
-const LOOK_EVERY: Duration = Duration::from_micros(20);
-
 impl GpuFeed {
     /// Feeds from this loader over device `config.device`. Torch must have been asked for that device before.
     ///
@@ -107,18 +102,13 @@ impl GpuFeed {
         let stream = feed_stream(self.feed.config().device as usize)?;
         let Some(batch) = self.feed.next(stream).transpose()? else { return Ok(None) };
         let (data_wait, ready) = (begun.elapsed(), self.feed.stats().data_wait_s <= waited);
-        // The stream waits for the copy by itself; waiting here too costs nothing but a launch, and measures the time.
-        let begun = Instant::now();
-        while !batch.has_landed()? {
-            std::thread::sleep(LOOK_EVERY);
-        }
-        let copy_wait = begun.elapsed();
+        // The stream waits for the copy by itself, and the host for neither: `FeedStats::landed` tells how often a copy was late.
         if let Some(state) = batch.state() {
             self.order = state.clone();
         }
         let weights = self.reporter.as_ref().map(|reporter| reporter.weights(batch.epoch(), batch.ids()));
         let batch = TensorBatch::on_device(batch, &weights.unwrap_or_default())?;
-        Ok(Some(Fed { batch, data_wait, ready, copy_wait }))
+        Ok(Some(Fed { batch, data_wait, ready }))
     }
 }
 
@@ -136,6 +126,40 @@ impl Feed for GpuFeed {
     }
 }
 
+/// The first batches of a feed, again and again, from where the model is: for trials, to see what feeding costs.
+pub(crate) struct ResidentFeed {
+    /// Read no more; kept for what it knows.
+    feed: Box<dyn Feed>,
+    batches: Vec<TensorBatch>,
+    given: usize,
+}
+
+impl ResidentFeed {
+    /// Reads so many batches, or as many as there are, and keeps copies of them.
+    pub(crate) fn start(mut feed: Box<dyn Feed>, most: usize) -> Result<ResidentFeed> {
+        let mut batches = Vec::with_capacity(most);
+        while batches.len() < most
+            && let Some(fed) = feed.next()
+        {
+            let batch = fed?.batch;
+            batches.push(TensorBatch { bytes: batch.bytes.copy(), labels: batch.labels.copy(), ..batch });
+        }
+        Ok(ResidentFeed { feed, batches, given: 0 })
+    }
+}
+
+impl Feed for ResidentFeed {
+    fn next(&mut self) -> Option<Result<Fed>> {
+        let batch = self.batches.get(self.given % self.batches.len().max(1))?.another();
+        self.given += 1;
+        Some(Ok(Fed { batch, data_wait: Duration::ZERO, ready: true }))
+    }
+
+    fn order(&self) -> State {
+        self.feed.order()
+    }
+}
+
 /// A batch of samples as tensors, without a copy: the lease ends when torch drops the last of them.
 #[derive(Debug)]
 pub struct TensorBatch {
@@ -143,8 +167,10 @@ pub struct TensorBatch {
     pub bytes: Tensor,
     /// Where each sample lies in `bytes`, when they are not pictures.
     pub spans: Vec<Range<usize>>,
-    /// Classes, `i64`, `[n]`; -1 for samples without.
+    /// Classes, `i64`, `[n]`; -1 for samples without. Where `bytes` lies.
     pub labels: Tensor,
+    /// The same in the host's memory: to look at them waits for no device.
+    pub labels_here: Tensor,
     /// Which samples, in order.
     pub ids: Vec<SampleId>,
     /// The epoch, from 0.
@@ -164,14 +190,16 @@ impl TensorBatch {
     pub fn over(batch: Batch) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = (0..ids.len()).map(|i| batch.offsets()[i]..batch.offsets()[i] + batch.sample(i).len()).collect();
-        let labels = labels_of(batch.labels());
+        let labels_here = labels_of(batch.labels());
+        let labels = labels_here.shallow_clone();
         let (epoch, seq) = (batch.epoch(), batch.seq());
         let weights = weights_of(batch.weights());
         let sizes = match batch.shape() {
             Some(shape) => shape.dims().map(|n| n as i64).to_vec(),
             None => vec![batch.bytes().len() as i64],
         };
-        Ok(TensorBatch { bytes: crate::ffi::batch_tensor(batch, &sizes)?, spans, labels, ids, epoch, seq, weights })
+        let bytes = crate::ffi::batch_tensor(batch, &sizes)?;
+        Ok(TensorBatch { bytes, spans, labels, labels_here, ids, epoch, seq, weights })
     }
 
     /// The same for a batch on a CUDA device: `bytes` lies there, and is used on the stream the batch was taken with. `weights` are
@@ -182,9 +210,24 @@ impl TensorBatch {
     pub fn on_device(batch: DeviceBatch, weights: &[f32]) -> Result<TensorBatch> {
         let ids = batch.ids().to_vec();
         let spans = batch.offsets().iter().zip(batch.lens()).map(|(&at, &len)| at..at + len).collect();
-        let labels = labels_of(batch.labels());
+        let labels_here = labels_of(batch.labels());
         let (epoch, seq, weights) = (batch.epoch(), batch.seq(), weights_of(weights));
-        Ok(TensorBatch { bytes: crate::ffi::device_tensor(batch)?, spans, labels, ids, epoch, seq, weights })
+        let (bytes, labels) = crate::ffi::device_tensors(batch)?;
+        Ok(TensorBatch { bytes, spans, labels, labels_here, ids, epoch, seq, weights })
+    }
+
+    /// The same tensors again.
+    fn another(&self) -> TensorBatch {
+        TensorBatch {
+            bytes: self.bytes.shallow_clone(),
+            spans: self.spans.clone(),
+            labels: self.labels.shallow_clone(),
+            labels_here: self.labels_here.shallow_clone(),
+            ids: self.ids.clone(),
+            epoch: self.epoch,
+            seq: self.seq,
+            weights: self.weights.as_ref().map(Tensor::shallow_clone),
+        }
     }
 
     /// Number of samples.

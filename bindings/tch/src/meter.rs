@@ -12,8 +12,6 @@ pub struct StepTime {
     pub data_wait: Duration,
     /// The batch was there when it was asked for.
     pub ready: bool,
-    /// For the copy to the device, beyond that.
-    pub copy_wait: Duration,
     /// For sums over the ranks that the backward pass did not hide; in asynchronous mode for the exchange with rank 0.
     pub all_reduce: Duration,
     /// The whole step.
@@ -24,7 +22,7 @@ impl StepTime {
     /// What is left: forward, backward, optimiser.
     #[must_use]
     pub fn compute(&self) -> Duration {
-        self.wall.saturating_sub(self.data_wait + self.copy_wait + self.all_reduce)
+        self.wall.saturating_sub(self.data_wait + self.all_reduce)
     }
 }
 
@@ -37,8 +35,6 @@ pub struct Meter {
     pub ready: u64,
     /// Seconds.
     pub data_wait_s: f64,
-    /// Seconds.
-    pub copy_wait_s: f64,
     /// Seconds.
     pub compute_s: f64,
     /// Seconds.
@@ -53,7 +49,6 @@ impl Meter {
         self.steps += 1;
         self.ready += u64::from(step.ready);
         self.data_wait_s += step.data_wait.as_secs_f64();
-        self.copy_wait_s += step.copy_wait.as_secs_f64();
         self.compute_s += step.compute().as_secs_f64();
         self.all_reduce_s += step.all_reduce.as_secs_f64();
         self.wall_s += step.wall.as_secs_f64();
@@ -84,12 +79,9 @@ impl fmt::Display for Meter {
         let each = |seconds: f64| seconds * 1e3 / (self.steps.max(1) as f64);
         let share = |seconds: f64| if self.wall_s > 0.0 { 100.0 * seconds / self.wall_s } else { 0.0 };
         write!(f, "{} steps of {:.2} ms:", self.steps, each(self.wall_s))?;
-        for (what, seconds) in [
-            ("data wait", self.data_wait_s),
-            ("copy wait", self.copy_wait_s),
-            ("compute", self.compute_s),
-            ("all-reduce", self.all_reduce_s),
-        ] {
+        for (what, seconds) in
+            [("data wait", self.data_wait_s), ("compute", self.compute_s), ("all-reduce", self.all_reduce_s)]
+        {
             write!(f, " {what} {:.2} ms ({:.1} %),", each(seconds), share(seconds))?;
         }
         write!(f, " readiness {:.3}", self.readiness())
@@ -103,14 +95,14 @@ mod tests {
     #[test]
     fn the_parts_make_up_the_step() {
         let ms = Duration::from_millis;
-        let step = StepTime { data_wait: ms(2), ready: false, copy_wait: ms(1), all_reduce: ms(3), wall: ms(20) };
+        let step = StepTime { data_wait: ms(2), ready: false, all_reduce: ms(4), wall: ms(20) };
         assert_eq!(step.compute(), ms(14));
         let mut meter = Meter::default();
         assert_eq!(meter.readiness(), 1.0);
         meter.count(&step);
         meter.count(&StepTime { ready: true, ..step });
         assert_eq!(meter.readiness(), 0.5);
-        let parts = meter.data_wait_s + meter.copy_wait_s + meter.compute_s + meter.all_reduce_s;
+        let parts = meter.data_wait_s + meter.compute_s + meter.all_reduce_s;
         assert!((parts - meter.wall_s).abs() < 1e-9);
         assert!(meter.to_string().contains("data wait 2.00 ms (10.0 %)"), "{meter}");
     }

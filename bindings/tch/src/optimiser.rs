@@ -130,7 +130,9 @@ impl Optimiser {
     pub(crate) fn step(&mut self, parameters: &mut Tensor, gradients: &mut Tensor, divisor: f64, rate: f64) {
         self.steps += 1;
         no_grad(|| {
-            let _ = gradients.g_mul_scalar_(1.0 / divisor);
+            if divisor != 1.0 {
+                let _ = gradients.g_mul_scalar_(1.0 / divisor);
+            }
             if self.clip_norm > 0.0 {
                 // A tensor, not a number: reading it would make the host wait for the device.
                 let shorter = (self.clip_norm / (gradients.norm() + 1e-6)).clamp_max(1.0);

@@ -1,6 +1,7 @@
 //! Tasks: from a batch to one loss per sample.
 
 use crate::feed::TensorBatch;
+use crate::ffi::moved;
 use fuelrail_base::{Error, Kind, Result};
 use tch::nn::ModuleT;
 use tch::{Device, Kind as Element, Tensor};
@@ -36,6 +37,7 @@ pub struct Classifier {
     mean: Tensor,
     spread: Tensor,
     label_smoothing: f64,
+    channels_last: bool,
     device: Device,
 }
 
@@ -45,7 +47,7 @@ impl Classifier {
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
         let row =
             |values: &[f64]| Tensor::from_slice(values).to_kind(Element::Float).to_device(device).view([1, -1, 1, 1]);
-        Classifier { model, mean: row(mean), spread: row(spread), label_smoothing: 0.0, device }
+        Classifier { model, mean: row(mean), spread: row(spread), label_smoothing: 0.0, channels_last: false, device }
     }
 
     /// A share of each sample's loss that is the mean over all classes, 0 to 1 (Szegedy et al., "Rethinking the Inception Architecture for
@@ -53,6 +55,13 @@ impl Classifier {
     #[must_use]
     pub fn label_smoothing(mut self, share: f64) -> Classifier {
         self.label_smoothing = share;
+        self
+    }
+
+    /// Leaves pictures as they are decoded, with their channels last in memory, where GPUs compute fastest with them. The shape is the same.
+    #[must_use]
+    pub fn channels_last(mut self, last: bool) -> Classifier {
+        self.channels_last = last;
         self
     }
 }
@@ -68,9 +77,10 @@ impl Task for Classifier {
         }
         let pixels = batch.bytes.to_device(self.device).permute(&[0, 3, 1, 2]).to_kind(Element::Float);
         let input = (pixels / 255.0 - &self.mean) / &self.spread;
-        let scores = self.model.forward_t(&input.contiguous(), training).to_kind(Element::Float);
+        let input = if self.channels_last { input } else { input.contiguous() };
+        let scores = self.model.forward_t(&input, training).to_kind(Element::Float);
         check_labels(batch, scores.size()[1])?;
-        let labels = batch.labels.to_device(self.device);
+        let labels = moved(&batch.labels, self.device)?;
         let likelihoods = scores.log_softmax(-1, Element::Float);
         let mut losses = -likelihoods.gather(1, &labels.unsqueeze(1), false).squeeze_dim(1);
         if training && self.label_smoothing > 0.0 {
@@ -82,14 +92,15 @@ impl Task for Classifier {
     }
 }
 
-/// Every sample has a label that the model knows. Labels lie in the host's memory: no device is waited for.
+/// Every sample has a label that the model knows. Looks at them in the host's memory: no device is waited for.
 fn check_labels(batch: &TensorBatch, classes: i64) -> Result<()> {
-    let wrong = batch.labels.lt(0).logical_or(&batch.labels.ge(classes)).nonzero();
+    let labels = &batch.labels_here;
+    let wrong = labels.lt(0).logical_or(&labels.ge(classes)).nonzero();
     if wrong.size()[0] == 0 {
         return Ok(());
     }
     let at = wrong.int64_value(&[0, 0]);
-    let (id, label) = (batch.ids[at as usize].0, batch.labels.int64_value(&[at]));
+    let (id, label) = (batch.ids[at as usize].0, labels.int64_value(&[at]));
     let (cause, hint) = if label < 0 {
         (format!("sample {id} has no label"), "put each sample in the folder of its class, or name a label_field")
     } else {

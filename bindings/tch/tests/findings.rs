@@ -161,6 +161,13 @@ fn a_class_that_only_the_validation_set_has_is_refused_before_training() {
 }
 
 #[test]
+fn what_nccl_cannot_do_is_refused_before_anything_is_waited_for() {
+    let mut command = trainer(&words("http://127.0.0.1:1/none/ --backend nccl --switch-after 0.5"));
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+    ends(&command.output().unwrap(), 2, &["asynchronous training over NCCL", "--backend gloo"]);
+}
+
+#[test]
 fn two_folders_for_checkpoints_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let places = ["a", "b"].map(|name| folder.path().join(name).display().to_string());

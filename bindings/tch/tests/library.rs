@@ -164,7 +164,7 @@ struct Given(VecDeque<TensorBatch>);
 impl Feed for Given {
     fn next(&mut self) -> Option<Result<Fed>> {
         let batch = self.0.pop_front()?;
-        Some(Ok(Fed { batch, data_wait: Duration::ZERO, ready: true, copy_wait: Duration::ZERO }))
+        Some(Ok(Fed { batch, data_wait: Duration::ZERO, ready: true }))
     }
 
     fn order(&self) -> State {
@@ -183,11 +183,12 @@ fn batch_of_sums(first: u64) -> TensorBatch {
     let rows: Vec<u8> = (0..4).flat_map(|i| [first + i, 2 * i, 3]).map(|n| (n % 7) as u8).collect();
     let labels: Vec<i64> = rows.chunks(3).map(|row| row.iter().map(|&b| i64::from(b)).sum()).collect();
     let ids = (first..first + 4).map(SampleId).collect();
-    let labels = labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
+    let labels = Tensor::from_slice(&labels);
     TensorBatch {
         bytes: tensor_of_bytes(rows, &[4, 3], Element::Uint8).unwrap(),
         spans: Vec::new(),
-        labels: tensor_of_bytes(labels, &[4], Element::Int64).unwrap(),
+        labels: labels.shallow_clone(),
+        labels_here: labels,
         ids,
         epoch: 0,
         seq: 0,
@@ -243,6 +244,7 @@ fn bf16_trains_on_the_cpu() {
     let again = |_| TensorBatch {
         bytes: batch.bytes.shallow_clone(),
         labels: batch.labels.shallow_clone(),
+        labels_here: batch.labels_here.shallow_clone(),
         spans: batch.spans.clone(),
         ids: batch.ids.clone(),
         epoch: 0,
@@ -303,7 +305,7 @@ fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
 }
 
 /// Every rank as a thread of its own.
-fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
+pub fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
     let (port, rank) = (meeting_port(), &rank);
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port)))).collect();
@@ -377,12 +379,12 @@ fn after_a_rank_is_lost_nothing_is_in_flight_and_no_step_begins() {
         let mut reducer = Reducer::new(Some(group), &mut parameters, 4000, 1).unwrap();
         assert_eq!(reducer.buckets(), 4);
         reducer.begin().unwrap();
-        reducer.arm();
+        reducer.arm(&Tensor::from_slice(&[1.0])).unwrap();
         parameters
             .iter()
             .fold(Tensor::zeros(&[1], (Element::Float, Device::Cpu)), |sum, p| sum + p.sum(Element::Float))
             .backward();
-        let error = reducer.finish(&mut [1.0]).unwrap_err();
+        let error = reducer.finish().unwrap_err();
         assert!(error.to_string().contains("another rank has died"), "{error}");
         assert!(reducer.begin().unwrap_err().to_string().contains("an earlier step has failed"));
     });

@@ -4,6 +4,7 @@
 mod common;
 mod findings;
 mod importance;
+mod late;
 mod library;
 mod lost_rank;
 mod places;

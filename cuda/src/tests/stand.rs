@@ -9,13 +9,19 @@ use cudarc::driver::sys::{self, CUevent, CUstream};
 use fuelrail::{Backend, ByteSize, Decode, Loader, LoaderBuilder};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
-use fuelrail_cuda_driver::{Control, Settings};
+use fuelrail_cuda_driver::{Control, Settings, on_device};
 
 use crate::context::Context;
 use crate::{Device, DeviceBatch, Feed, FeedConfig, RawStream};
 
 /// Longest wait for something that must come. Far beyond what is needed: only a hang meets it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Filling this eight times keeps a device busy for longer than the copy of a batch takes.
+const BUSY_BYTES: usize = 64 << 20;
+
+/// Most samples of a batch that is read back.
+const LABELS_MAX: usize = 64;
 
 /// A bucket of small objects, its keys in the order of sample numbers.
 pub(super) struct Store {
@@ -87,6 +93,7 @@ struct Landing {
     ids: Vec<u64>,
     offsets: Vec<usize>,
     lens: Vec<usize>,
+    labels: Vec<u32>,
     decoded: bool,
     done: CUevent,
     busy: bool,
@@ -97,6 +104,8 @@ pub(super) struct Consumer {
     context: Arc<Context>,
     stream: CUstream,
     landings: VecDeque<Landing>,
+    /// Device memory that is filled before every read, where no driver of ours is late on purpose: 0 for none.
+    busy: u64,
     /// Samples found right.
     pub(super) right: Vec<u64>,
     /// What was found wrong.
@@ -115,15 +124,20 @@ impl Consumer {
         let landing = |_| {
             let (mut at, mut done) = (core::ptr::null_mut(), core::ptr::null_mut());
             // SAFETY: writes one address; freed when the stream is past all copies to it.
-            check(unsafe { sys::cuMemHostAlloc(&raw mut at, bytes.max(1), 0) });
+            check(unsafe { sys::cuMemHostAlloc(&raw mut at, bytes + LABELS_MAX * 8, 0) });
             // SAFETY: writes one handle, to a variable that lives through the call.
             check(unsafe { sys::cuEventCreate(&raw mut done, 2) });
-            let (ids, offsets, lens) = Default::default();
-            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, decoded: false, done, busy: false }
+            let (ids, offsets, lens, labels) = Default::default();
+            Landing { at: at.cast(), bytes, used: 0, ids, offsets, lens, labels, decoded: false, done, busy: false }
         };
         let landings = (0..depth).map(landing).collect();
+        let mut busy = 0;
+        if on_device() && depth > 0 {
+            // SAFETY: writes one address, to a variable that lives through the call; freed when the stream is past its last use.
+            check(unsafe { sys::cuMemAlloc_v2(&raw mut busy, BUSY_BYTES) });
+        }
         drop(entered);
-        Consumer { context, stream, landings, right: Vec::new(), wrong: Vec::new() }
+        Consumer { context, stream, landings, busy, right: Vec::new(), wrong: Vec::new() }
     }
 
     pub(super) fn stream(&self) -> RawStream {
@@ -143,11 +157,19 @@ impl Consumer {
         landing.ids = batch.ids().iter().map(|id| id.0).collect();
         landing.offsets = batch.offsets().to_vec();
         landing.lens = batch.lens().to_vec();
+        landing.labels = batch.labels().to_vec();
+        assert!(landing.labels.len() <= LABELS_MAX, "the stand has room for every label");
         let _entered = self.context.enter().unwrap();
+        for byte in (0..8).filter(|_| self.busy != 0) {
+            // SAFETY: the memory is the stand's own, and so long.
+            check(unsafe { sys::cuMemsetD8Async(self.busy, byte, BUSY_BYTES, self.stream) });
+        }
         // SAFETY: the batch's buffer is held until the stream is past this copy: the batch marks its end behind it. The target
         // is pinned memory of the stand.
         unsafe {
             check(sys::cuMemcpyDtoHAsync_v2(landing.at.cast(), batch.pointer(), landing.used, self.stream));
+            let (labels, bytes) = (landing.at.add(landing.bytes).cast(), landing.labels.len() * 8);
+            check(sys::cuMemcpyDtoHAsync_v2(labels, batch.labels_pointer(), bytes, self.stream));
             check(sys::cuEventRecord(landing.done, self.stream));
         }
         landing.busy = true;
@@ -172,6 +194,12 @@ impl Consumer {
                 Err(error) => self.wrong.push(error),
             }
         }
+        // SAFETY: as above; behind the bytes there is room for the labels.
+        let labels = unsafe { core::slice::from_raw_parts(landing.at.add(landing.bytes), landing.labels.len() * 8) };
+        let found = labels.as_chunks().0.iter().map(|label| i64::from_ne_bytes(*label));
+        if !found.eq(landing.labels.iter().map(|&label| i64::from(label))) {
+            self.wrong.push(format!("labels of {:?}", landing.ids));
+        }
         landing.busy = false;
     }
 
@@ -194,6 +222,9 @@ impl Drop for Consumer {
         unsafe {
             let _ = sys::cuStreamSynchronize(self.stream);
             let _ = sys::cuStreamDestroy_v2(self.stream);
+            if self.busy != 0 {
+                let _ = sys::cuMemFree_v2(self.busy);
+            }
             for landing in self.landings.drain(..) {
                 let _ = sys::cuMemFreeHost(landing.at.cast());
                 let _ = sys::cuEventDestroy_v2(landing.done);

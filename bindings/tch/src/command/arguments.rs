@@ -87,6 +87,9 @@ pub(crate) struct Arguments {
     /// Write the outcome as JSON here (rank 0)
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// For trials: train on the first N batches again and again, which stay where the model is
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["checkpoint", "importance"])]
+    pub resident: usize,
     /// Print a line every so many steps; 0 about every two seconds
     #[arg(long, default_value_t = 0)]
     pub print_every: u64,
@@ -210,7 +213,6 @@ impl Screen {
             line["ready"] = json!(time.ready);
             for (name, took) in [
                 ("data_wait_ms", time.data_wait),
-                ("copy_wait_ms", time.copy_wait),
                 ("compute_ms", time.compute()),
                 ("all_reduce_ms", time.all_reduce),
                 ("wall_ms", time.wall),

@@ -21,9 +21,10 @@ use tch::nn::VarStore;
 pub struct NoOptions {}
 
 /// Trains the task that `make` makes, as `args` say: those of `std::env::args_os()`, with the options of `fuelrail-train --help` but for the
-/// model's. The model's variables are made in the `VarStore`. Prints, writes checkpoints and resumes as that does.
+/// model's. The model's variables are made in the `VarStore`, which lies on the CPU until `make` returns and
+/// on [`Facts::device`] afterwards. Prints, writes checkpoints and resumes as that does.
 ///
-/// The exit code is 0 when done, 1 when samples, network, model or another rank failed, 2 for wrong usage, 3 where the environment refuses, 4 when
+/// The exit code is 0 when done, 1 when samples, network or model failed, 2 for wrong usage, 3 where the environment refuses or another rank is lost, 4 when
 /// stopped on a notice with a checkpoint written: start it again to go on.
 pub fn run(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::Vault;
-use crate::feed::{Feed, GpuFeed, HostFeed};
-use crate::ffi::{Backend, Group, load_cuda, torch_version};
+use crate::feed::{Feed, GpuFeed, HostFeed, ResidentFeed};
+use crate::ffi::{Backend, Group, load_cuda, over_nccl, torch_version};
 use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
 use crate::ranks::Ranks;
+use crate::switch::SwitchConfig;
 use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
@@ -18,8 +19,8 @@ use fuelrail::{ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder
 use fuelrail_cuda::FeedConfig;
 use serde::Serialize;
 use serde_json::json;
-use tch::Device;
 use tch::nn::VarStore;
+use tch::{Device, no_grad};
 
 use super::arguments::{Arguments, Screen};
 use super::facts::Facts;
@@ -44,10 +45,12 @@ pub(super) fn train(
     let ranks = Ranks::of(|name| std::env::var(name).ok())?;
     let device = device(arguments, cuda, ranks.local_rank)?;
     tch::set_num_threads(threads(arguments));
+    // Batches have the same size but for the last of an epoch: the search for the fastest convolution pays.
+    tch::Cuda::cudnn_set_benchmark(device != Device::Cpu);
     let notice = notice(arguments, begun)?;
     let mut config = arguments.loader(&arguments.uri, ranks.rank, ranks.world)?;
     let limit = judging_limit(arguments, &mut config);
-    let backend = backend(&arguments.backend, device)?;
+    let backend = backend(arguments, device, ranks.world)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
     let listing = listed(arguments, &config, group.as_deref())?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
@@ -66,12 +69,13 @@ pub(super) fn train(
         listing.len(),
         classes.len()
     ));
-    // The same seed on every rank and for any number of them: the same initial weights.
+    // The same seed on every rank, for any number of them and on any device: the same initial weights. So they are drawn on the CPU.
     tch::manual_seed(training.seed as i64);
-    let variables = VarStore::new(device);
+    let mut variables = VarStore::new(Device::Cpu);
     let samples = listing.len() as u64;
     let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
     let task = make(&variables, &facts)?;
+    no_grad(|| variables.set_device(device));
     let by_folders = task.needs_labels() && config.format.is_none();
     let judging = Judging { arguments, ranks: &ranks, device, limit, classes: by_folders.then_some(&classes) };
     judging.check_classes(&config)?;
@@ -90,6 +94,9 @@ pub(super) fn train(
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device)?;
+    if arguments.resident > 0 {
+        feed = Box::new(ResidentFeed::start(feed, arguments.resident)?);
+    }
     let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
     let judged = screen.borrow().judged();
     let slow = diagnosed(arguments.predicted_step_s, judged, &outcome.meter, feed.stats(), group.as_deref())?;
@@ -132,13 +139,20 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     });
 }
 
-fn backend(name: &str, device: Device) -> Result<Backend> {
-    match name {
-        "auto" if device == Device::Cpu => Ok(Backend::Gloo),
-        "auto" => Ok(Backend::Nccl),
+/// NCCL only where it is asked for, or there are several GPUs; never with what it cannot do.
+fn backend(arguments: &Arguments, device: Device, world: usize) -> Result<Backend> {
+    let SwitchConfig { after, straggler, .. } = arguments.training.switch;
+    let name = arguments.backend.as_str();
+    let backend = match name {
+        "auto" if device == Device::Cpu || world == 1 => Backend::Gloo,
+        "auto" => Backend::Nccl,
         name => Backend::from_str(name, false)
-            .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).with_hint("use gloo or nccl")),
+            .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).with_hint("use gloo or nccl"))?,
+    };
+    if backend == Backend::Nccl && world > 1 && (after < 1.0 || straggler > 0.0) {
+        return Err(over_nccl());
     }
+    Ok(backend)
 }
 
 /// The CPU only where it is asked for, or there is no GPU: one that the driver has and torch does not find is an error.

@@ -63,6 +63,8 @@ pub struct Group {
     world: usize,
     /// The device of NCCL's tensors.
     device: Option<Device>,
+    /// Longest wait for the others.
+    patience: Duration,
 }
 
 // SAFETY: the handle is two intrusive pointers to libtorch's store and process group, both made for use from several threads.
@@ -78,18 +80,24 @@ fn text(what: &str, value: &str) -> Result<CString> {
     CString::new(value).map_err(|_| Error::new(Kind::Usage, format!("{what} has a zero byte")))
 }
 
+/// Several threads of a process may not use NCCL's messages at a time.
+pub(crate) fn over_nccl() -> Error {
+    Error::new(Kind::Usage, "asynchronous training over NCCL")
+        .with_hint("add --backend gloo: gradients then travel through the host's memory")
+}
+
 fn number(rank: usize) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
 impl Group {
-    /// Joins the other ranks; returns when all are there, at once with `None` when there are none. NCCL works on `device`; `timeout` is the
+    /// Joins the other ranks; returns when all are there. One rank needs no group: `None`, but over NCCL, where it is a group, too. NCCL works on `device`; `timeout` is the
     /// longest wait for the others, here and in every collective.
     ///
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.
     pub fn join(ranks: &Ranks, backend: Backend, device: Device, timeout: Duration) -> Result<Option<Arc<Group>>> {
-        if ranks.world == 1 {
+        if ranks.world == 1 && backend == Backend::Gloo {
             return Ok(None);
         }
         let Ranks { rank, world, host, port, .. } = ranks;
@@ -100,6 +108,7 @@ impl Group {
         let address = ["127.0.0.1", "localhost", "::1"].contains(&host.as_str()).then_some(c"127.0.0.1");
         let interface = ranks.interface.as_deref().map(|i| text("the interface", i)).transpose()?;
         let serve = *rank == 0 && !ranks.agent_keeps_store;
+        let patience = timeout;
         let timeout = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let mut handle = ptr::null_mut();
         // SAFETY: the texts live until the call returns, which copies them; `handle` is read after it.
@@ -122,7 +131,7 @@ impl Group {
             error.with_hint("check that all ranks were started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can reach it")
         })?;
         let device = (backend == Backend::Nccl).then_some(device);
-        Ok(Some(Arc::new(Group { handle, rank: *rank, world: *world, device })))
+        Ok(Some(Arc::new(Group { handle, rank: *rank, world: *world, device, patience })))
     }
 
     /// This rank.
@@ -135,6 +144,11 @@ impl Group {
     #[must_use]
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// Longest wait for the others, in every collective.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
     }
 
     pub(super) fn handle(&self) -> *mut c_void {
@@ -197,8 +211,7 @@ impl Group {
     pub(crate) fn must_send_from_threads(&self) -> Result<()> {
         match self.device {
             None => Ok(()),
-            Some(_) => Err(Error::new(Kind::Usage, "asynchronous training over NCCL")
-                .with_hint("add --backend gloo: gradients then travel through the host's memory")),
+            Some(_) => Err(over_nccl()),
         }
     }
 
@@ -237,15 +250,15 @@ unsafe extern "C" {
     fn fr_reducer_buckets(reducer: *const c_void) -> usize;
     fn fr_reducer_flat(reducer: *mut c_void, gradients: bool, out: *mut *mut c_void) -> *mut c_char;
     fn fr_reducer_begin(reducer: *mut c_void) -> *mut c_char;
-    fn fr_reducer_arm(reducer: *mut c_void);
-    fn fr_reducer_finish(reducer: *mut c_void, tail: *mut f64, tail_length: usize, waited_us: *mut u64) -> *mut c_char;
+    fn fr_reducer_arm(reducer: *mut c_void, numbers: *const c_void) -> *mut c_char;
+    fn fr_reducer_finish(reducer: *mut c_void, waited_us: *mut u64) -> *mut c_char;
+    fn fr_reducer_tail(reducer: *mut c_void, out: *mut *mut c_void) -> *mut c_char;
 }
 
 /// Sums gradients over the ranks of a group while the backward pass runs. The algorithm is described in `shim/reducer.cpp`.
 #[derive(Debug)]
 pub struct Reducer {
     handle: *mut c_void,
-    tail_length: usize,
     /// Outlives the handle, which points to it.
     _group: Option<Arc<Group>>,
 }
@@ -273,7 +286,7 @@ impl Reducer {
             fr_reducer_new(of, pointers.as_ptr(), pointers.len(), bucket_bytes, tail_length, &raw mut handle)
         };
         check("preparing the parameters for training", failed)?;
-        Ok(Reducer { handle, tail_length, _group: group })
+        Ok(Reducer { handle, _group: group })
     }
 
     /// Number of buckets.
@@ -317,27 +330,40 @@ impl Reducer {
         check("clearing the gradients", unsafe { fr_reducer_begin(self.handle) })
     }
 
-    /// Announces the step's last backward pass: complete buckets are sent while it runs.
-    pub fn arm(&mut self) {
-        // SAFETY: a live handle, borrowed alone.
-        unsafe { fr_reducer_arm(self.handle) }
+    /// Announces the step's last backward pass, and the numbers that travel with its gradients, best on their device: complete buckets are
+    /// sent while the pass runs, the last one, too.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says, such as of a `tail` that has not the length given at the start.
+    pub fn arm(&mut self, tail: &Tensor) -> Result<()> {
+        // SAFETY: a live handle, borrowed alone; the tensor is read by what the call puts on its device's stream, which torch keeps alive for it.
+        check("starting to sum gradients", unsafe { fr_reducer_arm(self.handle, tail.as_ptr().cast()) })
     }
 
-    /// Ends a step: afterwards every parameter's gradient and `tail` are sums over all ranks. Returns the time this took, which is what
-    /// the backward pass did not hide.
+    /// Ends a step: afterwards every parameter's gradient and [`tail`](Reducer::tail) are sums over all ranks; over NCCL, for what torch's
+    /// current stream does from now on. Returns the time this took, which is what the backward pass did not hide.
     ///
     /// # Errors
     /// `Environment` when another rank died or did not come in time.
-    ///
-    /// # Panics
-    /// When `tail` has not the length given at the start.
-    pub fn finish(&mut self, tail: &mut [f64]) -> Result<Duration> {
-        assert_eq!(tail.len(), self.tail_length, "a step's tail has the length the reducer was made with");
+    pub fn finish(&mut self) -> Result<Duration> {
         let mut waited = 0;
-        // SAFETY: a live handle, borrowed alone; `tail` is read and written until the call returns.
-        let failed = unsafe { fr_reducer_finish(self.handle, tail.as_mut_ptr(), tail.len(), &raw mut waited) };
+        // SAFETY: a live handle, borrowed alone.
+        let failed = unsafe { fr_reducer_finish(self.handle, &raw mut waited) };
         check("summing gradients over the ranks", failed).map_err(|error| error.with_hint(LOST))?;
         Ok(Duration::from_micros(waited))
+    }
+
+    /// The numbers that the step was armed with, summed over the ranks, on the gradients' device. The next step overwrites them.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub fn tail(&self) -> Result<Tensor> {
+        let mut made = ptr::null_mut();
+        // SAFETY: writes one pointer to an owned tensor, which tch frees; its storage is counted by torch.
+        unsafe {
+            check("taking a step's numbers", fr_reducer_tail(self.handle, &raw mut made))?;
+            Ok(Tensor::from_ptr(made.cast()))
+        }
     }
 }
 

@@ -13,9 +13,10 @@ use std::ptr;
 use fuelrail_base::{Error, Kind, Result};
 use tch::{Kind as Element, Tensor};
 
+pub(crate) use self::group::over_nccl;
 pub use self::group::{Backend, Group, Reducer};
 pub use self::tensor::tensor_of_bytes;
-pub(crate) use self::tensor::{batch_tensor, device_tensor, feed_stream};
+pub(crate) use self::tensor::{Later, batch_tensor, device_tensors, feed_stream, moved};
 
 unsafe extern "C" {
     fn fr_text_free(text: *mut c_char);
@@ -62,7 +63,8 @@ fn code_of(kind: tch::Kind) -> c_int {
 
 /// Torch's message, without its stack trace.
 fn first_lines(why: &str) -> String {
-    let text: Vec<&str> = why.lines().take_while(|line| !line.starts_with("Exception raised from")).take(4).collect();
+    let trace = |line: &&str| line.starts_with("Exception raised from") || line.starts_with("frame #");
+    let text: Vec<&str> = why.lines().take_while(|line| !trace(line)).take(4).collect();
     text.join(" ").trim().to_owned()
 }
 
@@ -174,6 +176,10 @@ mod tests {
         let text =
             "Connection closed by peer\nException raised from recv at x.cpp:1 (most recent call first):\nframe #0";
         assert_eq!(first_lines(text), "Connection closed by peer");
+        assert_eq!(
+            first_lines("Error code 12 (Cannot allocate memory)\nframe #0: f()"),
+            "Error code 12 (Cannot allocate memory)"
+        );
     }
 
     #[test]

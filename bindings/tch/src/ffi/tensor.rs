@@ -6,7 +6,9 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_cuda::{DeviceBatch, RawStream};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use tch::{Kind as Element, Tensor};
+use std::sync::Arc;
+use std::time::Duration;
+use tch::{Device, Kind as Element, Tensor};
 
 unsafe extern "C" {
     fn fr_tensor_over(
@@ -19,6 +21,10 @@ unsafe extern "C" {
         context: *mut c_void,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    fn fr_moved(tensor: *const c_void, cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_later_new(tensor: *const c_void, out: *mut *mut c_void) -> *mut c_char;
+    fn fr_later_free(later: *mut c_void);
+    fn fr_later_read(later: *mut c_void, timeout_ms: i64, out: *mut f64, length: usize) -> *mut c_char;
     fn fr_current_stream(cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
 }
 
@@ -94,14 +100,69 @@ pub(crate) fn batch_tensor(mut batch: Batch, sizes: &[i64]) -> Result<Tensor> {
     unsafe { tensor_over(at, len, sizes, kind, None, batch) }
 }
 
-/// The same for a batch on a CUDA device. Dropping the last tensor of it marks its end on the stream it was taken with.
-pub(crate) fn device_tensor(batch: DeviceBatch) -> Result<Tensor> {
+/// The same for a batch on a CUDA device, and its labels. Dropping the last tensor of both marks its end on the stream it was taken with.
+pub(crate) fn device_tensors(batch: DeviceBatch) -> Result<(Tensor, Tensor)> {
+    let batch = Arc::new(batch);
     let (sizes, bytes, kind) = (batch.shape().to_vec(), batch.bytes(), element(batch.dtype()));
     let at = ptr::with_exposed_provenance_mut(batch.pointer() as usize);
-    let device = batch.device() as usize;
+    let (device, labels) = (batch.device() as usize, batch.labels().len());
+    let labels_at = ptr::with_exposed_provenance_mut(batch.labels_pointer() as usize);
     // SAFETY: the buffer is the batch's until it is dropped, which is when the last tensor goes; the stream torch works on was made to wait for
     // the copy when the batch was taken, and is the one on which the buffer's end is marked.
-    unsafe { tensor_over(at, bytes, &sizes, kind, Some(device), batch) }
+    unsafe {
+        let labels =
+            tensor_over(labels_at, labels * 8, &[labels as i64], Element::Int64, Some(device), Arc::clone(&batch))?;
+        Ok((tensor_over(at, bytes, &sizes, kind, Some(device), batch)?, labels))
+    }
+}
+
+/// The tensor on this device. From the host's memory it goes there behind what the device is doing, and the host does not wait.
+pub(crate) fn moved(tensor: &Tensor, device: Device) -> Result<Tensor> {
+    let mut made = ptr::null_mut();
+    let cuda = match device {
+        Device::Cuda(number) => c_int::try_from(number).unwrap_or(-1),
+        _ => -1,
+    };
+    // SAFETY: the tensor is read by what the call puts on the device's stream, which torch keeps alive for it; writes one pointer to an owned
+    // tensor, which tch frees.
+    unsafe {
+        check("moving a tensor to its device", fr_moved(tensor.as_ptr().cast(), cuda, &raw mut made))?;
+        Ok(Tensor::from_ptr(made.cast()))
+    }
+}
+
+/// Numbers on their way from a device to the host, behind what the device was doing when they were asked for.
+#[derive(Debug)]
+pub(crate) struct Later {
+    handle: *mut c_void,
+    length: usize,
+}
+
+impl Later {
+    /// Starts the way of a tensor's numbers.
+    pub(crate) fn new(tensor: &Tensor) -> Result<Later> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the tensor is read by what the call puts on its device's stream, which torch keeps alive for it; writes one pointer.
+        check("reading a step's numbers", unsafe { fr_later_new(tensor.as_ptr().cast(), &raw mut handle) })?;
+        Ok(Later { handle, length: tensor.numel() })
+    }
+
+    /// Waits until they are here, at most so long.
+    pub(crate) fn read(self, patience: Duration) -> Result<Vec<f64>> {
+        let mut numbers = vec![0.0; self.length];
+        let patience = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX);
+        // SAFETY: a live handle; writes so many numbers until it returns.
+        let failed = unsafe { fr_later_read(self.handle, patience, numbers.as_mut_ptr(), numbers.len()) };
+        check("reading a step's numbers", failed).map_err(|error| error.with_hint(super::group::LOST))?;
+        Ok(numbers)
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        // SAFETY: made by `fr_later_new`, freed once; torch keeps page-locked memory until the copy into it has ended.
+        unsafe { fr_later_free(self.handle) }
+    }
 }
 
 /// Torch's current stream, for a feed.
@@ -146,7 +207,6 @@ pub(crate) fn current_stream(cuda: usize) -> Result<*mut c_void> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     struct Keeper(Box<[f32]>, Arc<AtomicUsize>);

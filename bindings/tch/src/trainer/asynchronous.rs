@@ -299,13 +299,15 @@ impl Trainer<'_> {
             passes.time.all_reduce = exchanged.elapsed();
             updates = reply.updates;
             (self.progress.samples, self.progress.stale) = (reply.samples as u64, reply.stale as u64);
+            let [loss, right] =
+                [&passes.loss, &passes.right].map(|sum| sum.as_ref().map_or(0.0, |sum| sum.double_value(&[0])));
             if passes.samples > 0.0 {
-                self.progress.loss = passes.loss / passes.samples;
+                self.progress.loss = loss / passes.samples;
             }
             if passes.batches > 0 {
                 self.progress.step += 1;
                 passes.time.wall = begun.elapsed();
-                self.tell(&passes, passes.right / passes.asked.max(1.0), reply.rate, Mode::Asynchronous);
+                self.tell(&passes, self.progress.step, right / passes.asked.max(1.0), reply.rate, Mode::Asynchronous);
             }
             if reply.over > 0.0 {
                 return Ok(());

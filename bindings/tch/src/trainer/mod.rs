@@ -6,7 +6,9 @@
 
 mod asynchronous;
 mod evaluation;
+mod late;
 mod saving;
+mod steps;
 mod synchronous;
 mod tail;
 mod writer;
@@ -26,6 +28,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use steps::{Late, Progress};
 use tail::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
@@ -74,6 +77,9 @@ pub struct TrainConfig {
     /// Asynchronous: throw gradients away whose parameters have had more updates since
     #[arg(long, default_value_t = 64)]
     pub staleness_max: u64,
+    /// Read the numbers of a step while the next one runs; without, on GPUs only.
+    #[arg(skip)]
+    pub read_late: Option<bool>,
     /// For trials: slow one rank down, RANK=FACTOR
     #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
     pub slow: Option<(usize, f64)>,
@@ -220,29 +226,8 @@ pub struct Trainer<'l> {
     notice: Option<Notice>,
     listener: Listener<'l>,
     progress: Progress,
+    late: Late,
     meter: Meter,
-}
-
-/// The progress of a run.
-#[derive(Clone, Debug)]
-struct Progress {
-    step: u64,
-    samples: u64,
-    loss: f64,
-    mode: Mode,
-    /// The order's position, once a checkpoint was read.
-    order: Option<State>,
-    /// … and the scores that belong to it, where it is drawn by importance.
-    scores: Option<Vec<u8>>,
-    saved: Instant,
-    saved_step: u64,
-    /// Seconds that the last checkpoint took; 0 before the first.
-    saving_s: f64,
-    /// When to act on a notice.
-    stop_at: Option<Instant>,
-    /// Why it was switched, and how long that took, s.
-    switched: Option<(Reason, f64)>,
-    stale: u64,
 }
 
 impl<'l> Trainer<'l> {
@@ -299,8 +284,12 @@ impl<'l> Trainer<'l> {
             notice: None,
             listener: Box::new(|_| {}),
             progress,
+            late: Late::default(),
             meter: Meter::default(),
         };
+        // Where something of every step must be known before the next one, it is read at once.
+        let may_be_late = !trainer.switch.may_switch() && !trainer.scale.moves();
+        trainer.late.on = may_be_late && trainer.config.read_late.unwrap_or(device != Device::Cpu);
         trainer.share_parameters()?;
         Ok(trainer)
     }
@@ -371,7 +360,7 @@ impl<'l> Trainer<'l> {
 
     /// Share of the work that is done.
     fn done(&self) -> f64 {
-        self.progress.samples as f64 / self.total().max(1) as f64
+        (self.progress.samples + self.late.foreseen()) as f64 / self.total().max(1) as f64
     }
 
     /// All ranks take the parameters and buffers of rank 0.
@@ -429,7 +418,7 @@ impl<'l> Trainer<'l> {
         let mut epochs = self.progress.samples / self.config.epoch_samples;
         let end = loop {
             if self.progress.samples >= self.total() {
-                break End::Done;
+                break self.read_rest(feed)?.unwrap_or(End::Done);
             }
             let ended = match self.progress.mode {
                 Mode::Synchronous => self.synchronous_step(feed)?,

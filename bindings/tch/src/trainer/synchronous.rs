@@ -1,31 +1,16 @@
 //! A bulk-synchronous step: every rank's gradients of the same parameters, summed, one update.
 
-use super::{End, Event, StepReport, Tail, Trainer};
+use super::steps::{Passes, Unread};
+use super::tail::{SAMPLES, Tail};
+use super::{End, Event, StepReport, Trainer};
 use crate::feed::{Fed, Feed};
-use crate::meter::StepTime;
+use crate::ffi::{Later, moved};
 use crate::switch::{Mode, Reason};
 use fuelrail::Reporter;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_cost::notice::Notice as Decision;
 use std::time::{Duration, Instant};
-use tch::{Device, Kind as Element, Tensor};
-
-/// The results of one rank's passes of a step.
-#[derive(Debug, Default)]
-pub(super) struct Passes {
-    pub ids: Vec<SampleId>,
-    pub losses: Vec<Tensor>,
-    pub epoch: u64,
-    /// Number of the last batch.
-    pub seq: u64,
-    pub samples: f64,
-    pub loss: f64,
-    pub right: f64,
-    pub asked: f64,
-    pub time: StepTime,
-    /// Batches taken.
-    pub batches: usize,
-}
+use tch::{Device, Kind as Element, Tensor, no_grad};
 
 impl Trainer<'_> {
     /// One step. Returns the end when there is one.
@@ -35,46 +20,76 @@ impl Trainer<'_> {
         let mut passes = self.passes(feed, true)?;
         if passes.batches == 0 {
             // Every rank has the same number of batches: all end here.
-            return Ok(Some(End::Done));
+            return Ok(Some(self.read_rest(feed)?.unwrap_or(End::Done)));
+        }
+        if !passes.armed {
+            self.arm(&mut passes)?;
         }
         self.inject_delay(begun, &passes);
-        let given = self.noticed();
-        let own = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
+        self.late.own_s = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
+        passes.time.all_reduce = self.reducer.finish()?;
+        let numbers = Later::new(&self.reducer.tail()?)?;
+        let rate = self.config.rate.at(self.done());
+        let mut step = Unread { numbers, passes, rate, step: self.progress.step + 1 };
+        if self.late.on && feed.reporter().is_none() {
+            let alone = self.group.is_none().then_some(step.passes.samples);
+            self.update(alone, rate)?;
+            self.progress.step = step.step;
+            return self.leave_unread(feed, step, begun);
+        }
+        let all = Tail::of(&step.numbers.read(self.patience())?);
+        self.update(Some(all.samples), rate)?;
+        self.progress.step = step.step;
+        if let Some(reporter) = feed.reporter() {
+            self.report_losses(&step.passes, &reporter)?;
+        }
+        step.passes.time.wall = begun.elapsed();
+        self.count(&all, &step.passes, rate, step.step);
+        self.after_step(feed, &all, step.passes.given)
+    }
+
+    /// Reads the step before, and leaves this one to be read by the next, unless something is to be done now.
+    fn leave_unread(&mut self, feed: &mut dyn Feed, mut step: Unread, begun: Instant) -> Result<Option<End>> {
+        let before = self.late.unread.take().map(|before| self.read(before)).transpose()?;
+        step.passes.time.wall = begun.elapsed();
+        let (begins, ends) = self.epoch_turns(feed);
+        let asked = before.filter(|before| before.stop > 0.0 || before.save > 0.0);
+        if !(begins || ends) && asked.is_none() {
+            self.late.unread = Some(step);
+            return Ok(None);
+        }
+        let given = step.passes.given.take();
+        let mut all = self.read(step)?;
+        if ends {
+            // The next epoch's first step says how many its steps have.
+            self.late.samples = 0;
+        }
+        if let Some(before) = asked {
+            (all.stop, all.save) = (all.stop + before.stop, all.save + before.save);
+        }
+        self.after_step(feed, &all, given)
+    }
+
+    /// Hands the step's numbers to the reducer: from now on gradients are summed as they come.
+    fn arm(&mut self, passes: &mut Passes) -> Result<()> {
+        passes.given = self.noticed();
         let mut tail = Tail {
+            loss: 0.0,
+            right: 0.0,
             samples: passes.samples,
-            loss: passes.loss,
-            right: passes.right,
             asked: passes.asked,
-            stop: f64::from(u8::from(given.is_some())),
+            stop: f64::from(u8::from(passes.given.is_some())),
             save: f64::from(u8::from(self.rank() == 0 && self.time_to_save())),
             saving_s: if self.rank() == 0 { self.progress.saving_s } else { 0.0 },
             own_s: vec![0.0; self.world()],
+            own_loss: Vec::new(),
         };
-        tail.own_s[self.rank()] = own;
-        let mut numbers = tail.to_numbers();
-        passes.time.all_reduce = self.reducer.finish(&mut numbers)?;
-        let all = Tail::of(&numbers);
-        let rate = self.config.rate.at(self.done());
-        self.update(&all, rate)?;
-        self.progress.step += 1;
-        self.progress.saving_s = all.saving_s;
-        self.progress.samples += all.samples as u64;
-        self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
-        if !passes.loss.is_finite() && !self.scale.moves() {
-            let notice = format!(
-                "the loss of step {} is {}; samples of this rank: {:?}",
-                self.progress.step,
-                passes.loss,
-                passes.ids.iter().map(|id| id.0).collect::<Vec<_>>()
-            );
-            (self.listener)(Event::Notice(&notice));
-        }
-        if let Some(reporter) = feed.reporter() {
-            self.report_losses(&passes, &reporter)?;
-        }
-        passes.time.wall = begun.elapsed();
-        self.tell(&passes, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
-        self.after_step(feed, &all, given)
+        tail.own_s[self.rank()] = self.late.own_s;
+        let none = Tensor::zeros([1], (Element::Double, self.device));
+        let [loss, right] = [&passes.loss, &passes.right].map(|sum| sum.as_ref().unwrap_or(&none));
+        let numbers = tail.to_tensor(self.rank(), loss, right, self.device)?;
+        passes.armed = true;
+        self.reducer.arm(&numbers)
     }
 
     /// Forward and backward over this rank's batches of the step. `together`: gradients are summed over the ranks while the last pass runs.
@@ -82,9 +97,8 @@ impl Trainer<'_> {
         let mut passes = Passes::default();
         for pass in 0..self.config.accumulate {
             let Some(fed) = feed.next() else { break };
-            let Fed { batch, data_wait, ready, copy_wait } = fed?;
+            let Fed { batch, data_wait, ready } = fed?;
             passes.time.data_wait += data_wait;
-            passes.time.copy_wait += copy_wait;
             passes.time.ready = ready && (pass == 0 || passes.time.ready);
             passes.batches += 1;
             passes.seq = batch.seq;
@@ -95,20 +109,20 @@ impl Trainer<'_> {
             let cast = self.config.precision.cast(self.device)?;
             let judged = self.task.judge(&batch, true)?;
             drop(cast);
-            let weighted = batch.weights.as_ref().map(|weights| &judged.losses * weights.to_device(self.device));
+            let weights = batch.weights.as_ref().map(|weights| moved(weights, self.device)).transpose()?;
+            let weighted = weights.map(|weights| &judged.losses * weights);
             let total = weighted.as_ref().unwrap_or(&judged.losses).sum(Element::Float);
-            if together && pass + 1 == self.config.accumulate {
-                self.reducer.arm();
-            }
-            (&total * self.scale.scale()).backward();
             passes.samples += batch.len() as f64;
-            passes.loss += total.double_value(&[]);
-            passes.right += judged.right.double_value(&[]);
             passes.asked += judged.answers * batch.len() as f64;
             passes.ids.extend(&batch.ids);
+            passes.count(&total, &judged.right);
             if feed.reporter().is_some() {
                 passes.losses.push(judged.losses.detach());
             }
+            if together && pass + 1 == self.config.accumulate {
+                self.arm(&mut passes)?;
+            }
+            (&total * self.scale.scale()).backward();
         }
         Ok(passes)
     }
@@ -143,12 +157,18 @@ impl Trainer<'_> {
         self.progress.stop_at.filter(|at| now >= *at).map(|_| given)
     }
 
-    /// Changes the parameters along the summed gradients.
-    fn update(&mut self, all: &Tail, rate: f64) -> Result<()> {
+    /// Changes the parameters along the gradients of so many samples; without a number, of as many as the reducer's tail has on the device.
+    fn update(&mut self, samples: Option<f64>, rate: f64) -> Result<()> {
         let (mut parameters, mut gradients) = (self.reducer.flat_parameters()?, self.reducer.flat_gradients()?);
+        let Some(samples) = samples else {
+            let share = self.reducer.tail()?.get(SAMPLES).clamp_min(1.0).reciprocal();
+            let _ = no_grad(|| gradients.g_mul_(&share));
+            self.optimiser.step(&mut parameters, &mut gradients, 1.0, rate);
+            return Ok(());
+        };
         let finite = !self.scale.moves() || gradients.sum(Element::Double).double_value(&[]).is_finite();
-        if finite && all.samples > 0.0 {
-            self.optimiser.step(&mut parameters, &mut gradients, all.samples * self.scale.scale(), rate);
+        if finite && samples > 0.0 {
+            self.optimiser.step(&mut parameters, &mut gradients, samples * self.scale.scale(), rate);
         }
         self.scale.look(finite);
         Ok(())
@@ -165,11 +185,11 @@ impl Trainer<'_> {
         by_steps || (seconds > 0.0 && self.progress.saved.elapsed() >= Duration::from_secs_f64(seconds))
     }
 
-    pub(super) fn tell(&mut self, passes: &Passes, accuracy: f64, rate: f64, mode: Mode) {
+    pub(super) fn tell(&mut self, passes: &Passes, step: u64, accuracy: f64, rate: f64, mode: Mode) {
         self.hear_of_saving(false);
         self.meter.count(&passes.time);
         let report = StepReport {
-            step: self.progress.step,
+            step,
             epoch: passes.epoch,
             samples: self.progress.samples,
             loss: self.progress.loss,
@@ -183,7 +203,7 @@ impl Trainer<'_> {
     }
 
     /// Acts on the sums of all ranks: a stop, a checkpoint, the switch. All see the same numbers.
-    fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
+    pub(super) fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             if self.vault.is_somewhere() {
                 self.save(feed.order(), feed.reporter())?;

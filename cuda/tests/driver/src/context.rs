@@ -45,6 +45,11 @@ pub(crate) fn pop_current() -> Option<u64> {
 }
 
 impl State {
+    /// The device whose context the thread has current, whether or not the context is alive.
+    pub(crate) fn held_device(&self) -> Outcome<u32> {
+        self.device_of(current_handle())
+    }
+
     /// Checks a device number.
     pub(crate) fn device(&self, ordinal: i32) -> Outcome<u32> {
         u32::try_from(ordinal).ok().filter(|d| *d < self.settings.devices).ok_or(Code::INVALID_DEVICE)

@@ -91,10 +91,11 @@ impl State {
     }
 }
 
-/// The control functions of the driver that this process has loaded as `libcuda`.
+/// The control functions of the driver that this process has loaded as `libcuda`. A device's driver has none: it takes no settings, and
+/// reports nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
-    library: &'static Library,
+    library: Option<&'static Library>,
 }
 
 type Ask = unsafe extern "C" fn(*mut c_char, i32) -> i32;
@@ -107,6 +108,9 @@ impl Control {
     /// # Errors
     /// What is wrong: no `libcuda`, or one that is not this driver.
     pub fn find() -> Result<Control, String> {
+        if crate::on_device() {
+            return Ok(Control { library: None });
+        }
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let library = LIBRARY.get_or_init(|| {
             // SAFETY: loading runs the library's initialisers; the test driver has none, and a real libcuda's are its own.
@@ -115,7 +119,7 @@ impl Control {
             let ours = unsafe { library.get::<Tell>(b"fuelrail_driver_release\0") }.is_ok();
             if ours { Ok(library) } else { Err("libcuda.so.1 is not the test driver".to_owned()) }
         });
-        library.as_ref().map(|library| Control { library }).map_err(Clone::clone)
+        library.as_ref().map(|library| Control { library: Some(library) }).map_err(Clone::clone)
     }
 
     /// Changes a setting.
@@ -123,10 +127,11 @@ impl Control {
     /// # Panics
     /// When there is no such setting or the text is no value for it.
     pub fn set(&self, name: &str, text: &str) {
+        let Some(library) = self.library else { return };
         let (name, text) = (CString::new(name).unwrap_or_default(), CString::new(text).unwrap_or_default());
         // SAFETY: the symbol has this type in the driver; both texts live through the call.
         let result =
-            unsafe { self.library.get::<Set>(b"fuelrail_driver_set\0").map(|set| set(name.as_ptr(), text.as_ptr())) };
+            unsafe { library.get::<Set>(b"fuelrail_driver_set\0").map(|set| set(name.as_ptr(), text.as_ptr())) };
         assert!(matches!(result, Ok(0)), "the driver refused {name:?} = {text:?}");
     }
 
@@ -175,17 +180,19 @@ impl Control {
     }
 
     fn tell(&self, symbol: &[u8]) {
+        let Some(library) = self.library else { return };
         // SAFETY: the symbols handed in here have this type in the driver, and nothing is handed over.
-        let told = unsafe { self.library.get::<Tell>(symbol).map(|tell| tell()) };
+        let told = unsafe { library.get::<Tell>(symbol).map(|tell| tell()) };
         debug_assert!(told.is_ok());
     }
 
     fn ask(&self, symbol: &[u8]) -> String {
+        let Some(library) = self.library else { return String::new() };
         let mut buffer: Vec<u8> = vec![0; 4096];
         loop {
             let room = i32::try_from(buffer.len()).unwrap_or(i32::MAX);
             // SAFETY: the symbols handed in here have this type in the driver; it writes at most `room` bytes.
-            let length = unsafe { self.library.get::<Ask>(symbol).map(|ask| ask(buffer.as_mut_ptr().cast(), room)) };
+            let length = unsafe { library.get::<Ask>(symbol).map(|ask| ask(buffer.as_mut_ptr().cast(), room)) };
             let length = length.map_or(0, |n| usize::try_from(n).unwrap_or(0));
             if length < buffer.len() {
                 buffer.truncate(length);

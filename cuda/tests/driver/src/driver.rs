@@ -1,6 +1,6 @@
 //! The one state of the driver behind its one lock, and the way in and out of every entry point.
 //!
-//! Owns the lock, the counting of calls, the list of violations and the loss of the devices. What streams, memory and
+//! Owns the lock, the counting of calls, the list of violations and the loss of devices. What streams, memory and
 //! events are is said next door; here they are tables.
 
 use crate::code::{Code, Outcome};
@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::tables::event::Event;
 use crate::tables::memory::DeviceMemory;
 use crate::tables::pinned::Pinned;
-use crate::tables::stream::{Stream, in_callback};
+use crate::tables::stream::{Capture, Stream, in_callback};
 use crate::tables::work::Touch;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -29,7 +29,10 @@ static CHANGED: Condvar = Condvar::new();
 pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) faults: Faults,
-    pub(crate) lost: Option<Code>,
+    /// Devices that are lost, each with what every call about it returns.
+    pub(crate) lost: BTreeMap<u32, Code>,
+    /// Streams that are being captured.
+    pub(crate) captures: BTreeMap<u64, Capture>,
     /// Copies hang until this is set; arming faults takes it back.
     pub(crate) released: bool,
     /// Pieces of work that are being done at this moment.
@@ -59,7 +62,8 @@ impl State {
         let mut state = State {
             settings,
             faults: Faults::default(),
-            lost: None,
+            lost: BTreeMap::new(),
+            captures: BTreeMap::new(),
             released: false,
             running: 0,
             initialised: false,
@@ -88,7 +92,9 @@ impl State {
     pub(crate) fn arm_faults(&mut self) {
         self.released = false;
         let now = self.faults.arm(&self.settings.faults);
-        self.lost = now.or(self.lost);
+        if let Some(code) = now {
+            self.lost = (0..self.settings.devices).map(|device| (device, code)).collect();
+        }
     }
 
     /// A handle that was never given out.
@@ -142,13 +148,13 @@ impl Held {
         }
     }
 
-    /// Waits until a condition holds or the devices are lost.
+    /// Waits until a condition holds or the device is lost.
     ///
     /// # Errors
     /// The code of the loss.
-    pub(crate) fn wait_until(&mut self, mut holds: impl FnMut(&State) -> bool) -> Outcome {
+    pub(crate) fn wait_until(&mut self, device: u32, mut holds: impl FnMut(&State) -> bool) -> Outcome {
         loop {
-            if let Some(code) = self.lost {
+            if let Some(&code) = self.lost.get(&device) {
                 self.settle();
                 return Err(code);
             }
@@ -180,9 +186,24 @@ pub(crate) enum Needs {
     Nothing,
     /// `cuInit` before it.
     Init,
-    /// `cuInit`, and it runs even when the devices are lost (whose code it then returns): it lets go of something.
+    /// `cuInit`, and a context that is current on the calling thread, whose device is not lost.
+    Context,
+    /// The same, and it runs even when the device is lost (whose code it then returns): it lets go of something.
     Release,
 }
+
+/// Calls that no thread may make while a stream is captured in the global mode, unless the thread has another one.
+const UNSAFE_IN_CAPTURE: [&str; 9] = [
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamSynchronize",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+];
 
 /// Runs an entry point: counts the call, lets the faults have their say, locks the state for the body.
 pub(crate) fn enter(name: &'static str, needs: Needs, body: impl FnOnce(&mut Held) -> Outcome) -> i32 {
@@ -195,21 +216,26 @@ pub(crate) fn enter(name: &'static str, needs: Needs, body: impl FnOnce(&mut Hel
     match held.faults.at_call(name) {
         Some(Blow::Fail(code)) => return code.0,
         Some(Blow::Lose(code)) => {
-            held.lost = Some(code);
+            let device = held.held_device().unwrap_or(0);
+            held.lost.insert(device, code);
             changed();
         }
         Some(Blow::Hang) | None => {}
     }
-    if needs != Needs::Nothing {
-        if !held.initialised && name != "cuInit" {
-            return Code::NOT_INITIALIZED.0;
-        }
-        if let Some(code) = held.lost {
+    if needs != Needs::Nothing && !held.initialised && name != "cuInit" {
+        return Code::NOT_INITIALIZED.0;
+    }
+    if matches!(needs, Needs::Context | Needs::Release) {
+        let Ok(device) = held.held_device() else { return Code::INVALID_CONTEXT.0 };
+        if let Some(&code) = held.lost.get(&device) {
             held.settle();
             if needs == Needs::Release {
                 let _ = body(&mut held);
             }
             return code.0;
+        }
+        if UNSAFE_IN_CAPTURE.contains(&name) && held.breaks_capture() {
+            return Code::STREAM_CAPTURE_UNSUPPORTED.0;
         }
     }
     body(&mut held).err().unwrap_or(Code::SUCCESS).0

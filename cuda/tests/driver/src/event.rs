@@ -96,8 +96,10 @@ impl State {
 impl Held {
     /// Waits for an event's latest recording.
     pub(crate) fn sync_event(&mut self, call: &str, event: u64) -> Outcome {
-        match self.marker(call, event)? {
-            Some(marker) => self.wait_until(|_| marker.reached().is_some()),
+        let marker = self.marker(call, event)?;
+        let device = self.event(call, event)?.device;
+        match marker {
+            Some(marker) => self.wait_until(device, |_| marker.reached().is_some()),
             None => Ok(()),
         }
     }

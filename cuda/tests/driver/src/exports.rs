@@ -22,6 +22,16 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// Replaces what the caller has there by what becomes of it.
+    pub(crate) fn exchange(self, change: impl FnOnce(T) -> Outcome<T>) -> Outcome {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: by CUDA's contract the caller of the entry point keeps this place valid for reading during the call.
+        let before = unsafe { self.0.read_unaligned() };
+        self.put(change(before)?)
+    }
+
     /// Writes the result where the caller wants one.
     pub(crate) fn offer(self, value: T) {
         // A null pointer here says that the caller does not want it.

@@ -17,7 +17,8 @@ pub enum Fault {
         /// What it returns.
         code: Code,
     },
-    /// From a moment on the devices are lost: every call returns this code, pending work is thrown away.
+    /// From a moment on a device is lost: every call about it returns this code, its pending work is thrown away. It is the device whose context
+    /// is current at the call, or that makes the copy; with no moment it is all of them.
     Lose {
         /// The moment.
         when: When,
@@ -81,7 +82,7 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
 pub(crate) enum Blow {
     /// Return this code and do nothing.
     Fail(Code),
-    /// The devices are lost with this code.
+    /// The device is lost with this code.
     Lose(Code),
     /// Never end.
     Hang,

@@ -7,12 +7,24 @@ use crate::settings::{PREFIX, Settings};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// `real`: tests that hold on every driver run on the machine's own, on its first device.
+const WHICH: &str = "FUELRAIL_DRIVER";
 /// Set in the child: the name of the test it runs.
 const CHILD: &str = "FUELRAIL_DRIVER_TEST";
 /// The library's file, as cargo leaves it beside the test executables.
 const LIBRARY: &str = "libfuelrail_cuda_driver.so";
 /// The names under which programs look for the driver.
 const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
+
+/// Whether tests that hold on every driver are to run on this machine's own: `FUELRAIL_DRIVER=real`.
+pub fn on_device() -> bool {
+    std::env::var_os(WHICH).is_some_and(|which| which == "real")
+}
+
+/// As [`under_driver`], for a test of bytes and order that holds on a device, too: there it runs in the process that asks.
+pub fn under_any_driver(test: &str, settings: &Settings) -> bool {
+    on_device() || under_driver(test, settings)
+}
 
 /// Runs a test under the driver. True in the process that has the driver: run the body there. False in the one that
 /// started it, when the body has run and succeeded: return.
@@ -30,8 +42,9 @@ const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 /// `test` is the test's full path, with its modules.
 ///
 /// # Panics
-/// When the child fails, with its output; when there is no library; when no test has this name.
+/// When the child fails, with its output; when there is no library; when no test has this name; when a device is asked for.
 pub fn under_driver(test: &str, settings: &Settings) -> bool {
+    assert!(!on_device(), "'{test}' needs the driver of the tests: run it without {WHICH}");
     if std::env::var_os(CHILD).is_some_and(|name| name == test) {
         return true;
     }

@@ -4,7 +4,7 @@
 //! use of a device address goes through [`State::device_range`].
 
 use crate::code::{Code, Outcome};
-use crate::driver::State;
+use crate::driver::{Held, State};
 use crate::tables::memory::{Allocation, Bytes};
 use crate::tables::work::Touch;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl State {
     /// A violation if pending work touches a range that is about to go.
     pub(crate) fn refuse_pending(&mut self, call: &str, start: u64, bytes: u64) {
         // A lost device touches nothing any more; what is in the queues is thrown away.
-        if self.lost.is_some() {
+        if !self.lost.is_empty() {
             return;
         }
         if let Some(touch) = self.pending_on(start, bytes) {
@@ -91,23 +91,10 @@ impl State {
         Touch { start, bytes, what: format!("{what} at {start:#x}, {bytes} bytes") }
     }
 
-    /// Gives device memory back, which no work may be pending on.
-    pub(crate) fn free(&mut self, call: &str, pointer: u64) -> Outcome {
-        if pointer == 0 {
-            return Ok(());
-        }
-        let bytes = self.allocation(call, pointer)?;
-        self.refuse_pending(call, pointer, bytes);
-        // Its bytes live on until the last work that uses them has ended.
-        self.memory.live.remove(&pointer);
-        self.memory.freed.insert(pointer, bytes);
-        Ok(())
-    }
-
     /// The size of the allocation that begins at an address.
-    fn allocation(&mut self, call: &str, pointer: u64) -> Outcome<u64> {
+    fn allocation(&mut self, call: &str, pointer: u64) -> Outcome<Allocated> {
         let complaint = match self.memory.live.get(&pointer) {
-            Some(a) => return Ok(a.bytes),
+            Some(a) => return Ok(Allocated { device: a.device, bytes: a.bytes }),
             None if self.memory.freed.contains_key(&pointer) => {
                 format!("{call}: device memory {pointer:#x} is freed twice")
             }
@@ -115,5 +102,32 @@ impl State {
         };
         self.violation(complaint);
         Err(Code::INVALID_VALUE)
+    }
+}
+
+/// An allocation's device and size.
+struct Allocated {
+    device: u32,
+    bytes: u64,
+}
+
+impl Held {
+    /// Gives device memory back, which no work may be pending on. As a device's driver does, it first waits for all work of the device,
+    /// whatever memory that uses; not for work that must not be there.
+    pub(crate) fn free(&mut self, call: &str, pointer: u64) -> Outcome {
+        if pointer == 0 {
+            return Ok(());
+        }
+        let Allocated { device, bytes } = self.allocation(call, pointer)?;
+        if self.pending_on(pointer, bytes).is_none() {
+            let of =
+                |state: &State| state.streams.values().filter(|s| s.device == device).all(|s| s.done == s.submitted);
+            let _ = self.wait_until(device, of);
+        }
+        self.refuse_pending(call, pointer, bytes);
+        // Its bytes live on until the last work that uses them has ended.
+        self.memory.live.remove(&pointer);
+        self.memory.freed.insert(pointer, bytes);
+        Ok(())
     }
 }

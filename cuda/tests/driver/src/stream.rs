@@ -9,10 +9,20 @@ use crate::fault::Blow;
 use crate::tables::stream::{IN_CALLBACK, LEGACY_HANDLES, NON_BLOCKING, Random, Stream};
 use crate::tables::work::{Touch, Work};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The legacy default stream, by its two names.
 const LEGACY: [u64; 2] = [0, 1];
+/// The default stream of the calling thread.
+const PER_THREAD: u64 = 2;
+/// Those streams have handles of their own inside, one for each device and thread.
+const PER_THREAD_HANDLES: u64 = 0x00ff_0000_0000_0000;
+
+static THREADS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+}
 
 fn legacy_handle(device: u32) -> u64 {
     LEGACY_HANDLES + u64::from(device)
@@ -54,6 +64,14 @@ impl State {
             }
             return Ok(inner);
         }
+        if handle == PER_THREAD {
+            let device = self.current_device(call)?;
+            let inner = PER_THREAD_HANDLES + THREAD.with(|n| n << 8) + u64::from(device);
+            if !self.streams.contains_key(&inner) {
+                self.add_stream(inner, device, 0)?;
+            }
+            return Ok(inner);
+        }
         let Some(device) = self.streams.get(&handle).filter(|s| s.live).map(|s| s.device) else {
             return Err(self.bad_handle(call, "stream", handle));
         };
@@ -76,6 +94,9 @@ impl State {
 
     /// Puts work at the end of a stream's queue, behind what the legacy default stream asks to wait for.
     pub(crate) fn submit(&mut self, handle: u64, work: Work, touches: Vec<Touch>) {
+        if self.captures.contains_key(&handle) {
+            return; // part of a graph now
+        }
         for (stream, done) in self.before(handle) {
             self.push(handle, Work::AwaitStream { stream, done }, Vec::new());
         }
@@ -127,8 +148,8 @@ impl State {
 impl Held {
     /// Waits until a stream has done all that it was asked so far.
     pub(crate) fn drain(&mut self, handle: u64) -> Outcome {
-        let Some(goal) = self.streams.get(&handle).map(|s| s.submitted) else { return Ok(()) };
-        self.wait_until(|state| state.has_done(handle, goal))
+        let Some((device, goal)) = self.streams.get(&handle).map(|s| (s.device, s.submitted)) else { return Ok(()) };
+        self.wait_until(device, |state| state.has_done(handle, goal))
     }
 }
 
@@ -168,23 +189,24 @@ fn serve(handle: u64) {
     }
 }
 
-/// Does one piece of work. When the devices are lost, nothing is done any more: a lost device reads and writes no memory.
+/// Does one piece of work. When its device is lost, nothing is done any more: a lost device reads and writes no memory.
 fn perform(mut held: Held, handle: u64, work: Work) -> Held {
-    if held.lost.is_some() {
+    let device = held.streams.get(&handle).map_or(0, |stream| stream.device);
+    if held.lost.contains_key(&device) {
         return held;
     }
     match work {
         // A loss ends the waiting; the next piece of work then sees it too.
-        Work::Await(marker) => drop(held.wait_until(|_| marker.reached().is_some())),
-        Work::AwaitStream { stream, done } => drop(held.wait_until(|state| state.has_done(stream, done))),
+        Work::Await(marker) => drop(held.wait_until(device, |_| marker.reached().is_some())),
+        Work::AwaitStream { stream, done } => drop(held.wait_until(device, |state| state.has_done(stream, done))),
         Work::Reach(marker) => marker.reach(),
         Work::Copy(copy) => {
-            if !fate(&mut held) {
+            if !fate(&mut held, device) {
                 return held;
             }
             let through = held.book_link(&copy);
             let complaint;
-            (held, complaint) = late(held, handle, || copy.run());
+            (held, complaint) = late(held, (handle, device), || copy.run());
             if let Some(text) = complaint.flatten() {
                 held.violation(text);
             }
@@ -208,14 +230,14 @@ fn perform(mut held: Held, handle: u64, work: Work) -> Held {
     held
 }
 
-/// Waits a piece of work's delay and does it without the lock; not at all if the devices were lost meanwhile. While it is
+/// Waits a piece of work's delay and does it without the lock; not at all if the device was lost meanwhile. While it is
 /// done it counts as running: nobody hears of a loss before it has ended.
-fn late<T>(mut held: Held, handle: u64, work: impl FnOnce() -> T) -> (Held, Option<T>) {
+fn late<T>(mut held: Held, (handle, device): (u64, u32), work: impl FnOnce() -> T) -> (Held, Option<T>) {
     let delay = held.delay(handle);
     drop(held);
     std::thread::sleep(delay);
     held = hold();
-    if held.lost.is_some() {
+    if held.lost.contains_key(&device) {
         return (held, None);
     }
     held.running += 1;
@@ -228,11 +250,11 @@ fn late<T>(mut held: Held, handle: u64, work: impl FnOnce() -> T) -> (Held, Opti
 }
 
 /// Lets the faults have their say about a copy. False: it must not run.
-fn fate(held: &mut Held) -> bool {
+fn fate(held: &mut Held, device: u32) -> bool {
     match held.faults.at_copy() {
-        Some(Blow::Hang) => held.wait_until(|state| state.released).is_ok(),
+        Some(Blow::Hang) => held.wait_until(device, |state| state.released).is_ok(),
         Some(Blow::Lose(code)) => {
-            held.lost = Some(code);
+            held.lost.insert(device, code);
             changed();
             false
         }

@@ -232,3 +232,61 @@ fn a_bad_setting_is_a_violation() {
     caught("there is no setting 'colour'");
     clean();
 }
+
+#[test]
+fn calls_without_a_current_context_are_refused() {
+    under("calls_without_a_current_context_are_refused", &plain(), || {
+        let (memory, stream, event) = (allocate(64), stream(), event());
+        let (handle, recorded) = (stream as usize, event as usize);
+        let elsewhere = std::thread::spawn(move || {
+            let (stream, event) = (handle as sys::CUstream, recorded as sys::CUevent);
+            [record(event, stream), query(event), synchronize(stream), free(memory), destroy_stream(stream)]
+        });
+        assert_eq!(elsewhere.join().unwrap(), [CUresult::CUDA_ERROR_INVALID_CONTEXT; 5]);
+        check(record(event, stream));
+        check(destroy_event(event));
+        check(destroy_stream(stream));
+        check(free(memory));
+    });
+}
+
+#[test]
+fn a_query_by_any_thread_breaks_a_global_capture_unless_the_thread_is_relaxed() {
+    under("a_query_by_any_thread_breaks_a_global_capture_unless_the_thread_is_relaxed", &plain(), || {
+        let (captured, event) = (stream(), event());
+        let begin = || {
+            let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+            // SAFETY: the stream is this test's.
+            check(unsafe { sys::cuStreamBeginCapture_v2(captured, global) });
+        };
+        let end = || {
+            let mut graph = std::ptr::null_mut();
+            // SAFETY: writes one handle.
+            unsafe { sys::cuStreamEndCapture(captured, &mut graph) }
+        };
+        let recorded = event as usize;
+        let query_from = |relaxed: bool| {
+            let query = move || {
+                let device = Device::open();
+                let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+                if relaxed {
+                    // SAFETY: reads and writes one number.
+                    check(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+                    assert_eq!(mode, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
+                }
+                let said = query(recorded as sys::CUevent);
+                drop(device);
+                said
+            };
+            std::thread::spawn(query).join().unwrap()
+        };
+        begin();
+        assert_eq!(query_from(true), CUresult::CUDA_SUCCESS);
+        assert_eq!(end(), CUresult::CUDA_SUCCESS);
+        begin();
+        assert_eq!(query_from(false), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        assert_eq!(end(), CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        check(destroy_event(event));
+        check(destroy_stream(captured));
+    });
+}

@@ -42,10 +42,13 @@ entries! {
     };
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) Init |_call, held| {
         let device = held.device(device)?;
+        if let Some(code) = held.lost.get(&device) {
+            return Err(*code);
+        }
         *held.retained.entry(device).or_insert(0) += 1;
         context.put(Handle::from_number(context::handle_of(device)))
     };
-    fn cuDevicePrimaryCtxRelease_v2(device: i32) Release |call, held| release(call, held, device);
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) Init |call, held| release(call, held, device);
     fn cuCtxSetCurrent(context: Handle) Init |call, held| {
         if context.number() != 0 {
             let device = held.device_of(context.number())?;
@@ -58,7 +61,7 @@ entries! {
         let device = held.device_of(context.number())?;
         held.alive(call, device)?;
         context::push_current(context.number());
-        Ok(())
+        held.lost.get(&device).map_or(Ok(()), |code| Err(*code))
     };
     fn cuCtxPopCurrent_v2(context: Out<Handle>) Init |_call, _held| {
         let top = context::pop_current().ok_or(Code::INVALID_CONTEXT)?;
@@ -87,7 +90,7 @@ fn release(call: &str, held: &mut Held, device: i32) -> Outcome {
             return Err(Code::INVALID_CONTEXT);
         }
     }
-    Ok(())
+    held.lost.get(&device).map_or(Ok(()), |code| Err(*code))
 }
 
 /// Device n sits on bus n + 1 of domain 0.

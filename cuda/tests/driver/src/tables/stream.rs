@@ -6,6 +6,13 @@ use crate::tables::work::Work;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+/// A capture that has begun: its mode, and whether a call has broken it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capture {
+    pub(crate) mode: i32,
+    pub(crate) broken: bool,
+}
+
 /// Made with this flag, a stream does not wait for the legacy default stream.
 pub(crate) const NON_BLOCKING: u32 = 1;
 /// Legacy streams have handles of their own inside, one for each device.
