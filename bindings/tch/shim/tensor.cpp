@@ -66,12 +66,11 @@ char* fr_moved(const at::Tensor* tensor, int cuda, at::Tensor** out) {
 // Starts a tensor's way to the host, behind what its device is doing now; nobody waits.
 char* fr_later_new(const at::Tensor* tensor, Later** out) {
   return guarded([&] {
-    at::NoGradGuard no_grad;
     auto later = std::make_unique<Later>();
     if (tensor->device().is_cpu()) {
-      later->host = tensor->clone();
+      later->host = tensor->detach().clone();
     } else {
-      later->host = tensor->to(at::kCPU, /*non_blocking=*/true);  // into page-locked memory
+      later->host = tensor->detach().to(at::kCPU, /*non_blocking=*/true);  // into page-locked memory
       c10::impl::VirtualGuardImpl guard(tensor->device().type());
       later->there.emplace(tensor->device().type());
       later->there->record(guard.getStream(tensor->device()));

@@ -112,7 +112,8 @@ fn a_device_without_room_is_refused_with_the_numbers() {
     if !under_driver("tests::failures::a_device_without_room_is_refused_with_the_numbers", &settings) {
         return;
     }
-    let each = store().loader().batch_size(10).build().unwrap().batch_bytes_max();
+    // The bytes of ten samples, and their labels.
+    let each = store().loader().batch_size(10).build().unwrap().batch_bytes_max().next_multiple_of(256) + 10 * 8;
     let depth = 20_000 / each as usize + 1;
     let error = feed(FeedConfig { depth, ..FeedConfig::default() }).unwrap_err();
     let text = error.to_string();
@@ -129,12 +130,16 @@ fn a_copy_that_is_refused_ends_the_feed_and_leaves_nothing() {
     if !under_driver("tests::failures::a_copy_that_is_refused_ends_the_feed_and_leaves_nothing", &settings) {
         return;
     }
+    // Of every batch: its bytes, its labels.
     for nth in 1..=9 {
         control().set("faults", &format!("fail cuMemcpyHtoDAsync_v2 {nth} CUDA_ERROR_INVALID_VALUE"));
         let mut feed = feed(FeedConfig::default()).unwrap();
         let (taken, error) = drain(&mut feed);
         let text = error.unwrap().to_string();
-        assert!(taken < nth && text.contains(&format!("batch {} on its way to GPU 0", nth - 1)), "{taken}, {text}");
+        assert!(
+            taken < nth && text.contains(&format!("batch {} on its way to GPU 0", (nth - 1) / 2)),
+            "{taken}, {text}"
+        );
         assert_eq!(feed.close().map(|remains| remains.operations), Some(0));
         control().assert_clean();
     }
@@ -189,7 +194,7 @@ fn a_copy_that_hangs_is_named_and_its_memory_kept() {
     if !under_driver("tests::failures::a_copy_that_hangs_is_named_and_its_memory_kept", &watching()) {
         return;
     }
-    control().set("faults", "hang copy 3");
+    control().set("faults", "hang copy 5");
     let begun = Instant::now();
     let mut feed = feed(FeedConfig { copy_timeout_ms: 3_000, ..FeedConfig::default() }).unwrap();
     let (taken, error) = drain(&mut feed);

@@ -183,7 +183,12 @@ fn a_copy_of_pageable_memory_holds_its_caller_until_the_stream_is_through() {
         let (memory, stream) = (allocate(64), stream());
         check(copy_in(memory, pinned.pointer(), 64, stream));
         let (from, to) = (pageable.pointer() as usize, stream as usize);
-        let caller = std::thread::spawn(move || copy_in(memory, from as *const c_void, 64, to as CUstream));
+        let caller = std::thread::spawn(move || {
+            let device = Device::open();
+            let copied = copy_in(memory, from as *const c_void, 64, to as CUstream);
+            drop(device);
+            copied
+        });
         // Long enough for a call that does not block to return.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!caller.is_finished());
