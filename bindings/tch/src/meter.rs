@@ -60,7 +60,6 @@ impl Meter {
         Shares {
             wall_s: each(self.wall_s),
             data_wait_s: each(self.data_wait_s),
-            copy_wait_s: each(self.copy_wait_s),
             compute_s: each(self.compute_s),
             all_reduce_s: each(self.all_reduce_s),
             decode_share,

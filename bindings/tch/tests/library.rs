@@ -106,7 +106,8 @@ fn rows_that_lie_unevenly_are_brought_together() {
     let bytes = Tensor::arange(20, (Element::Int64, Device::Cpu)).to_kind(Element::Uint8);
     let labels = Tensor::zeros(&[3], (Element::Int64, Device::Cpu));
     let ids = [0, 1, 2].map(SampleId).to_vec();
-    let batch = TensorBatch { bytes, spans: vec![0..2, 4..6, 10..12], labels, ids, epoch: 0, seq: 0, weights: None };
+    let (spans, labels_here) = (vec![0..2, 4..6, 10..12], labels.shallow_clone());
+    let batch = TensorBatch { bytes, spans, labels, labels_here, ids, epoch: 0, seq: 0, weights: None };
     assert_eq!(numbers(&batch.rows(2).unwrap()), [0.0, 1.0, 4.0, 5.0, 10.0, 11.0]);
 }
 
@@ -305,7 +306,7 @@ fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
 }
 
 /// Every rank as a thread of its own.
-pub fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
+pub(crate) fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
     let (port, rank) = (meeting_port(), &rank);
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port)))).collect();

@@ -11,8 +11,6 @@ pub struct Shares {
     pub wall_s: f64,
     /// For the next batch.
     pub data_wait_s: f64,
-    /// For its copy to the device.
-    pub copy_wait_s: f64,
     /// Forward, backward, optimiser.
     pub compute_s: f64,
     /// For sums over the ranks: their transfer, and the slowest rank.
@@ -93,7 +91,7 @@ impl Shares {
     /// What its time goes to beyond the step that was predicted, each with its seconds.
     fn parts(&self, predicted_s: f64) -> [(Part, f64); 2] {
         let source = if self.decode_share >= DECODE_FULL { Part::Decode } else { Part::Bucket };
-        let device_s = (self.compute_s + self.copy_wait_s - predicted_s).max(0.0);
+        let device_s = (self.compute_s - predicted_s).max(0.0);
         [(source, self.data_wait_s), (Part::Device, device_s)]
     }
 }

@@ -61,18 +61,12 @@ pub(super) fn train(
     let (every, log) = (arguments.print_every, arguments.step_log.as_deref());
     let screen = Rc::new(RefCell::new(Screen::new(ranks.rank, every, log, forecast)?));
     let say = |line: &str| screen.borrow().say(line);
-    say(&format!(
-        "torch {}, {device:?}, {} rank(s) over {}, {} samples of {} classes",
-        torch_version(),
-        ranks.world,
-        backend.name(),
-        listing.len(),
-        classes.len()
-    ));
+    let (samples, over, among) = (listing.len() as u64, backend.name(), classes.len());
+    let machine = format!("torch {}, {device:?}, {} rank(s) over {over}", torch_version(), ranks.world);
+    say(&format!("{machine}, {samples} samples of {among} classes"));
     // The same seed on every rank, for any number of them and on any device: the same initial weights. So they are drawn on the CPU.
     tch::manual_seed(training.seed as i64);
     let mut variables = VarStore::new(Device::Cpu);
-    let samples = listing.len() as u64;
     let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
     let task = make(&variables, &facts)?;
     no_grad(|| variables.set_device(device));
@@ -93,10 +87,7 @@ pub(super) fn train(
     for notice in loader.notices() {
         say(&format!("notice: {notice}"));
     }
-    let mut feed = feed(loader, device)?;
-    if arguments.resident > 0 {
-        feed = Box::new(ResidentFeed::start(feed, arguments.resident)?);
-    }
+    let mut feed = feed(loader, device, arguments.resident)?;
     let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
     let judged = screen.borrow().judged();
     let slow = diagnosed(arguments.predicted_step_s, judged, &outcome.meter, feed.stats(), group.as_deref())?;
@@ -275,18 +266,19 @@ impl Judging<'_> {
             (config.decode.fit, config.decode.flip) = (Fit::CenterCrop, false);
         }
         let loader: Loader = LoaderBuilder::new(config).build()?;
-        trainer.evaluate(&mut *feed(loader, self.device)?)
+        trainer.evaluate(&mut *feed(loader, self.device, 0)?)
     }
 }
 
-fn feed(loader: Loader, device: Device) -> Result<Box<dyn Feed>> {
-    Ok(match device {
+fn feed(loader: Loader, device: Device, resident: usize) -> Result<Box<dyn Feed>> {
+    let feed: Box<dyn Feed> = match device {
         Device::Cuda(device) => {
             let config = FeedConfig { device: device as u32, ..FeedConfig::default() };
             Box::new(GpuFeed::start(loader, config)?)
         }
         _ => Box::new(HostFeed::new(loader)),
-    })
+    };
+    Ok(if resident > 0 { Box::new(ResidentFeed::start(feed, resident)?) } else { feed })
 }
 
 /// The loader of the samples to train with, from where a checkpoint left off.

@@ -54,7 +54,7 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    pub fn count(&mut self, loss: &Tensor, right: &Tensor) {
+    pub(super) fn count(&mut self, loss: &Tensor, right: &Tensor) {
         for (sum, more) in [(&mut self.loss, loss), (&mut self.right, right)] {
             let more = more.detach().to_kind(Element::Double).view([1]);
             *sum = Some(match sum.take() {
@@ -91,7 +91,7 @@ pub(super) struct Late {
 
 impl Late {
     /// Samples that are trained on and not counted yet. The steps of an epoch have the same number but for its first and last, which are read at once.
-    pub fn foreseen(&self) -> u64 {
+    pub(super) fn foreseen(&self) -> u64 {
         if self.unread.is_some() { self.samples } else { 0 }
     }
 }

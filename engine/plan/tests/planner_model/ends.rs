@@ -1,12 +1,29 @@
 //! How what is under way ends: fetches, reads and writes, and requests to other ranks, each somehow.
 
-use super::Model;
 use super::disk::Ended;
-use fuelrail_base::{Duration, Kind};
+use super::{AskId, Model};
+use fuelrail_base::{BlockId, Duration, Instant, Kind};
 use fuelrail_plan::planner::{Attempt, Fact, FetchId};
+use fuelrail_plan::schedule::UseTime;
 use std::sync::Arc;
 
 impl Model {
+    /// Another rank is asked for a block.
+    pub(super) fn ask_rank(
+        &mut self,
+        fetch: FetchId,
+        ask: AskId,
+        block: BlockId,
+        (rank, since, at): (u16, Instant, UseTime),
+    ) {
+        let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
+        assert!(rank == homes.of(block) && rank != homes.rank() && since == self.now, "{block:?} of rank {rank}");
+        let asked = self.asks.get_mut(&ask).expect("a request is for an open ask");
+        assert!(asked.block == block && asked.at == at && !asked.by_peer, "{block:?}");
+        asked.fetch = Some(fetch);
+        self.at_peers.insert(fetch, ask);
+    }
+
     /// A rank sends a block, or does not, by the draw or as told.
     pub(super) fn end_at_peer(&mut self, fetch: FetchId, fails: Option<bool>) {
         let ask = self.at_peers.remove(&fetch).expect("it is under way");

@@ -198,14 +198,7 @@ impl Model {
                         asked.fetch = Some(fetch);
                         self.disk.read(fetch, ask, block, spot);
                     }
-                    Origin::Peer { rank, since, at } => {
-                        let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
-                        assert!(rank == homes.of(block) && rank != homes.rank() && since == self.now, "{command:?}");
-                        let asked = self.asks.get_mut(&ask).expect("a request is for an open ask");
-                        assert!(asked.block == block && asked.at == at && !asked.by_peer, "{command:?}");
-                        asked.fetch = Some(fetch);
-                        self.at_peers.insert(fetch, ask);
-                    }
+                    Origin::Peer { rank, since, at } => self.ask_rank(fetch, ask, block, (rank, since, at)),
                 }
             }
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
