@@ -307,7 +307,7 @@ fn start_shards(
     config.ring = backend.into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let topology = config.topology();
-    let peers = Peers::of(&config, &objects, &run, &fingerprint)?;
+    let peers = Peers::of(&config, (&objects, &run, &fingerprint), &mut notices)?;
     let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
     let layout = share_out(&config, &objects, &topology, (!directories.is_empty(), room))?;
     config.shards = Some(layout.shards);

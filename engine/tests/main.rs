@@ -22,6 +22,7 @@ mod importance;
 mod integrity;
 mod killed_shards;
 mod listing_dir;
+mod metrics;
 mod mixture;
 mod moto;
 mod nginx;

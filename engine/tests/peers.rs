@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -53,39 +54,49 @@ impl Job {
 
     /// What a rank delivers, whatever fails.
     fn planned(&self, rank: u32) -> Vec<(u64, u64)> {
+        self.planned_for(rank, EPOCHS)
+    }
+
+    fn planned_for(&self, rank: u32, epochs: u64) -> Vec<(u64, u64)> {
         let world = self.addresses.len() as u32;
-        planned(RunConfig { world, rank, order: self.order, ..plain_run(self.set.len(), 7, BATCH_SIZE, EPOCHS) })
+        planned(RunConfig { world, rank, order: self.order, ..plain_run(self.set.len(), 7, BATCH_SIZE, epochs) })
     }
 
     /// Runs all ranks side by side, in a run of so many epochs, each through the first ones and until the others are there, too. Checks what
     /// they delivered.
-    fn run(&self, epochs: u64) -> Vec<Stats> {
+    fn run(&self, epochs: u64) -> (Vec<Stats>, u64) {
         let ranks = self.addresses.len() as u32;
-        let (started, ended) = (Barrier::new(ranks as usize), Barrier::new(ranks as usize));
+        let ended = Barrier::new(ranks as usize);
+        let gets = AtomicU64::new(0);
         thread::scope(|scope| {
             let ranks: Vec<_> = (0..ranks)
                 .map(|rank| {
-                    let (started, ended) = (&started, &ended);
+                    let (ended, gets) = (&ended, &gets);
                     scope.spawn(move || {
                         let mut loader = self.rank(rank).epochs(epochs).build().unwrap();
-                        started.wait();
                         let (mut delivered, planned) = (Delivered::default(), self.planned(rank));
                         while delivered.order.len() < planned.len() {
                             take(&loader.next_batch().unwrap().unwrap(), &loader, &self.set, &mut delivered);
                         }
                         ended.wait();
+                        // Look-ahead goes on: what it has cost is in the counters that are read later.
+                        gets.fetch_max(self.bucket.counters().get_requests, Ordering::SeqCst);
+                        ended.wait();
+                        let stats = loader.stats();
+                        ended.wait();
                         assert!(delivered.order == planned, "rank {rank} delivers what is planned");
-                        loader.stats()
+                        stats
                     })
                 })
                 .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            let stats = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+            (stats, gets.load(Ordering::SeqCst))
         })
     }
 }
 
 /// Ports that are free now.
-fn free_ports(count: usize) -> Vec<SocketAddr> {
+pub(crate) fn free_ports(count: usize) -> Vec<SocketAddr> {
     let held: Vec<_> = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap()).collect()
 }
@@ -100,13 +111,11 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
         let set = DataSet::tokens(600, 3, 10_000);
         let job = Job { order, ..Job::new(set, ranks, 160) };
         // A run that goes on: what is used for the last time is dropped, and look-ahead is longer than these epochs.
-        let stats = job.run(1_000);
-        let gets = job.bucket.counters().get_requests;
+        let (stats, gets) = job.run(1_000);
         // Where the machine is so busy that a rank seems slow, that is a request each.
         let misses = sum(&stats, |peers| peers.misses);
         assert!((600..=600 + misses).contains(&gets), "{order:?}, {ranks} ranks, {gets} requests: {stats:#?}");
-        let (sent, served) = (sum(&stats, |peers| peers.hits), sum(&stats, |peers| peers.served));
-        assert!(sent <= served && served <= sent + misses, "{order:?}");
+        let sent = sum(&stats, |peers| peers.hits);
         assert_eq!(sum(&stats, |peers| peers.hit_bytes), sent * 10_000);
         let own = stats.iter().map(|stats| stats.asks).sum::<u64>() - sum(&stats, |peers| peers.asks);
         let share = (sent + misses) as f64 / own as f64;
@@ -126,8 +135,7 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
 fn what_the_bucket_sends_later_is_what_the_caches_cannot_hold() {
     let set = DataSet::tokens(3_000, 3, 4096);
     let job = Job::new(set, 2, 60);
-    let stats = job.run(EPOCHS);
-    let gets = job.bucket.counters().get_requests;
+    let (stats, gets) = job.run(EPOCHS);
     let (wanted, misses) = (3_000.0 * (EPOCHS - 1) as f64, sum(&stats, |peers| peers.misses) as f64);
     let later = (gets - 3_000) as f64 / wanted;
     // Batches under way are memory across the edge of an epoch, too.
@@ -168,21 +176,21 @@ fn the_disks_of_all_ranks_hold_the_set_together() {
         let rank = |rank: u32| {
             let (job, ended, dir) = (&job, &ended, spill[rank as usize].path());
             scope.spawn(move || {
-                let mut loader = job.rank(rank).spill_dirs([dir]).build().unwrap();
+                let mut loader = job.rank(rank).epochs(10).spill_dirs([dir]).build().unwrap();
                 let mut delivered = Delivered::default();
                 while let Some(batch) = loader.next_batch() {
                     take(&batch.unwrap(), &loader, &job.set, &mut delivered);
                 }
                 ended.wait();
-                assert_eq!(delivered.order, job.planned(rank));
+                assert_eq!(delivered.order, job.planned_for(rank, 10));
                 loader.stats()
             })
         };
         [rank(0), rank(1)].map(|rank| rank.join().unwrap()).into()
     });
     let gets = job.bucket.counters().get_requests;
-    // A block is read again that is wanted before it is written.
-    assert!(gets < 200 * EPOCHS * 2 / 3, "{gets} requests: {stats:#?}");
+    // A block is read again that is wanted before it is written, which look-ahead over some epochs does.
+    assert!(gets < 200 * 10 / 2, "{gets} requests: {stats:#?}");
     assert!(sum(&stats, |peers| peers.hits) > 100, "{stats:#?}");
 }
 
@@ -290,35 +298,6 @@ fn a_rank_that_lies_is_slow_or_says_nonsense_costs_a_request_to_the_bucket() {
     }
 }
 
-#[test]
-fn counters_are_shown_for_prometheus_and_name_no_object() {
-    let job = Job::new(DataSet::tokens(40, 3, 1_000), 1, 200);
-    let address = free_ports(1)[0];
-    let builder = loader(&job.bucket).metrics_listen(address.to_string());
-    let mut shown = builder.clone().batch_size(4).build().unwrap();
-    let taken = shown.by_ref().take(5).map(|batch| batch.unwrap().len()).sum::<usize>();
-    assert_eq!(taken, 20);
-    let (head, page) = ask(address, "/metrics", "");
-    let page = String::from_utf8(page).unwrap();
-    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
-    let value = |name: &str| {
-        let line = page
-            .lines()
-            .find(|line| line.starts_with(&format!("{name}{{")))
-            .unwrap_or_else(|| panic!("{name}: {page}"));
-        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
-    };
-    assert!(value("fuelrail_batches_total") >= 1.0, "{page}");
-    assert!(value("fuelrail_source_bytes_total") >= 20_000.0 && value("fuelrail_build_info") == 1.0, "{page}");
-    assert!(!page.contains(&job.set.key(0)) && !page.contains("training"), "{page}");
-    assert!(ask(address, "/", "").0.starts_with("HTTP/1.1 404"));
-    let error = builder.clone().build().unwrap_err();
-    assert!(error.kind() == Kind::Environment && error.to_string().contains("listening at"), "{error}");
-    drop(shown);
-    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
-    assert_eq!(builder.metrics_listen("nonsense").build().unwrap_err().kind(), Kind::Usage);
-}
-
 /// A rank that has read its epochs and stays, so that it is asked.
 fn resident(job: &Job) -> Loader {
     let mut loader = job.rank(0).build().unwrap();
@@ -347,7 +326,7 @@ fn path_asked(job: &Job) -> String {
 }
 
 /// Status line and body of the answer to a request with these header lines.
-fn ask(address: SocketAddr, path: &str, lines: &str) -> (String, Vec<u8>) {
+pub(crate) fn ask(address: SocketAddr, path: &str, lines: &str) -> (String, Vec<u8>) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n").as_bytes()).unwrap();

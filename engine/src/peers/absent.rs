@@ -22,7 +22,7 @@ pub(crate) struct Peers {
 pub(crate) enum PeerServer {}
 
 impl Peers {
-    pub(crate) fn of(config: &Config, _: &Objects, _: &Run, _: &str) -> Result<Option<Peers>> {
+    pub(crate) fn of(config: &Config, _: (&Objects, &Run, &str), _: &mut Vec<String>) -> Result<Option<Peers>> {
         if config.peers.addresses.is_empty() {
             return Ok(None);
         }

@@ -12,13 +12,15 @@ use crate::names::addresses_of;
 use crate::serve::HttpServer;
 use fuelrail_base::limits::{SAMPLE_ALIGN, TLS_SCRATCH_BYTES_MIN};
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue};
+use fuelrail_flow::{AddressBook, Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue};
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::Run;
 use fuelrail_wire::{Endpoint, Scheme, uri::expand};
 use server::Listening;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use trust::{Shown, unprotected};
 
 /// Connections of a shard to all other ranks, …
@@ -27,6 +29,8 @@ const CONNECTIONS: usize = 64;
 const CONNECTIONS_EACH: core::ops::RangeInclusive<usize> = 2..=16;
 /// Blocks that a shard serves at a time, where its part of the memory has room.
 const SLOTS: core::ops::RangeInclusive<u64> = 2..=64;
+/// How long ranks that do not listen yet are waited for.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections of another rank, over all its shards, that are served at most.
 const CONNECTIONS_MAX: usize = 1024;
 /// Of a shard's memory, slots for other ranks take one part in so many.
@@ -47,12 +51,17 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The other ranks of this run, if blocks are kept for each other. Listens already: who asks early waits.
+    /// The other ranks of this run, if blocks are kept for each other. Listens already: who asks early waits. Those that start a little later
+    /// are waited for.
     ///
     /// # Errors
     /// `Usage` for settings that contradict each other or would serve blocks to anybody, `File` for files that cannot be read, `Network`
     /// for addresses that cannot be found, `Environment` for one that cannot be listened at.
-    pub(crate) fn of(config: &Config, objects: &Objects, run: &Run, fingerprint: &str) -> Result<Option<Peers>> {
+    pub(crate) fn of(
+        config: &Config,
+        (objects, run, fingerprint): (&Objects, &Run, &str),
+        notices: &mut Vec<String>,
+    ) -> Result<Option<Peers>> {
         let addresses = expanded(&config.peers.addresses)?;
         if addresses.is_empty() {
             return Ok(None);
@@ -69,20 +78,33 @@ impl Peers {
             }
             let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
             let tls = trust.client(&endpoint)?;
-            let addresses = addresses_of(&endpoint, None)?;
+            let mut addresses = addresses_of(&endpoint, None)?;
             let found = addresses.addresses();
             if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
                 return Err(unprotected(beyond));
             }
-            Ok(Some(PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() }))
+            if tls.is_none() {
+                // What a name means later is not looked at again.
+                addresses = Arc::new(AddressBook::new(found.to_vec()).0);
+            }
+            let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
+            Ok(Some((link, (at, found))))
         };
         let links = addresses.iter().enumerate().map(|(at, address)| {
             link((at, address)).map_err(|error: Error| error.within(format_args!("peers: {address}")))
         });
         let links = links.collect::<Result<Vec<_>>>()?;
+        let (links, found): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
         let listening = Listening::at(own, prefix, &trust)?;
         let room = room(config, objects, usize::from(ranks) - 1, trust.scheme());
+        let late = |at: usize| {
+            format!(
+                "peers: rank {at} ({}) is not there yet: until it is, its blocks come from the bucket",
+                addresses[at]
+            )
+        };
+        notices.extend(absent(found.into_iter().flatten().collect()).into_iter().map(late));
         Ok(Some(Peers { homes: Homes::new((rank, ranks), run.order()), room, links, listening }))
     }
 
@@ -94,6 +116,20 @@ impl Peers {
         let setups = inboxes.into_iter().map(|inbox| PeerSetup { links: links.clone(), inbox }).collect();
         let (objects, connections) = (Arc::clone(objects), links.len() * CONNECTIONS_MAX);
         (setups, Box::new(move || listening.serve((objects, moments), outboxes, connections)))
+    }
+}
+
+/// The ranks that do not listen yet, after a while.
+fn absent(mut ranks: Vec<(usize, Arc<[SocketAddr]>)>) -> Vec<usize> {
+    let end = Instant::now() + START_PATIENCE;
+    let listens =
+        |address: &SocketAddr| Instant::now() < end && TcpStream::connect_timeout(address, START_PATIENCE / 10).is_ok();
+    loop {
+        ranks.retain(|(_, addresses)| !addresses.iter().any(listens));
+        if ranks.is_empty() || Instant::now() >= end {
+            return ranks.into_iter().map(|(at, _)| at).collect();
+        }
+        std::thread::sleep(START_PATIENCE / 100);
     }
 }
 

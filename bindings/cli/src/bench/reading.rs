@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fuelrail::{
-    Batch, Config, Error, GateStats, Kind, Loader, LoaderBuilder, Quantiles, Result, ShardStats, State, Stats,
+    Batch, Config, Error, GateStats, Kind, Loader, LoaderBuilder, PeerFacts, Quantiles, Result, ShardStats, State,
+    Stats,
 };
 use fuelrail_base::metrics::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -112,6 +113,9 @@ pub struct ReadReport {
     pub readiness: f64,
     /// Blocks found in the cache, per block asked for.
     pub hit_ratio: f64,
+    /// What other ranks sent and asked for, where they keep blocks for each other.
+    #[serde(default)]
+    pub peers: Option<PeerFacts>,
     /// Attempts beyond the first.
     pub retries: u64,
     /// Requests sent.
@@ -278,6 +282,7 @@ impl Tally {
             data_wait_s: self.waited.as_secs_f64(),
             readiness: stats.readiness,
             hit_ratio: stats.hit_ratio,
+            peers: stats.peers,
             retries: stats.retries,
             requests: stats.requests,
             left_out: stats.left_out,

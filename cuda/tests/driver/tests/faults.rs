@@ -79,12 +79,15 @@ fn a_loss_wakes_those_who_wait_and_comes_when_it_is_asked_for() {
     let (region, memory, stream) = (Region::registered(64), allocate(64), stream());
     check(copy_in(memory, region.pointer(), 64, stream));
     let handle = stream as usize;
+    let (ready, opened) = std::sync::mpsc::channel();
     let waiter = std::thread::spawn(move || {
         let device = Device::open();
+        ready.send(()).unwrap();
         let seen = synchronize(handle as CUstream);
         drop(device);
         seen
     });
+    opened.recv().unwrap();
     control().set_faults(&[Fault::Lose { when: When::Now, code: Code::ILLEGAL_ADDRESS }]);
     let seen = waiter.join().unwrap();
     assert_eq!(seen, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -1,0 +1,37 @@
+//! The page of metrics.
+
+use crate::common::{bucket, loader};
+use crate::peers::{ask, free_ports};
+use fuelrail::Kind;
+use fuelrail_bucket::DataSet;
+use std::net::TcpStream;
+
+#[test]
+fn counters_are_shown_for_prometheus_and_name_no_object() {
+    let set = DataSet::tokens(40, 3, 1_000);
+    let bucket = bucket(&set, "");
+    let address = free_ports(1)[0];
+    let builder = loader(&bucket).metrics_listen(address.to_string());
+    let mut shown = builder.clone().batch_size(4).build().unwrap();
+    let taken = shown.by_ref().take(5).map(|batch| batch.unwrap().len()).sum::<usize>();
+    assert_eq!(taken, 20);
+    let (head, page) = ask(address, "/metrics", "");
+    let page = String::from_utf8(page).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let value = |name: &str| {
+        let line = page
+            .lines()
+            .find(|line| line.starts_with(&format!("{name}{{")))
+            .unwrap_or_else(|| panic!("{name}: {page}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(value("fuelrail_batches_total") >= 1.0, "{page}");
+    assert!(value("fuelrail_source_bytes_total") >= 20_000.0 && value("fuelrail_build_info") == 1.0, "{page}");
+    assert!(!page.contains(&set.key(0)) && !page.contains("training"), "{page}");
+    assert!(ask(address, "/", "").0.starts_with("HTTP/1.1 404"));
+    let error = builder.clone().build().unwrap_err();
+    assert!(error.kind() == Kind::Environment && error.to_string().contains("listening at"), "{error}");
+    drop(shown);
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+    assert_eq!(builder.metrics_listen("nonsense").build().unwrap_err().kind(), Kind::Usage);
+}
