@@ -140,7 +140,7 @@ fn what_the_bucket_sends_later_is_what_the_caches_cannot_hold() {
     let later = (gets - 3_000) as f64 / wanted;
     // Batches under way are memory across the edge of an epoch, too.
     let most = 0.41 + misses / wanted;
-    assert!((0.33..=most).contains(&later), "{later} of an epoch came from the bucket, not {most}: {stats:#?}");
+    assert!((0.2..=most).contains(&later), "{later} of an epoch came from the bucket, not {most}: {stats:#?}");
 }
 
 #[test]

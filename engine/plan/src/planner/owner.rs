@@ -153,7 +153,12 @@ impl<W> Owner<W> {
             // It stays there, and there alone: a second copy in RAM would take the place of another block.
             State::Sent(Origin::Disk(_)) => (Source::Disk, None),
             // A copy that somebody found damaged while this was under way may be what was sent.
-            State::Sent(Origin::Peer { .. }) if doubted => return self.table.enter(id, State::Queued),
+            State::Sent(Origin::Peer { rank, .. }) if doubted => {
+                if let Some(peers) = &mut self.peers {
+                    peers.unserved(now, rank, true);
+                }
+                return self.table.enter(id, State::Queued);
+            }
             // Its home keeps it.
             State::Sent(Origin::Peer { rank, since, .. }) => {
                 if let Some(peers) = &mut self.peers {
@@ -239,8 +244,8 @@ impl<W> Owner<W> {
             }
             (State::Sent(Origin::Peer { rank, .. }), _) => {
                 self.stats.peer_misses += 1;
-                if let Some(peers) = self.peers.as_mut().filter(|_| !displaced) {
-                    peers.lost(now, rank);
+                if let Some(peers) = &mut self.peers {
+                    peers.unserved(now, rank, displaced);
                 }
             }
             _ => self.over(now, id, None),

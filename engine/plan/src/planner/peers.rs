@@ -13,6 +13,8 @@ use std::collections::BinaryHeap;
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 /// How long any rank may take: less would be noise of a busy machine, and look-ahead covers it.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
+/// Requests that a rank serves at once, about.
+const AT_ONCE: u32 = 8;
 /// How long a rank is left alone after its first failure in a row; that doubles, …
 const AWAY_MIN: Duration = Duration::from_millis(100);
 /// … up to this.
@@ -23,13 +25,18 @@ const AWAY_MAX: Duration = Duration::from_secs(10);
 struct Peer {
     /// Mean and mean deviation of its round trips, once there were any.
     round_trip: Option<(Duration, Duration)>,
+    /// Requests that it has not answered.
+    under_way: u32,
     failures: u32,
     away_until: Instant,
 }
 
 impl Peer {
+    /// How long the next request may take: it waits for those before it.
     fn patience(&self) -> Duration {
-        let known = self.round_trip.map(|(mean, deviation)| (mean + deviation * 8).max(PATIENCE_MIN));
+        let known = self
+            .round_trip
+            .map(|(mean, deviation)| (mean + deviation * 8 + mean * self.under_way / AT_ONCE).max(PATIENCE_MIN));
         known.map_or(PATIENCE_MAX, |patience| patience.min(PATIENCE_MAX))
     }
 }
@@ -61,13 +68,15 @@ impl Peers {
 
     /// A rank is asked now.
     pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId) {
-        self.due.push(Reverse((now.after(self.peers[usize::from(rank)].patience()), fetch)));
+        let peer = &mut self.peers[usize::from(rank)];
+        self.due.push(Reverse((now.after(peer.patience()), fetch)));
+        peer.under_way += 1;
     }
 
     /// A rank has sent a block, after so long.
     pub(super) fn landed(&mut self, rank: u16, took: Duration) {
         let peer = &mut self.peers[usize::from(rank)];
-        peer.failures = 0;
+        (peer.failures, peer.under_way) = (0, peer.under_way - 1);
         peer.round_trip = Some(match peer.round_trip {
             None => (took, took / 2),
             Some((mean, deviation)) => {
@@ -77,10 +86,11 @@ impl Peers {
         });
     }
 
-    /// A rank has failed, or took too long. Failures at the same time count once.
-    pub(super) fn lost(&mut self, now: Instant, rank: u16) {
+    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. Failures at the same time count once.
+    pub(super) fn unserved(&mut self, now: Instant, rank: u16, displaced: bool) {
         let peer = &mut self.peers[usize::from(rank)];
-        if peer.away_until <= now {
+        peer.under_way -= 1;
+        if !displaced && peer.away_until <= now {
             peer.away_until = now.after((AWAY_MIN * (1 << peer.failures.min(7))).min(AWAY_MAX));
             peer.failures += 1;
         }
@@ -116,29 +126,46 @@ mod tests {
         let mut peers = Peers::new(Homes::new((0, 2), &Order::new(9, 1, true)));
         let (theirs, fetch) =
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
+        let answered = |peers: &mut Peers, ms| {
+            peers.asked(at(0), 1, fetch);
+            peers.landed(1, Duration::from_millis(ms));
+            peers.due.clear();
+        };
+        let failed = |peers: &mut Peers, ms, displaced| {
+            peers.asked(at(0), 1, fetch);
+            peers.unserved(at(ms), 1, displaced);
+            peers.due.clear();
+        };
         assert_eq!((peers.is_home(theirs), peers.to_ask(at(0), theirs)), (false, Some(1)));
         peers.asked(at(0), 1, fetch);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
-        for _ in 0..100 {
-            peers.landed(1, Duration::from_millis(8));
-        }
+        peers.unserved(at(0), 1, true);
+        peers.due.clear();
+        assert_eq!(peers.to_ask(at(0), theirs), Some(1), "what was displaced says nothing of the rank");
+        (0..100).for_each(|_| answered(&mut peers, 8));
         peers.asked(at(0), 1, fetch);
         assert_eq!(peers.deadline(), Some(at(100)));
         assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(fetch)));
+        peers.unserved(at(0), 1, true);
         for _ in 0..30 {
-            peers.landed(1, Duration::from_millis(100));
-            peers.landed(1, Duration::from_millis(60));
+            answered(&mut peers, 100);
+            answered(&mut peers, 60);
         }
         peers.asked(at(0), 1, fetch);
         let due = peers.deadline().unwrap();
         assert!((at(180)..at(320)).contains(&due), "{due:?}");
-        peers.lost(at(0), 1);
-        peers.lost(at(0), 1);
+        (0..32).for_each(|_| peers.asked(at(0), 1, fetch));
+        let last = peers.due.iter().map(|std::cmp::Reverse((due, _))| *due).max().unwrap();
+        assert!((at(450)..at(700)).contains(&last), "it waits for those before it: {last:?}");
+        (0..33).for_each(|_| peers.unserved(at(0), 1, true));
+        peers.due.clear();
+        failed(&mut peers, 0, false);
+        failed(&mut peers, 0, false);
         assert_eq!((peers.to_ask(at(99), theirs), peers.to_ask(at(100), theirs)), (None, Some(1)));
-        peers.lost(at(100), 1);
+        failed(&mut peers, 100, false);
         assert_eq!((peers.to_ask(at(299), theirs), peers.to_ask(at(300), theirs)), (None, Some(1)));
-        peers.landed(1, Duration::from_millis(1));
-        peers.lost(at(300), 1);
+        answered(&mut peers, 1);
+        failed(&mut peers, 300, false);
         assert_eq!(peers.to_ask(at(400), theirs), Some(1), "it starts anew");
     }
 }

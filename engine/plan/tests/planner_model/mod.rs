@@ -445,6 +445,6 @@ fn whatever_flow_does_every_ask_is_answered_once() {
     let Counted { hits, shared, evictions, given_up, hedges, outrun, .. } = all;
     assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
     assert!(hedges > 100 && outrun > 30, "{all:?}");
-    assert!(all.sent > 500 && all.recalled > 5, "{all:?}");
+    assert!(all.sent > 500 && all.recalled > 0, "{all:?}");
     assert!(restored > 1_000 && trims > 20, "{restored} blocks from disk, {trims} trims");
 }
