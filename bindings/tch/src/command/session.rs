@@ -102,7 +102,7 @@ pub(super) fn train(
         let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
         let report = json!({
             "outcome": outcome, "score": score, "epochs": epochs, "wall_s": wall_s, "world": ranks.world, "device": device,
-            "torch": torch, "config": config, "forecast": judged, "diagnosis": slow,
+            "torch": torch, "config": config, "forecast": screen.borrow().judged(), "diagnosis": slow,
         });
         let written = std::fs::write(path, format!("{report:#}\n"));
         written.map_err(|e| Error::from_io(Kind::File, format_args!("cannot write {}", path.display()), e))?;
