@@ -47,7 +47,9 @@ fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
     command.args(["load", "--uri", uri, "--program"]).arg(program).arg("--directory").arg(directory).args(more);
     // What this run of the tests is told is no setting of the program's.
     let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("FUELRAIL_"));
-    ours.for_each(|name| drop(command.env_remove(name)));
+    for name in ours {
+        command.env_remove(name);
+    }
     command.env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728").env("FUELRAIL_SHARDS", "1").output().unwrap()
 }
 

@@ -73,7 +73,8 @@ fn a_class_that_is_missing_in_the_validation_set_shifts_no_label() {
         outcome["score"]["accuracy"].as_f64().unwrap()
     };
     let (all, sevens) = (accuracy(""), accuracy("7"));
-    assert!(all > 0.9 && sevens > 0.8, "{all} of all, {sevens} of the sevens");
+    // Shifted labels would be right for a tenth.
+    assert!(all > 0.8 && sevens > 0.8, "{all} of all, {sevens} of the sevens");
 }
 
 #[test]

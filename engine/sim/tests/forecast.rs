@@ -39,7 +39,9 @@ fn latency_bandwidth_memory_disk_and_device_are_each_the_limit() {
     // Arithmetic says 1 s: what the disk is still writing is read from the bucket once more.
     let tiers = later_s(&World { cache_bytes: 2_000_000, disk_bytes: 4_000_000, ..WORLD });
     assert!((1.0..1.6).contains(&tiers), "{tiers}");
-    near(later_s(&World { ranks: 2, sticky: true, cache_bytes: 2_000_000, ..WORLD }), 1.0);
+    // Arithmetic says 1 s for half of the samples, of which half are cached.
+    let shared = later_s(&World { ranks: 2, sticky: true, cache_bytes: 2_000_000, ..WORLD });
+    assert!((1.0..1.6).contains(&shared), "{shared}");
     let whole = later_s(&World { cache_bytes: 9_000_000, ..WORLD });
     assert!(whole < 0.1, "all of it is in RAM: {whole}");
 }
