@@ -350,7 +350,7 @@ fn start_shards(
             Supply::Decoded(stage)
         }
     };
-    let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()))?;
+    let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()), memory)?;
     let parts = Parts {
         config,
         objects,

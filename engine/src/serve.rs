@@ -1,6 +1,6 @@
 //! A small HTTP server on a thread of its own: what serves other ranks, and the page of metrics.
 //!
-//! Owns the listener, the connections and the thread. hyper parses what strangers send; nothing here looks into it.
+//! Owns the listener, the connections and the thread. hyper parses the requests; nothing here looks into them.
 
 use crate::client::runtime;
 use crate::system::spawn;
@@ -88,7 +88,7 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        // Who has so many is not one of ours.
+        // Beyond the limit a connection is closed at once.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (tls, answer) = (tls.clone(), answer.clone());
         tokio::spawn(async move {
@@ -106,7 +106,7 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
     }
 }
 
-/// One connection to its end. What goes wrong on it is the other's loss.
+/// Serves one connection to its end. An error on it ends that connection only.
 async fn talk<F: Future<Output = Answer> + Send + 'static>(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     silence: Duration,

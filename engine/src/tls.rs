@@ -5,6 +5,9 @@
 #[cfg_attr(not(feature = "tls"), path = "tls/absent.rs")]
 mod client;
 
+#[cfg(feature = "clouds")]
+pub(crate) use client::file_roots;
+
 use fuelrail_base::Result;
 use fuelrail_wire::tls::Client;
 use fuelrail_wire::{Endpoint, Scheme};

@@ -27,6 +27,7 @@ fn counters_are_shown_for_prometheus_and_name_no_object() {
     };
     assert!(value("fuelrail_batches_total") >= 1.0, "{page}");
     assert!(value("fuelrail_source_bytes_total") >= 20_000.0 && value("fuelrail_build_info") == 1.0, "{page}");
+    assert_eq!(value("fuelrail_memory_limit_bytes"), shown.stats().memory.total_bytes() as f64);
     assert!(!page.contains(&set.key(0)) && !page.contains("training"), "{page}");
     assert!(ask(address, "/", "").0.starts_with("HTTP/1.1 404"));
     let error = builder.clone().build().unwrap_err();

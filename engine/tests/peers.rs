@@ -337,7 +337,7 @@ pub(crate) fn ask(address: SocketAddr, path: &str, lines: &str) -> (String, Vec<
 }
 
 #[test]
-fn nobody_without_the_secret_reads_a_byte_or_learns_a_path() {
+fn only_requests_with_the_secret_read_a_byte_or_learn_a_path() {
     let job = Job::new(DataSet::tokens(40, 3, 10_000), 2, 200);
     let (path, loader) = (path_asked(&job), resident(&job));
     let address = job.addresses[0];
@@ -442,7 +442,7 @@ fn over_tls_ranks_serve_those_that_the_jobs_authority_knows() {
 }
 
 #[test]
-fn settings_that_would_serve_anybody_or_nobody_are_refused() {
+fn settings_that_leave_blocks_unprotected_or_unused_are_refused() {
     let job = Job::new(DataSet::tokens(40, 3, 1_000), 2, 200);
     let refused = |builder: LoaderBuilder, kind: Kind, said: &str| {
         let error = builder.build().unwrap_err();

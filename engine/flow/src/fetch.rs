@@ -103,8 +103,8 @@ impl FetchStage {
     }
 
     /// Gives up a request to another rank, if it is not over.
-    pub(crate) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId) {
-        self.peers.recall(ring, now, fetch);
+    pub(crate) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId, rank: u16) {
+        self.peers.recall(ring, now, fetch, rank);
     }
 
     /// The end of a request to another rank.

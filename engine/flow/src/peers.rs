@@ -15,7 +15,6 @@ use fuelrail_io::{Filling, Receiver, Sender, Slot, Waker, Window, channel};
 use fuelrail_plan::planner::Source;
 use fuelrail_plan::schedule::UseTime;
 use slab::Slab;
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
@@ -52,9 +51,11 @@ impl PeerRoute {
     /// Adds the header line that shows the secret to a request.
     pub(crate) fn authorize(&self, request: &mut Vec<u8>) {
         if let Some(bearer) = &self.bearer {
-            let end = request.len() - 2;
-            let line = [b"Authorization: Bearer ", bearer.as_bytes(), b"\r\n"].concat();
-            request.splice(end..end, line);
+            // The line goes before the empty one that ends the head.
+            request.truncate(request.len() - 2);
+            for piece in [&b"Authorization: Bearer "[..], bearer.as_bytes(), b"\r\n\r\n"] {
+                request.extend_from_slice(piece);
+            }
         }
     }
 }
@@ -188,7 +189,6 @@ pub(crate) struct PeerStage {
     inbox: PeerInbox,
     objects: Arc<Objects>,
     spare: Vec<Slot>,
-    waiting: VecDeque<PeerRequest>,
     open: Slab<Open>,
     /// Blocks and payload bytes handed to the server.
     pub served: (u64, u64),
@@ -200,7 +200,7 @@ impl PeerStage {
         // Set once: a stage is made once of an inbox.
         let _ = inbox.returned.waker.set(waker.clone());
         let open = Slab::with_capacity(slots.len());
-        PeerStage { inbox, objects, spare: slots, waiting: VecDeque::with_capacity(64), open, served: (0, 0) }
+        PeerStage { inbox, objects, spare: slots, open, served: (0, 0) }
     }
 
     /// The next block to find for another rank, if a slot is free.
@@ -208,12 +208,9 @@ impl PeerStage {
         while let Some(slot) = self.inbox.returned.slots.pop() {
             self.spare.push(slot);
         }
-        if self.waiting.is_empty() {
-            self.waiting.extend(self.inbox.requests.recv());
-        }
         // The disk may still be writing from one.
-        let free = self.spare.iter().position(|slot| !slot.is_read_pinned()).filter(|_| !self.waiting.is_empty())?;
-        let PeerRequest { block, at, reply } = self.waiting.pop_front()?;
+        let free = self.spare.iter().position(|slot| !slot.is_read_pinned())?;
+        let PeerRequest { block, at, reply } = self.inbox.requests.recv()?;
         let catalog = self.objects.catalog();
         let mut filling = self.spare.swap_remove(free).fill();
         let (unit, bytes) = (catalog.batch_slack().max(1) as usize, catalog.block_len(block) as usize);
@@ -234,13 +231,15 @@ impl PeerStage {
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         let home = Arc::clone(&self.inbox.returned);
         let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home };
-        self.served = (self.served.0 + u64::from(result.is_ok()), self.served.1 + bytes as u64);
+        if result.is_ok() {
+            self.served = (self.served.0 + 1, self.served.1 + bytes as u64);
+        }
         reply(result.map(|_| lent));
     }
 
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
-        let (open, free, waiting) = (self.open.len(), self.spare.len(), self.waiting.len());
+        let (open, free, waiting) = (self.open.len(), self.spare.len(), self.inbox.requests.len());
         format!("peers: {open} blocks on their way for other ranks, {waiting} waiting for one of {free} free slots")
     }
 }

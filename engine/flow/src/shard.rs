@@ -367,7 +367,7 @@ impl<R: Ring> Shard<R> {
             }
             Command::Start { fetch, block, from } => self.start(fetch, block, from),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Recall(fetch) => self.fetch.recall(&mut self.ring, self.now, fetch),
+            Command::Recall { fetch, rank } => self.fetch.recall(&mut self.ring, self.now, fetch, rank),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),

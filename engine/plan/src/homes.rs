@@ -29,8 +29,11 @@ impl Homes {
     #[must_use]
     pub fn new((rank, ranks): (u16, u16), order: &Order) -> Homes {
         assert!(rank < ranks, "rank {rank} of {ranks}");
-        let weight = |entry: u64, rank: u16| mix64(mix64(entry) ^ u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let home = |entry| (0..ranks).max_by_key(|rank| weight(entry, *rank)).expect("there is a rank");
+        let home = |entry| {
+            let hash = mix64(entry);
+            let weight = |rank: &u16| mix64(hash ^ u64::from(*rank).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            (0..ranks).max_by_key(weight).expect("there is a rank")
+        };
         Homes { rank, ranks, order: *order, table: (0..1u64 << TABLE_BITS).map(home).collect() }
     }
 

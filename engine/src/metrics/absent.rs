@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::decode::Facts;
+use crate::memory::MemoryStats;
 use crate::stats::Tally;
 use crate::watch::Watched;
 use fuelrail_base::{Error, Kind, Result};
@@ -11,7 +12,12 @@ use std::sync::Arc;
 pub(crate) enum Metrics {}
 
 impl Metrics {
-    pub(crate) fn start(config: &Config, _: &[Watched], _: Option<&Arc<Facts>>) -> Result<Option<Metrics>> {
+    pub(crate) fn start(
+        config: &Config,
+        _: &[Watched],
+        _: Option<&Arc<Facts>>,
+        _: MemoryStats,
+    ) -> Result<Option<Metrics>> {
         if config.metrics_listen.is_none() {
             return Ok(None);
         }

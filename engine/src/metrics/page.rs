@@ -4,6 +4,7 @@
 
 use crate::config::Config;
 use crate::decode::Facts;
+use crate::memory::MemoryStats;
 use crate::serve::{Answer, HttpServer, address_of, listen};
 use crate::stats::{Stats, Tally};
 use crate::watch::{Watched, snapshots};
@@ -27,6 +28,7 @@ struct Shown {
     tally: Mutex<(Tally, Option<Instant>)>,
     shards: Vec<Watched>,
     decode: Option<Arc<Facts>>,
+    memory: MemoryStats,
     started: Instant,
 }
 
@@ -38,7 +40,12 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Serves it where the configuration says so.
-    pub(crate) fn start(config: &Config, shards: &[Watched], decode: Option<&Arc<Facts>>) -> Result<Option<Metrics>> {
+    pub(crate) fn start(
+        config: &Config,
+        shards: &[Watched],
+        decode: Option<&Arc<Facts>>,
+        memory: MemoryStats,
+    ) -> Result<Option<Metrics>> {
         let Some(address) = &config.metrics_listen else { return Ok(None) };
         let hint = "give each rank of a machine a port of its own";
         let socket = listen("metrics", address_of("metrics_listen", address)?, hint)?;
@@ -47,6 +54,7 @@ impl Metrics {
             tally: Mutex::default(),
             shards: shards.to_vec(),
             decode: decode.cloned(),
+            memory,
             started: Instant::now(),
         });
         let page = Arc::clone(&shown);
@@ -77,7 +85,8 @@ impl Shown {
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
         let shards = snapshots(&self.shards, EVERY);
         let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
-        *answer.body_mut() = Full::new(Bytes::from(stats.prometheus(self.rank)));
+        let page = Stats { memory: self.memory, ..stats }.prometheus(self.rank);
+        *answer.body_mut() = Full::new(Bytes::from(page));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, kind);
         answer

@@ -1,7 +1,7 @@
 //! Blocks kept for each other by the ranks of a job: who they are, how they trust each other, and what of memory they take.
 //!
-//! Every rank serves what its caches hold, at its own address of the setting `peers` ([`server`]); its shards ask the others as they ask the
-//! bucket. Beyond this machine both sides show a certificate of the job's authority; a shared secret in the header goes with it or, on one
+//! Every rank serves what its caches hold, at its own address of the setting `peers` ([`server`]); its shards request blocks of the others as
+//! they do of the bucket. Beyond this machine both sides show a certificate of the job's authority; a shared secret in the header goes with it or, on one
 //! machine, without.
 
 mod server;
@@ -10,9 +10,11 @@ mod trust;
 use crate::config::Config;
 use crate::names::addresses_of;
 use crate::serve::HttpServer;
-use fuelrail_base::limits::{SAMPLE_ALIGN, TLS_SCRATCH_BYTES_MIN};
+use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{AddressBook, Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue};
+use fuelrail_flow::{
+    AddressBook, Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes,
+};
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::Run;
@@ -51,8 +53,8 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The other ranks of this run, if blocks are kept for each other. Listens already: who asks early waits. Those that start a little later
-    /// are waited for.
+    /// The other ranks of this run, if blocks are kept for each other. Its socket listens from here on, so that early requests wait in the
+    /// backlog; ranks that start a little later are waited for.
     ///
     /// # Errors
     /// `Usage` for settings that contradict each other or would serve blocks to anybody, `File` for files that cannot be read, `Network`
@@ -172,10 +174,7 @@ fn room(config: &Config, objects: &Objects, others: usize, scheme: Scheme) -> Pe
     let each = (CONNECTIONS / others.max(1)).clamp(*CONNECTIONS_EACH.start(), *CONNECTIONS_EACH.end());
     PeerRoom {
         connections: each * others,
-        scratch_bytes: match scheme {
-            Scheme::Https => TLS_SCRATCH_BYTES_MIN,
-            _ => *fuelrail_flow::scratch_bytes(scheme).start() as usize,
-        },
+        scratch_bytes: *scratch_bytes(scheme).start() as usize,
         slots: (share / slot_bytes).clamp(*SLOTS.start(), *SLOTS.end()) as usize,
         slot_bytes: slot_bytes as usize,
     }

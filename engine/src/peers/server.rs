@@ -1,7 +1,8 @@
 //! Serves this rank's blocks to the other ranks: HTTP on a thread of its own, over TLS beyond this machine.
 //!
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
-//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Never keeps a block, and tells nobody without the secret or a certificate even which paths there are.
+//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Never keeps a block. Requests without
+//! the secret or a certificate are refused before their path is looked at.
 
 use super::trust::{Shown, unprotected};
 use crate::serve::{Answer, HttpServer, address_of, listen};
@@ -71,7 +72,7 @@ struct Service {
     outboxes: Mutex<Vec<PeerOutbox>>,
 }
 
-/// What is asked for.
+/// The block that a request is for.
 struct Wanted {
     block: BlockId,
     at: UseTime,
@@ -97,10 +98,10 @@ impl Service {
         };
         let found: Result<LentBlock> = match (sent, answer.await) {
             (Ok(()), Ok(found)) => found,
-            // Too much to do, or this rank has ended.
+            // Its queue is full, or this rank has ended.
             _ => return said(StatusCode::SERVICE_UNAVAILABLE),
         };
-        // The other asks the bucket, and finds out why.
+        // The other rank fetches it from the bucket, and reports that error.
         let Ok(lent) = found else { return said(StatusCode::BAD_GATEWAY) };
         let body = Bytes::from_owner(lent).slice(part);
         let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
@@ -114,7 +115,7 @@ impl Service {
         response
     }
 
-    /// What is asked for, if this one may, and there is such a thing.
+    /// The block that a request is for, or the status that refuses it.
     fn wanted(&self, request: &Request<Incoming>) -> Result<Wanted, StatusCode> {
         let headers = request.headers();
         if !self.is_known(headers) {
@@ -129,7 +130,7 @@ impl Service {
         let sample = SampleId(sample.ok_or(StatusCode::NOT_FOUND)?);
         let moment = uri.query().map_or(Some(0), |query| query.strip_prefix("at=").and_then(number));
         let at = UseTime(moment.filter(|at| *at < self.moments).ok_or(StatusCode::BAD_REQUEST)?);
-        // Another version of the object was listed there.
+        // The other rank has listed another version of the object.
         let (theirs, ours) = (headers.get(IF_MATCH).map(HeaderValue::as_bytes), self.objects.strong_etag(sample));
         if theirs.is_some_and(|theirs| theirs != ours.as_bytes()) {
             return Err(StatusCode::PRECONDITION_FAILED);

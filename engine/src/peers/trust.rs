@@ -3,6 +3,7 @@
 //! Read once, at start, before the first byte. Never prints.
 
 use crate::config::Config;
+use crate::tls::file_roots;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::tls::{Client, Identity, Roots, Trust};
 use fuelrail_wire::{Endpoint, Scheme};
@@ -25,12 +26,10 @@ impl Shown {
         let tls = match (&peers.ca_file, &peers.cert_file, &peers.key_file) {
             (None, None, None) => None,
             (Some(ca), Some(cert), Some(key)) => {
-                let roots = Roots::from_pem(&read("peer_ca_file", ca)?).map_err(|e| e.within("peer_ca_file"))?;
+                let roots = file_roots("peer_ca_file", ca)?;
                 let (cert, key) = (read("peer_cert_file", cert)?, read("peer_key_file", key)?);
-                Some((
-                    roots,
-                    Identity::from_pem(&cert, &key).map_err(|e| e.within("peer_cert_file and peer_key_file"))?,
-                ))
+                let identity = Identity::from_pem(&cert, &key);
+                Some((roots, identity.map_err(|e| e.within("peer_cert_file and peer_key_file"))?))
             }
             _ => {
                 let cause = "peer_ca_file, peer_cert_file and peer_key_file are not all set";

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) fn client(ca_file: Option<&Path>, insecure: bool, host: &str) -> Result<Client> {
     let trust = match (ca_file, insecure) {
         (None, false) => Trust::Roots(system_roots()?),
-        (Some(path), false) => Trust::Roots(file_roots(path)?),
+        (Some(path), false) => Trust::Roots(file_roots("ca_file", path)?),
         (Some(_), true) => {
             return Err(Error::new(Kind::Usage, "ca_file and tls_insecure are both set")
                 .with_hint("remove tls_insecure: ca_file is enough to trust a private authority"));
@@ -25,8 +25,9 @@ pub(super) fn client(ca_file: Option<&Path>, insecure: bool, host: &str) -> Resu
     Client::new(host, trust, Arc::new(DefaultTimeProvider))
 }
 
-fn file_roots(path: &Path) -> Result<Roots> {
-    let file = format_args!("ca_file {}", path.display());
+/// The authorities of the file that a setting names.
+pub(crate) fn file_roots(setting: &str, path: &Path) -> Result<Roots> {
+    let file = format_args!("{setting} {}", path.display());
     let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
     Roots::from_pem(&text).map_err(|e| e.within(file).with_hint("give the authority's certificate, in PEM"))
 }

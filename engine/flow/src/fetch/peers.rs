@@ -44,14 +44,17 @@ impl Lanes {
         Lanes { lanes: links.into_iter().enumerate().map(lane).collect(), connections }
     }
 
+    fn of(&mut self, rank: u16) -> &mut Lane {
+        self.lanes[usize::from(rank)].as_mut().expect("the planner asks other ranks")
+    }
+
     fn all(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().flatten()
     }
 
     /// Asks a rank for the block that `window` is for.
     pub(super) fn ask(&mut self, rank: u16, asked: Asked, window: Window, now: Instant) {
-        let lane = self.lanes[usize::from(rank)].as_mut().expect("the planner asks other ranks");
-        lane.requests.waiting.push_back(Exchange::new(asked, window, now));
+        self.of(rank).requests.waiting.push_back(Exchange::new(asked, window, now));
     }
 
     pub(super) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant) {
@@ -62,10 +65,9 @@ impl Lanes {
         }
     }
 
-    /// An operation of the lane with this number came back.
+    /// An operation of the lane with this number, which is one above its rank's, came back.
     pub(super) fn done<R: Ring>(&mut self, ring: &mut R, now: Instant, number: u64, done: Done) {
-        let lane = self.lanes.get_mut(number as usize - 1).and_then(Option::as_mut);
-        let Lane { requests, http } = lane.expect("its tokens name a lane");
+        let Lane { requests, http } = self.of(number as u16 - 1);
         http.done(&mut TransportIo { ring, now, requests }, done);
     }
 
@@ -75,17 +77,16 @@ impl Lanes {
     }
 
     /// Gives a request up, if it is not over.
-    pub(super) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId) {
-        for Lane { requests, http } in self.all() {
-            match requests.waiting.iter().position(|waiting| waiting.asked.fetch == fetch) {
-                Some(at) => {
-                    let exchange = requests.waiting.remove(at).expect("it was just seen");
-                    requests.taken += 1;
-                    // That it had to wait here says nothing of the rank.
-                    requests.outcomes.push(Outcome::new(exchange, End::Unserved { displaced: true }));
-                }
-                None => http.cancel(&mut TransportIo { ring, now, requests }, fetch),
+    pub(super) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId, rank: u16) {
+        let Lane { requests, http } = self.of(rank);
+        match requests.waiting.iter().position(|waiting| waiting.asked.fetch == fetch) {
+            Some(at) => {
+                let exchange = requests.waiting.remove(at).expect("it was just seen");
+                requests.taken += 1;
+                // That it had to wait here says nothing of the rank.
+                requests.outcomes.push(Outcome::new(exchange, End::Unserved { displaced: true }));
             }
+            None => http.cancel(&mut TransportIo { ring, now, requests }, fetch),
         }
     }
 

@@ -92,23 +92,18 @@ impl<R: Ring> Shard<R> {
     /// Another rank sent a block, or did not: then nothing of it is kept, and the bucket is asked.
     pub(super) fn take_peer_outcome(&mut self, outcome: Outcome) {
         let Outcome { asked: Asked { fetch, .. }, mut window, end, .. } = outcome;
-        match end {
+        let displaced = match end {
             End::Landed { first_byte, total, .. } => {
                 self.land(fetch, window, Proof::default());
-                self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
+                return self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
             }
-            End::Failed { .. } | End::Unserved { .. } => {
-                // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request.
-                let displaced = match end {
-                    End::Failed { fault, .. } => fault.idled_out,
-                    End::Unserved { displaced } => displaced,
-                    End::Landed { .. } => false,
-                };
-                window.rewind(0);
-                self.waiter(fetch).window = Some(window);
-                self.tell(Fact::Unserved { fetch, displaced });
-            }
-        }
+            // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request.
+            End::Failed { fault, .. } => fault.idled_out,
+            End::Unserved { displaced } => displaced,
+        };
+        window.rewind(0);
+        self.waiter(fetch).window = Some(window);
+        self.tell(Fact::Unserved { fetch, displaced });
     }
 
     /// The whole block is in the window of its first waiter.

@@ -126,8 +126,8 @@ impl<W> Owner<W> {
     pub(super) fn recall(&mut self, now: Instant, out: &mut VecDeque<Command<W>>) {
         let Some(peers) = &mut self.peers else { return };
         while let Some(fetch) = peers.overdue(now) {
-            if matches!(self.table.find(fetch).map(|block| block.state()), Some(State::Sent(Origin::Peer { .. }))) {
-                out.push_back(Command::Recall(fetch));
+            if let Some(State::Sent(Origin::Peer { rank, .. })) = self.table.find(fetch).map(|block| block.state()) {
+                out.push_back(Command::Recall { fetch, rank });
             }
         }
     }

@@ -153,7 +153,12 @@ pub enum Command<W> {
         block: BlockId,
     },
     /// Another rank takes too long: give its request up. Respond with `Unserved`.
-    Recall(FetchId),
+    Recall {
+        /// The fetch.
+        fetch: FetchId,
+        /// The rank that was asked.
+        rank: u16,
+    },
     /// Drop a block from the cache.
     Evict(BlockId),
     /// Give up a segment: nothing in it is wanted any more.

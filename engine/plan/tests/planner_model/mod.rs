@@ -202,7 +202,7 @@ impl Model {
                 }
             }
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Recall(fetch) => {
+            Command::Recall { fetch, .. } => {
                 if self.at_peers.contains_key(&fetch) {
                     self.counted.recalled += 1;
                     self.end_at_peer(fetch, Some(true));
