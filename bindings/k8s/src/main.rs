@@ -129,14 +129,16 @@ async fn run(args: Run) -> Result<(), String> {
     let lease = if let Some(name) = args.identity { lease.with_identity(name) } else { lease };
     let (leads, lease) = lease.build().await.map_err(|error| to_api(&error))?.watch().await;
     let options = Options { image: args.image, gpu: args.gpu_resource, roots: args.disk_roots };
-    let operator = tokio::spawn(Operator::new(client, options, metrics).run(leads.clone()));
-    let told = stopped().await;
-    // Without anybody who listens the lease is released, and the next replica need not wait until it expires.
-    operator.abort();
-    let _ = operator.await;
+    let operator = Operator::new(client, options, metrics);
+    let ended = tokio::select! {
+        signal = stopped() => signal.map_err(|error| format!("signals: {error}")),
+        // Not on a task of its own: a panic must end the program, or this replica would keep the lease and do nothing.
+        () = operator.run(leads.clone()) => Err("the lease manager has ended".to_owned()),
+    };
+    // When no receiver is left, the lease is released, and the next replica need not wait until it expires.
     drop(leads);
     let _ = tokio::time::timeout(Duration::from_secs(5), lease).await;
-    told.map_err(|error| format!("signals: {error}"))
+    ended
 }
 
 fn crd() -> Result<(), String> {
