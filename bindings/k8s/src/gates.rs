@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::dataset::{Dataset, Locality};
+use crate::dataset::{Dataset, Locality, NodeStatus};
 use crate::place::{Candidate, Demand, order, weights};
 use crate::plan::Node;
 
@@ -99,7 +99,8 @@ fn verdict(pod: &Pod, ranks: u64, set: &Dataset, nodes: &[Node], free: &BTreeMap
     };
     let candidates: Vec<_> = nodes.iter().map(candidate).collect();
     let demand = Demand { gpus: pod.gpus, ranks, total_bytes: held.total_bytes, anywhere_bytes: held.anywhere_bytes };
-    let (weights, order) = (weights(&candidates, &demand), order(&candidates, &demand));
+    let weights = weights(&candidates, &demand);
+    let order = order(&candidates, &weights);
     let Some(&best) = order.first() else { return Verdict::Wait("no node is ready".to_owned()) };
     let preferred = order.iter().take(PREFERRED_MAX).filter(|&&at| weights[at] > 0.0);
     let weight = |at: usize| (100.0 * weights[at] / weights[best]).round().clamp(1.0, 100.0) as i32;
@@ -120,12 +121,12 @@ struct Held {
 
 impl Held {
     fn of(set: &Dataset, nodes: &[Node]) -> Held {
-        let is_ready = |name: &str, machine: &str| {
-            nodes.iter().any(|node| node.name == name && node.machine == machine && node.away_since_s.is_none())
-        };
+        let ready = nodes.iter().filter(|node| node.away_since_s.is_none());
+        let machines: BTreeMap<&str, &str> = ready.map(|node| (node.name.as_str(), node.machine.as_str())).collect();
+        let is_there = |record: &&NodeStatus| machines.get(record.name.as_str()) == Some(&record.machine.as_str());
         let records = set.status.iter().flat_map(|status| &status.nodes);
         let (mut by_node, mut shares, mut of) = (BTreeMap::new(), BTreeMap::new(), 0);
-        for record in records.filter(|record| is_ready(&record.name, &record.machine)) {
+        for record in records.filter(is_there) {
             // A share without a byte is held, too.
             let bytes: u64 = record.shares.iter().map(|share| share.bytes.max(1)).sum();
             by_node.insert(record.name.clone(), bytes);
@@ -146,7 +147,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{DatasetSpec, DatasetStatus, NodeStatus, Share};
+    use crate::dataset::{DatasetSpec, DatasetStatus, Share};
 
     fn node(name: &str, free_gpus: u64) -> Node {
         let (hostname, machine) = (format!("{name}.local"), format!("{name}/1"));

@@ -8,8 +8,6 @@
 //! which for one rank is the paper's 0 or 1: a job of eight ranks prefers the node that takes all eight to eight nodes that take one
 //! each. And each rank that was placed takes its GPUs off the node before the next one is weighed, so that ranks do not all go to one.
 
-use std::cmp::Ordering;
-
 /// A node as it is weighed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
@@ -50,14 +48,10 @@ pub fn weights(candidates: &[Candidate], demand: &Demand) -> Vec<f64> {
 }
 
 /// The candidates' indexes, highest weight first, ties by name.
-pub fn order(candidates: &[Candidate], demand: &Demand) -> Vec<usize> {
-    let weights = weights(candidates, demand);
+pub fn order(candidates: &[Candidate], weights: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     let by_name = |a: usize, b: usize| candidates[a].name.cmp(&candidates[b].name);
-    order.sort_by(|&a, &b| match weights[b].total_cmp(&weights[a]) {
-        Ordering::Equal => by_name(a, b),
-        unequal => unequal,
-    });
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then_with(|| by_name(a, b)));
     order
 }
 
@@ -76,7 +70,7 @@ mod tests {
         let (nodes, demand) =
             ([node(0), node(1), node(2)], Demand { gpus: 2, ranks: 1, total_bytes: 10, anywhere_bytes: anywhere });
         let weights = weights(&nodes, &demand);
-        ([weights[0], weights[1], weights[2]], ["n1", "n2", "n3"][order(&nodes, &demand)[0]])
+        ([weights[0], weights[1], weights[2]], ["n1", "n2", "n3"][order(&nodes, &weights)[0]])
     }
 
     fn near(found: ([f64; 3], &str), weights: [f64; 3], first: &str) {
@@ -98,9 +92,12 @@ mod tests {
         let node =
             |name: &str, free_gpus| Candidate { name: name.to_owned(), free_gpus, storage_bytes: 1, held_bytes: 0 };
         let nodes = [node("a", 2), node("b", 8), node("c", 7)];
-        let demand = |ranks, gpus| Demand { gpus, ranks, total_bytes: 0, anywhere_bytes: 0 };
-        assert_eq!(order(&nodes, &demand(4, 2)), [1, 2, 0]);
-        assert_eq!(order(&nodes, &demand(1, 2)), [0, 1, 2]);
-        assert_eq!(order(&nodes, &demand(4, 0)), [0, 1, 2], "a job without GPUs fits everywhere");
+        let ordered = |ranks, gpus| {
+            let demand = Demand { gpus, ranks, total_bytes: 0, anywhere_bytes: 0 };
+            order(&nodes, &weights(&nodes, &demand))
+        };
+        assert_eq!(ordered(4, 2), [1, 2, 0]);
+        assert_eq!(ordered(1, 2), [0, 1, 2]);
+        assert_eq!(ordered(4, 0), [0, 1, 2], "a job without GPUs fits everywhere");
     }
 }

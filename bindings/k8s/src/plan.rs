@@ -12,11 +12,10 @@ mod conditions;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
-use crate::place::{Candidate, Demand, order};
+use crate::place::{Candidate, Demand, order, weights};
 
 /// Shares of a node that is away this long are loaded elsewhere.
 const AWAY_LIMIT_S: i64 = 300;
@@ -183,6 +182,11 @@ fn directory(set: &Dataset, root: &str) -> String {
 }
 
 impl Layout {
+    /// Whether a node's directory holds blocks of this.
+    fn matches(&self, record: &NodeStatus) -> bool {
+        record.source == self.source && record.path == self.path
+    }
+
     /// A node that holds nothing yet.
     fn record(&self, node: &Node) -> NodeStatus {
         let (path, source) = (self.path.clone(), self.source.clone());
@@ -216,7 +220,7 @@ impl Step<'_> {
             if clean {
                 record.source.clear();
             }
-            let current = self.layout.as_ref().is_ok_and(|to| record.source == to.source && record.path == to.path);
+            let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
             let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
             record.shares.retain(|share| current && record.machine == machine && share.of == of);
             record.machine = machine;
@@ -229,14 +233,13 @@ impl Step<'_> {
             }
         }
         let valid = |task: &Task| {
-            let record = self.status.nodes.iter().find(|record| record.name == task.node);
             let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
                 (TaskKind::Clean, _) => record.shares.is_empty(),
                 (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
                 (TaskKind::Load, Err(_)) => false,
             };
             let same = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
-            record.is_some_and(|record| same(record) && asked(record))
+            self.record(&task.node).is_some_and(|record| same(record) && asked(record))
         };
         if !self.status.task.as_ref().is_some_and(valid) {
             self.status.task = None;
@@ -254,10 +257,8 @@ impl Step<'_> {
     /// What to do about the Job that is there, or the one that should be.
     fn act(&mut self) -> Action {
         if let Some(job) = self.view.job {
-            return match self.absorb(job) {
-                true if !job.deleting => Action::DeleteJob(job.uid.clone()),
-                _ => Action::None,
-            };
+            let done = self.absorb(job);
+            return if done && !job.deleting { Action::DeleteJob(job.uid.clone()) } else { Action::None };
         }
         if self.status.task.is_none() {
             self.status.task = self.next();
@@ -272,14 +273,12 @@ impl Step<'_> {
 
     /// Whether a node's directory holds blocks of what the spec says; where the spec says nothing valid, of what it said.
     fn is_current(&self, record: &NodeStatus) -> bool {
-        self.layout
-            .as_ref()
-            .map_or(!record.source.is_empty(), |to| record.source == to.source && record.path == to.path)
+        self.layout.as_ref().map_or(!record.source.is_empty(), |to| to.matches(record))
     }
 
     /// Writes down what a task is about to change.
     fn intend(&mut self, task: &Task) {
-        match self.record(&task.node) {
+        match self.record_mut(&task.node) {
             Some(record) if task.kind == TaskKind::Clean => record.shares.clear(),
             Some(_) => {}
             None => {
@@ -297,7 +296,7 @@ impl Step<'_> {
         let Some(task) = job.task.clone().filter(|task| self.status.task.as_ref() == Some(task)) else {
             // Nobody wants it any more. A cleaning may have emptied what the status calls whole.
             if let Some(task) = job.task.as_ref().filter(|task| task.kind == TaskKind::Clean) {
-                self.record(&task.node).into_iter().for_each(|record| record.shares.clear());
+                self.record_mut(&task.node).into_iter().for_each(|record| record.shares.clear());
             }
             return true;
         };
@@ -308,7 +307,7 @@ impl Step<'_> {
         };
         (self.status.finished, self.status.task) = (Some(job.uid.clone()), None);
         let now_s = self.view.now_s;
-        if let Some(record) = self.record(&task.node) {
+        if let Some(record) = self.record_mut(&task.node) {
             record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
             let wait_s = RETRY_S << record.failures.saturating_sub(1).min(6);
             record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));
@@ -317,7 +316,11 @@ impl Step<'_> {
         true
     }
 
-    fn record(&mut self, node: &str) -> Option<&mut NodeStatus> {
+    fn record(&self, node: &str) -> Option<&NodeStatus> {
+        self.status.nodes.iter().find(|record| record.name == node)
+    }
+
+    fn record_mut(&mut self, node: &str) -> Option<&mut NodeStatus> {
         self.status.nodes.iter_mut().find(|record| record.name == node)
     }
 
@@ -328,7 +331,7 @@ impl Step<'_> {
             return Ok(());
         }
         let report = report.ok_or("the Job succeeded, but its pod and report are gone")?;
-        let Some(record) = self.record(&task.node) else { return Ok(()) };
+        let Some(record) = self.record_mut(&task.node) else { return Ok(()) };
         if task.machine.rsplit('/').next() != Some(&report.boot_id) {
             return Err(format!("it ran on boot {} of {}, not on {}", report.boot_id, task.node, task.machine));
         }
@@ -385,14 +388,14 @@ impl Step<'_> {
             waits.filter(|&wait_s| wait_s > 0).min().into_iter().for_each(|wait_s| self.again(wait_s));
             return None;
         };
-        let (record, of) = (to.record(&self.view.nodes[at]), shares);
-        let retry_after = self.status.nodes.iter().find(|known| known.name == record.name).and_then(|r| r.retry_after);
+        let node = &self.view.nodes[at];
+        let retry_after = self.record(&node.name).and_then(|record| record.retry_after);
         if let Some(wait_s) = retry_after.map(|at| at - self.view.now_s).filter(|&wait_s| wait_s > 0) {
             self.again(wait_s);
             return None;
         }
-        let NodeStatus { name: node, machine, path, source, .. } = record;
-        Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of })
+        let NodeStatus { name: node, machine, path, source, .. } = to.record(node);
+        Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of: shares })
     }
 
     /// Nodes that hold a share whole and have been away for less than `away_s`.
@@ -416,12 +419,11 @@ impl Step<'_> {
     fn choose(&self, share: u32) -> Option<usize> {
         let to = self.layout.as_ref().ok()?;
         let held = |record: &NodeStatus| record.shares.iter().map(|share| share.bytes).sum::<u64>();
-        let record = |node: &Node| self.status.nodes.iter().find(|record| record.name == node.name);
         let candidate = |node: &Node| Candidate {
             name: node.name.clone(),
             free_gpus: node.free_gpus,
             storage_bytes: node.storage_bytes,
-            held_bytes: record(node).map_or(0, held),
+            held_bytes: self.record(&node.name).map_or(0, held),
         };
         let candidates: Vec<_> = self.view.nodes.iter().map(candidate).collect();
         let shares = || 0..to.preload.shares;
@@ -435,23 +437,23 @@ impl Step<'_> {
         let fits = |node: &Node, held_bytes: u64| {
             let selected = to.preload.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
             let room = to.limit_bytes.min(node.storage_bytes).saturating_sub(held_bytes);
-            let free = record(node).is_none_or(|record| {
+            let free = self.record(&node.name).is_none_or(|record| {
                 let holds = record.shares.iter().any(|held| held.index == share);
                 let avoided = record.failures >= PATIENCE && record.retry_after.is_some_and(|at| at > self.view.now_s);
-                record.source == to.source && record.path == to.path && !holds && !avoided
+                to.matches(record) && !holds && !avoided
             });
             node.away_since_s.is_none() && !node.cordoned && selected && free && room >= self.share_bytes(share).max(1)
         };
-        let order = order(&candidates, &demand);
+        let order = order(&candidates, &weights(&candidates, &demand));
         order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
     }
 }
 
 /// Whether a condition is true, of the spec as it is now.
 pub fn is(set: &Dataset, type_: &str) -> bool {
-    let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let current = |condition: &&Condition| condition.observed_generation == set.metadata.generation;
-    conditions
-        .filter(|condition| condition.type_ == type_)
-        .any(|condition| current(&condition) && condition.status == "True")
+    let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| {
+        let current = condition.observed_generation == set.metadata.generation;
+        condition.type_ == type_ && current && condition.status == "True"
+    })
 }

@@ -52,31 +52,21 @@ impl Step<'_> {
 
     fn condition(&mut self, type_: &str, is: bool, reason: &str, message: String) {
         let status = if is { "True" } else { "False" };
-        let before = self.status.conditions.iter().position(|condition| condition.type_ == type_);
-        let at = before.unwrap_or_else(|| {
-            let last_transition_time = Time(Timestamp::UNIX_EPOCH);
-            let new = Condition { last_transition_time, type_: type_.to_owned(), ..empty() };
-            self.status.conditions.push(new);
-            self.status.conditions.len() - 1
-        });
-        let condition = &mut self.status.conditions[at];
-        if condition.status != status {
-            condition.status = status.to_owned();
-            condition.last_transition_time =
-                Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
+        let at = self.status.conditions.iter().position(|condition| condition.type_ == type_);
+        let before = at.map(|at| &self.status.conditions[at]).filter(|before| before.status == status);
+        let since = before.map(|before| before.last_transition_time.clone());
+        let now = Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
+        let condition = Condition {
+            last_transition_time: since.unwrap_or(now),
+            message,
+            observed_generation: self.set.metadata.generation,
+            reason: reason.to_owned(),
+            status: status.to_owned(),
+            type_: type_.to_owned(),
+        };
+        match at {
+            Some(at) => self.status.conditions[at] = condition,
+            None => self.status.conditions.push(condition),
         }
-        (condition.reason, condition.message) = (reason.to_owned(), message);
-        condition.observed_generation = self.set.metadata.generation;
-    }
-}
-
-fn empty() -> Condition {
-    Condition {
-        last_transition_time: Time(Timestamp::UNIX_EPOCH),
-        message: String::new(),
-        observed_generation: None,
-        reason: String::new(),
-        status: String::new(),
-        type_: String::new(),
     }
 }
