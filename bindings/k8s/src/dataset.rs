@@ -8,8 +8,6 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Group of the custom resource, and the prefix of all names that are the operator's.
-pub const GROUP: &str = "fuelrail.dev";
 /// Held until the disks are clean.
 pub const FINALIZER: &str = "fuelrail.dev/disk";
 /// On a pod: the data set that it reads, of its own namespace.

@@ -91,8 +91,8 @@ impl Load {
             let read = self.pass()?;
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
             let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
-            let landed: Result<Vec<u64>, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).collect();
-            (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?.iter().sum());
+            let landed: Result<u64, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).sum();
+            (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?);
             if report.missing_bytes == 0 {
                 break;
             }

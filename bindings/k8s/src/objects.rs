@@ -8,9 +8,14 @@ use serde_json::{Value, json};
 use crate::dataset::{Dataset, DatasetStatus, FINALIZER, GATE, PLACED, Task, TaskKind};
 use crate::gates::Placement;
 
+/// Name of the operator: as a field manager, as a reporter of events, of its Lease, and in the label of its Jobs.
+pub const NAME: &str = "fuelrail-operator";
+/// On a Job: the label with the operator's name, by which the operator lists its Jobs.
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// On a Job: the task that it was made for.
 pub(crate) const TASK: &str = "fuelrail.dev/task";
-const HOSTNAME: &str = "kubernetes.io/hostname";
+/// On a node: the name by which affinities select it.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 /// What clouds' credentials are called; only these are taken from the secret, so that a secret sets nothing else.
 const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION AWS_ENDPOINT_URL AWS_ROLE_ARN \
     AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_SAS_TOKEN";
@@ -76,7 +81,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         "containers": [container],
         "volumes": volumes,
     });
-    let labels = json!({ "app.kubernetes.io/managed-by": "fuelrail-operator" });
+    let labels = json!({ MANAGED_BY: NAME });
     serde_json::from_value(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",

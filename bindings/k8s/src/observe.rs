@@ -11,10 +11,9 @@ use kube::ResourceExt;
 
 use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, quantity};
 use crate::gates;
-use crate::objects::TASK;
+use crate::objects::{HOSTNAME, TASK};
 use crate::plan::{Job, JobOutcome, Node};
 
-const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Labels that name what a pod is part of, the widest first.
 const GROUPS: [&str; 2] = ["jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name"];
 

@@ -24,11 +24,10 @@ use tokio::sync::{Notify, watch};
 use crate::dataset::{DATASET_LABEL, Dataset, DatasetStatus, TaskKind};
 use crate::gates::{self, Verdict};
 use crate::metrics::{Metric, Metrics};
+use crate::objects::{MANAGED_BY, NAME};
 use crate::plan::{self, Action, Outcome, View};
 use crate::{objects, observe};
 
-/// Name of the operator as a field manager and as a reporter of events.
-pub const NAME: &str = "fuelrail-operator";
 /// Changes that come together make one pass.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// After a pass that failed, and where nothing changes.
@@ -69,7 +68,7 @@ impl Operator {
     /// Starts the watches.
     pub fn new(client: Client, options: Options, metrics: Arc<Metrics>) -> Operator {
         let changed = Arc::new(Notify::new());
-        let jobs = watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={NAME}"));
+        let jobs = watcher::Config::default().labels(&format!("{MANAGED_BY}={NAME}"));
         let all = watcher::Config::default;
         Operator {
             nodes: follow(&client, all(), &changed, objects::strip_node),

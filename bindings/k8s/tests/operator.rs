@@ -70,13 +70,20 @@ impl Drop for Replica {
 
 /// Waits until `find` finds something, while the Jobs run.
 fn wait<T>(cluster: &Cluster, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
+    poll(&cluster.api, what, |api| {
+        cluster.run_jobs();
+        find(api)
+    })
+}
+
+/// Waits until `find` finds something.
+fn poll<T>(api: &Api, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
-        cluster.run_jobs();
-        if let Some(found) = find(&cluster.api) {
+        if let Some(found) = find(api) {
             return found;
         }
-        let (set, log) = (cluster.api.get(SET), cluster.api.log());
+        let (set, log) = (api.get(SET), api.log());
         assert!(Instant::now() < until, "{what}: {set:#?} {:#?}", log.iter().rev().take(12).collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -274,16 +281,7 @@ fn only_pods_of_the_own_job_are_believed() {
     let api = &cluster.api;
     cluster.add_set(1);
     let replica = Replica::start(api, "one");
-    let job = {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(job) = api.list(JOBS).pop() {
-                break job;
-            }
-            assert!(Instant::now() < until, "{:#?}", api.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
+    let job = poll(api, "a Job", |api| api.list(JOBS).pop());
     let whole = serde_json::to_string(&Report { share_bytes: 100, held_bytes: 100, ..Report::default() }).unwrap();
     cluster.add_worker("uid-of-another", &whole);
     let spec = &job["spec"]["template"]["spec"];
@@ -292,14 +290,7 @@ fn only_pods_of_the_own_job_are_believed() {
     let path = format!("/apis/batch/v1/namespaces/ml/jobs/{}", job["metadata"]["name"].as_str().unwrap());
     cluster.end(&path, &job);
     let failed = |set: &Value| set["status"]["nodes"][0]["failures"] == 1;
-    let until = Instant::now() + PATIENCE;
-    let set = loop {
-        if let Some(set) = api.get(SET).filter(failed) {
-            break set;
-        }
-        assert!(Instant::now() < until, "{:#?}", api.get(SET));
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let set = poll(api, "a failure", |api| api.get(SET).filter(failed));
     assert_eq!((condition(&set, "Ready"), condition(&set, "Degraded")), ("False".into(), "True".into()));
     // The next Job's own pod is believed.
     wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
