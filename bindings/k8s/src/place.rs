@@ -1,21 +1,21 @@
-//! Where a job should run, and where a data set's shares should lie: DLCache's weight of a node.
+//! DLCache's weight of a node, by which pods and the shares of a data set are placed.
 //!
-//! `weight(n) = [free GPUs of n ≥ asked] + E_n/E + (1 − E_ex/E) · storage(n)/Σ storage`, with E all of the data set, E_n what is on n, and
-//! E_ex what is on any node. The highest weight goes first, ties by name, and shares are placed first-fit along that order.
+//! `weight(n) = [free GPUs of n ≥ requested] + E_n/E + (1 − E_ex/E) · storage(n)/Σ storage`, with E the data set, E_n its part on n, and
+//! E_ex its part that some node holds. The highest weight goes first, ties by name, and shares are placed first-fit along that order.
 //!
 //! Three things differ from the paper. E counts **bytes**, not chunks: the last share of a set may be small, and a node that holds it
 //! should not weigh as much as one that holds a large one. The first term is the **share of a job's ranks** that the node has GPUs for,
 //! which for one rank is the paper's 0 or 1: a job of eight ranks prefers the node that takes all eight to eight nodes that take one
-//! each. And each rank that was placed takes its GPUs off the node before the next one is weighed, so that ranks do not all go to one.
+//! each. And each placed rank takes its GPUs off the node before the next rank is weighed, so that ranks do not all go to one node.
 
-/// A node as it is weighed.
+/// What the weight of a node depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Its name, which breaks ties.
     pub name: String,
-    /// GPUs that no pod has been given.
+    /// GPUs that are not allocated.
     pub free_gpus: u64,
-    /// Room for blocks on its disk.
+    /// Capacity for blocks on its disk.
     pub storage_bytes: u64,
     /// Bytes of the data set that it holds.
     pub held_bytes: u64,
@@ -24,13 +24,13 @@ pub struct Candidate {
 /// What is to be placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// GPUs that each rank asks for.
+    /// GPUs that each rank requests.
     pub gpus: u64,
     /// Ranks that are to be placed.
     pub ranks: u64,
-    /// Bytes of the data set; 0 while nobody knows.
+    /// Bytes of the data set; 0 if unknown.
     pub total_bytes: u64,
-    /// … of which some node holds a copy.
+    /// … that at least one node holds.
     pub anywhere_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ pub fn order(candidates: &[Candidate], weights: &[f64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Three nodes of the table: 10 chunks of one byte, storage 100, 100 and 200, a job of one rank that asks for 2 GPUs.
+    /// Three nodes: 10 chunks of one byte, storage 100, 100 and 200, a job of one rank that requests 2 GPUs.
     fn weighed(free: [u64; 3], held: [u64; 3], anywhere: u64) -> ([f64; 3], &'static str) {
         let node = |n: usize| Candidate {
             name: format!("n{}", n + 1),

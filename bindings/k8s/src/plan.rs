@@ -1,12 +1,12 @@
-//! What happens next to one data set: a function of the cluster as it is seen, and of the time.
+//! The next step of one data set: a function of the observed cluster and the time.
 //!
 //! Pure, so that it can be simulated. One step at a time, and at most one task (load a share, or clean a directory) for each data set:
 //! its Job has one name, so the API server itself refuses a second one. The rules that keep a `Ready` true:
 //!
-//! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be wiped is out of it.
-//!   The operator writes the status under the resource version that this function saw before it acts, so a stale view acts on nothing.
-//! - **A report is believed once**, from a pod of the Job that the recorded task names; a Job that no task names is deleted.
-//! - **A share counts** when its last pass had to fetch nothing, the node is there, and it is the same boot of the same machine.
+//! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be deleted is out of
+//!   it. The operator writes the status under the resource version that this function saw before it acts, so a stale view changes nothing.
+//! - **A report counts once**, from a pod of the Job that was made for the recorded task; any other Job of the data set is deleted.
+//! - **A share counts** if its last pass fetched nothing, its node is ready, and it is the same boot of the same machine.
 
 mod conditions;
 
@@ -17,16 +17,16 @@ use kube::ResourceExt;
 use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
 use crate::place::{Candidate, Demand, order, weights};
 
-/// Shares of a node that is away this long are loaded elsewhere.
+/// Shares of a node that has not been ready for this long are loaded elsewhere.
 const AWAY_LIMIT_S: i64 = 300;
-/// A share goes to another node after so many failures in a row.
+/// After this many consecutive failures on a node, a share goes to another node.
 const PATIENCE: u32 = 2;
 const RETRY_S: i64 = 10;
 const RETRY_MAX_S: i64 = 600;
-/// Longest failure that is kept.
+/// Longest failure message in a status.
 const FAILURE_CHARS: usize = 512;
 
-/// A node as it is seen.
+/// A node as observed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// Its name.
@@ -35,19 +35,19 @@ pub struct Node {
     pub hostname: String,
     /// Its uid and boot id.
     pub machine: String,
-    /// Since when it has not been ready, s since 1970; none while it is.
+    /// Time since which it has not been ready, in seconds since 1970; none if it is ready.
     pub away_since_s: Option<i64>,
-    /// Whether it takes no new pods.
+    /// Whether it is unschedulable.
     pub cordoned: bool,
-    /// Room for blocks.
+    /// Capacity for blocks.
     pub storage_bytes: u64,
-    /// GPUs that no pod has been given.
+    /// GPUs that are not allocated.
     pub free_gpus: u64,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// The data set's Job as it is seen.
+/// The data set's Job as observed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Its uid.
@@ -56,28 +56,28 @@ pub struct Job {
     pub task: Option<Task>,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// What it came to.
+    /// Its outcome.
     pub outcome: JobOutcome,
 }
 
-/// What a Job came to.
+/// The outcome of a Job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobOutcome {
-    /// Nothing yet.
+    /// It has not ended.
     Running,
-    /// It failed for good, and why.
+    /// It failed after its retries, for this reason.
     Failed(String),
-    /// It succeeded; without a report where none could be had.
+    /// It succeeded; without a report if its pod is gone or did not leave one.
     Succeeded(Option<Report>),
 }
 
-/// What a load found, as the pod says in its termination message.
+/// Result of a load: the termination message of its pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// Bytes of the share.
     pub share_bytes: u64,
-    /// … that its last pass had to fetch from the bucket: 0 says that all of it is on disk.
+    /// … that its last pass fetched from the bucket: 0 means that all of it is on disk.
     pub missing_bytes: u64,
     /// Bytes on the disk, of this and other shares.
     pub held_bytes: u64,
@@ -85,7 +85,7 @@ pub struct Report {
     pub held_blocks: u64,
     /// Blocks that did not match their checksum.
     pub corrupt_blocks: u64,
-    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine behind the name may have been replaced.
+    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine of that name may have been replaced.
     pub boot_id: String,
 }
 
@@ -94,11 +94,11 @@ pub struct Report {
 pub enum Action {
     /// Nothing.
     None,
-    /// Put the finalizer on the data set.
+    /// Add the finalizer to the data set.
     AddFinalizer,
-    /// Take it off: the disks are clean.
+    /// Remove it: the disks are clean.
     RemoveFinalizer,
-    /// Make the Job of this task.
+    /// Create the Job of this task.
     CreateJob(Task),
     /// Delete the Job with this uid, and its pods first.
     DeleteJob(String),
@@ -107,15 +107,15 @@ pub enum Action {
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The status to write, under the resource version of the data set that was seen, before anything is done.
+    /// The status to write before acting, under the resource version of the data set that was seen.
     pub status: DatasetStatus,
-    /// What to do then.
+    /// What to do after that.
     pub action: Action,
-    /// When to look again, though nothing changed: seconds from now.
+    /// Seconds until the next step, if nothing changes before.
     pub again_s: Option<i64>,
 }
 
-/// What a spec comes to.
+/// What a valid spec asks for.
 struct Layout {
     path: String,
     source: String,
@@ -154,7 +154,7 @@ pub fn reconcile(set: &Dataset, view: View<'_>) -> Outcome {
     Outcome { status: step.status, action, again_s: step.again_s }
 }
 
-/// What the spec asks for, or what is wrong with it.
+/// What the spec asks for, or why it is invalid.
 fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let spec = &set.spec;
     let root = spec.tiers.disk.path.trim_end_matches('/');
@@ -176,13 +176,13 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     })
 }
 
-/// Where a data set's blocks are below a root: namespaces have no dot in their names.
+/// The directory of a data set below a root. It is unique, because names of namespaces contain no dot.
 fn directory(set: &Dataset, root: &str) -> String {
     format!("{}/{}.{}", root.trim_end_matches('/'), set.namespace().unwrap_or_default(), set.name_any())
 }
 
 impl Layout {
-    /// Whether a node's directory holds blocks of this.
+    /// Whether a node's directory holds blocks of this source.
     fn matches(&self, record: &NodeStatus) -> bool {
         record.source == self.source && record.path == self.path
     }
@@ -205,11 +205,12 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Takes out of the status what is no longer so.
+    /// Removes from the status what no longer holds.
     fn refresh(&mut self) {
         let View { nodes, now_s, readers, .. } = self.view;
         let node = |name: &str| nodes.iter().find(|node| node.name == name);
-        // The disk of a node that left the cluster is nobody's any more, and no status makes the operator touch another directory.
+        // A node that left the cluster is dropped with its disk. So is a path that is not one of the data set's own directories: write
+        // access to the status must not choose what a root program empties.
         let ours: Vec<String> = self.view.roots.iter().map(|root| directory(self.set, root)).collect();
         self.status.nodes.retain(|record| node(&record.name).is_some() && ours.contains(&record.path));
         let token = self.set.annotations().get(CLEAN);
@@ -225,7 +226,7 @@ impl Step<'_> {
             record.shares.retain(|share| current && record.machine == machine && share.of == of);
             record.machine = machine;
         }
-        // What jobs read comes to the disk, too, and has to be cleaned one day.
+        // Jobs also fill the disks of the nodes they run on, which have to be cleaned later.
         for name in readers {
             let known = self.status.nodes.iter().any(|record| record.name == *name);
             if let (false, Some(node), Ok(to)) = (known, node(name), &self.layout) {
@@ -254,7 +255,7 @@ impl Step<'_> {
         self.again_s = Some(self.again_s.map_or(left_s, |sooner| sooner.min(left_s)));
     }
 
-    /// What to do about the Job that is there, or the one that should be.
+    /// Follows the existing Job, or plans the next one.
     fn act(&mut self) -> Action {
         if let Some(job) = self.view.job {
             let done = self.absorb(job);
@@ -271,12 +272,12 @@ impl Step<'_> {
         Action::CreateJob(task)
     }
 
-    /// Whether a node's directory holds blocks of what the spec says; where the spec says nothing valid, of what it said.
+    /// Whether a node's directory holds blocks that the spec names. An invalid spec keeps all blocks that are not marked for cleaning.
     fn is_current(&self, record: &NodeStatus) -> bool {
         self.layout.as_ref().map_or(!record.source.is_empty(), |to| to.matches(record))
     }
 
-    /// Writes down what a task is about to change.
+    /// Records in the status what a task is about to change.
     fn intend(&mut self, task: &Task) {
         match self.record_mut(&task.node) {
             Some(record) if task.kind == TaskKind::Clean => record.shares.clear(),
@@ -288,13 +289,13 @@ impl Step<'_> {
         }
     }
 
-    /// Takes a Job's outcome over. Whether the Job has served its purpose.
+    /// Applies a Job's outcome to the status. Whether the Job is no longer needed.
     fn absorb(&mut self, job: &Job) -> bool {
         if self.status.finished.as_ref() == Some(&job.uid) {
             return true;
         }
         let Some(task) = job.task.clone().filter(|task| self.status.task.as_ref() == Some(task)) else {
-            // Nobody wants it any more. A cleaning may have emptied what the status calls whole.
+            // Not the recorded task. A cleaning may nevertheless have deleted shares that the status lists.
             if let Some(task) = job.task.as_ref().filter(|task| task.kind == TaskKind::Clean) {
                 self.record_mut(&task.node).into_iter().for_each(|record| record.shares.clear());
             }
@@ -324,7 +325,7 @@ impl Step<'_> {
         self.status.nodes.iter_mut().find(|record| record.name == node)
     }
 
-    /// What a task that succeeded changed.
+    /// Applies a task whose Job succeeded, or returns why it counts as failed.
     fn take(&mut self, task: &Task, report: Option<&Report>) -> Result<(), String> {
         if task.kind == TaskKind::Clean {
             self.status.nodes.retain(|record| record.name != task.node);
@@ -408,14 +409,14 @@ impl Step<'_> {
         self.status.nodes.iter().filter(holds).filter(is_there)
     }
 
-    /// Bytes of a share, as far as some load found out; a share that nobody loaded is as large as the largest.
+    /// Bytes of a share as the last load measured it; an unloaded share is assumed to be as large as the largest one.
     fn share_bytes(&self, index: u32) -> u64 {
         let all = || self.status.nodes.iter().flat_map(|record| &record.shares);
         let known = all().find(|share| share.index == index).map(|share| share.bytes);
         known.or(all().map(|share| share.bytes).max()).unwrap_or(0)
     }
 
-    /// The node for a share: first-fit along DLCache's order, over nodes with a free GPU first.
+    /// The node for a share: first-fit along DLCache's order for a job of one rank with one GPU.
     fn choose(&self, share: u32) -> Option<usize> {
         let to = self.layout.as_ref().ok()?;
         let held = |record: &NodeStatus| record.shares.iter().map(|share| share.bytes).sum::<u64>();
@@ -449,7 +450,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether a condition is true, of the spec as it is now.
+/// Whether a condition is true for the current generation of the spec.
 pub fn is(set: &Dataset, type_: &str) -> bool {
     let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
     conditions.any(|condition| {

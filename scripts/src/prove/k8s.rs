@@ -1,5 +1,5 @@
-//! The operator's manifests as others read them: built by `kubectl kustomize`, checked against the OpenAPI schemas that Kubernetes publishes
-//! (the package kubernetes-validate has them, with unknown fields refused), and examples of a `Dataset` against the definition in the tree.
+//! The operator's manifests, built by `kubectl kustomize` and validated against the OpenAPI schemas that Kubernetes publishes (from the
+//! package kubernetes-validate; unknown fields are errors), and the example `Dataset` against the definition in the tree.
 
 use super::session::{Finding, Session};
 use crate::steps::printed;
