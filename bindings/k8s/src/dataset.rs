@@ -1,4 +1,4 @@
-//! The custom resource `Dataset` of `fuelrail.dev/v1alpha1`: what a user asks for, and what the operator says about it.
+//! The custom resource `Dataset` of `fuelrail.dev/v1alpha1`: the spec that users write, and the status that the operator reports.
 #![allow(clippy::duplicated_attributes, reason = "kube's columns are one attribute each")]
 
 use std::collections::BTreeMap;
@@ -8,21 +8,19 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Group of the custom resource, and the prefix of all names that are the operator's.
-pub const GROUP: &str = "fuelrail.dev";
-/// Held until the disks are clean.
+/// Finalizer of a data set, removed when its disks are clean.
 pub const FINALIZER: &str = "fuelrail.dev/disk";
-/// On a pod: the data set that it reads, of its own namespace.
+/// On a pod: the name of the data set that it reads, in the same namespace.
 pub const DATASET_LABEL: &str = "fuelrail.dev/dataset";
-/// On a pod: the gate that the operator lifts when the pod's place is written.
+/// On a pod: the scheduling gate that the operator removes when it writes the affinity.
 pub const GATE: &str = "fuelrail.dev/placement";
-/// On a pod: `Required` or `Preferred`, in the place of the data set's `locality`.
+/// On a pod: `Required` or `Preferred`, overrides the data set's `locality`.
 pub const LOCALITY: &str = "fuelrail.dev/locality";
-/// On a pod, by the operator: the node that weighed most.
+/// On a pod, written by the operator: the node with the highest weight.
 pub const PLACED: &str = "fuelrail.dev/placed";
-/// On a data set: a new value cleans its disks once.
+/// On a data set: each new value cleans its disks once.
 pub const CLEAN: &str = "fuelrail.dev/clean";
-/// On a node: room for blocks, where it is not the node's ephemeral storage.
+/// On a node: capacity for blocks, overrides the node's allocatable ephemeral storage.
 pub const STORAGE: &str = "fuelrail.dev/storage";
 
 /// A data set in a bucket, and where its blocks are kept near the jobs that read it.
@@ -53,7 +51,7 @@ pub struct DatasetSpec {
     pub credentials_secret: Option<String>,
     /// Where blocks are kept.
     pub tiers: Tiers,
-    /// Load it before jobs ask; without it, blocks come to the disk as jobs read them.
+    /// Load it before jobs start; without it, blocks come to disk as jobs read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
     /// Whether jobs wait for a node that has the data, unless their pods say otherwise.
@@ -90,7 +88,7 @@ fn disk_root() -> String {
     "/var/lib/fuelrail".to_owned()
 }
 
-/// How a data set is spread before jobs ask.
+/// How a data set is spread over nodes before jobs start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Preload {
@@ -111,7 +109,7 @@ fn one() -> u32 {
     1
 }
 
-/// Whether data or GPUs decide.
+/// Whether pods may run on nodes without the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Locality {
     /// Nodes that have the data are preferred; the job may go elsewhere.
@@ -121,7 +119,7 @@ pub enum Locality {
     Required,
 }
 
-/// What the operator says about a data set. All of it is written under the version of the data set that it was derived from.
+/// What the operator reports about a data set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DatasetStatus {
@@ -132,7 +130,7 @@ pub struct DatasetStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Shares, times copies, that nodes which are there hold whole.
+    /// Shares, times copies, that ready nodes hold whole.
     #[serde(default)]
     pub ready_shares: u32,
     /// Shares, times copies, that are asked for.
@@ -148,13 +146,13 @@ pub struct DatasetStatus {
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub nodes: Vec<NodeStatus>,
-    /// What is being done on one node; at most one thing at a time.
+    /// The task in progress; at most one at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
     /// Uid of the last Job whose outcome is in this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<String>,
-    /// The last value of the annotation `fuelrail.dev/clean` that was obeyed.
+    /// The last value of the annotation `fuelrail.dev/clean` that was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleaned: Option<String>,
 }
@@ -165,7 +163,7 @@ pub struct DatasetStatus {
 pub struct NodeStatus {
     /// Its name.
     pub name: String,
-    /// Its uid and boot id: what was on a disk before another boot is loaded again, which costs nothing where it is still there.
+    /// Its uid and boot id: after a reboot its shares are loaded again, which fetches only the blocks that its disk has lost.
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
@@ -180,13 +178,13 @@ pub struct NodeStatus {
     /// Shares that it holds whole.
     #[serde(default)]
     pub shares: Vec<Share>,
-    /// Tasks in a row that failed there.
+    /// Consecutive tasks that failed on it.
     #[serde(default)]
     pub failures: u32,
-    /// Not before this time (seconds since 1970) is there another try.
+    /// Earliest time of the next try, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<i64>,
-    /// Why the last one failed.
+    /// Why the last task failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -195,31 +193,31 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// Which, from 0.
+    /// Index of the share, from 0.
     pub index: u32,
-    /// Of how many.
+    /// Number of shares that the data set is cut into.
     pub of: u32,
-    /// Its bytes.
+    /// Bytes of the share.
     pub bytes: u64,
 }
 
-/// One thing done on one node, by a Job.
+/// What one Job does on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
-    /// What.
+    /// What the task does.
     pub kind: TaskKind,
-    /// Where.
+    /// Name of the node that it runs on.
     pub node: String,
-    /// The machine that the node was when this was decided.
+    /// Uid and boot id of the node when the task was planned.
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
-    /// What is loaded; of a cleaning, nothing.
+    /// URI and format of what is loaded; empty for a cleaning.
     pub source: String,
-    /// Which share is loaded, from 0.
+    /// Index of the share to load, from 0.
     pub share: u32,
-    /// Of how many.
+    /// Number of shares that the data set is cut into.
     pub of: u32,
 }
 
@@ -232,7 +230,7 @@ pub enum TaskKind {
     Clean,
 }
 
-/// A quantity of Kubernetes (`500Gi`, `1.5T`, `2e9`), rounded down; none where it is not one or not positive.
+/// Parses a quantity of Kubernetes (`500Gi`, `1.5T`, `2e9`), rounded down; none if it is invalid or negative.
 pub fn quantity(text: &str) -> Option<u64> {
     let (text, base) = text.strip_suffix('i').map_or((text, 1000.0_f64), |text| (text, 1024.0));
     let units = if base == 1000.0 { "mkMGTPE" } else { "mKMGTPE" };

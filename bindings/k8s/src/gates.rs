@@ -1,21 +1,21 @@
-//! Where pods that read a data set go: node affinity for the pods behind the gate `fuelrail.dev/placement`.
+//! Placement of the pods that read a data set: node affinity for pods with the scheduling gate `fuelrail.dev/placement`.
 //!
-//! The paper's job goes to one node. Ours gets *all* nodes that have the data as its required affinity, and DLCache's weights as
-//! preferences: a pod's affinity cannot be changed once its gate is lifted, so a pod that is bound to one node would wait for ever when
-//! that node leaves, and the scheduler knows better than any weight what fits at the moment it binds.
+//! DLCache sends a job to one node. Here the required affinity names *all* nodes that have the data, and the weights become preferences:
+//! a pod's affinity cannot be changed once its gate is removed, so a pod pinned to one node would wait for ever after that node left, and
+//! only the scheduler sees what fits at the moment of binding.
 
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::dataset::{Dataset, Locality};
+use crate::dataset::{Dataset, Locality, NodeStatus};
 use crate::place::{Candidate, Demand, order, weights};
 use crate::plan::Node;
 
 /// Most nodes that a pod's affinity prefers by name.
 const PREFERRED_MAX: usize = 16;
 
-/// A pod behind the gate.
+/// A pod with the gate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// Its namespace.
@@ -28,31 +28,31 @@ pub struct Pod {
     pub group: String,
     /// GPUs that it asks for.
     pub gpus: u64,
-    /// What it says about locality itself.
+    /// The pod's own locality, if it has one.
     pub locality: Option<Locality>,
 }
 
-/// What a pod's affinity is to say.
+/// The affinity to write on a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
-    /// Hostnames that it must run on one of; none means any.
+    /// Hostnames of the nodes that it may run on; empty means any.
     pub required: Vec<String>,
-    /// Hostnames that it should run on, with weights from 1 to 100.
+    /// Hostnames of the nodes that it should run on, with weights from 1 to 100.
     pub preferred: Vec<(String, i32)>,
-    /// The node that weighed most.
+    /// The node with the highest weight.
     pub best: String,
 }
 
-/// Whether a pod's gate can be lifted.
+/// Whether a pod's gate can be removed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It can, under this affinity.
+    /// Yes, with this affinity.
     Place(Placement),
-    /// It cannot yet, and why.
+    /// Not yet, for this reason.
     Wait(String),
 }
 
-/// A verdict for each pod. Pods of one group are weighed together, in the order of their names; GPUs that a pod is sent to are taken.
+/// Decides for each pod. Pods of one group are placed together, in the order of their names, and each takes its GPUs off its best node.
 pub fn place(pods: &[Pod], sets: &[&Dataset], nodes: &[Node]) -> Vec<Verdict> {
     let mut free: BTreeMap<&str, u64> = nodes.iter().map(|node| (node.name.as_str(), node.free_gpus)).collect();
     let group = |pod: &Pod| (pod.namespace.clone(), pod.group.clone());
@@ -99,7 +99,8 @@ fn verdict(pod: &Pod, ranks: u64, set: &Dataset, nodes: &[Node], free: &BTreeMap
     };
     let candidates: Vec<_> = nodes.iter().map(candidate).collect();
     let demand = Demand { gpus: pod.gpus, ranks, total_bytes: held.total_bytes, anywhere_bytes: held.anywhere_bytes };
-    let (weights, order) = (weights(&candidates, &demand), order(&candidates, &demand));
+    let weights = weights(&candidates, &demand);
+    let order = order(&candidates, &weights);
     let Some(&best) = order.first() else { return Verdict::Wait("no node is ready".to_owned()) };
     let preferred = order.iter().take(PREFERRED_MAX).filter(|&&at| weights[at] > 0.0);
     let weight = |at: usize| (100.0 * weights[at] / weights[best]).round().clamp(1.0, 100.0) as i32;
@@ -120,13 +121,13 @@ struct Held {
 
 impl Held {
     fn of(set: &Dataset, nodes: &[Node]) -> Held {
-        let is_ready = |name: &str, machine: &str| {
-            nodes.iter().any(|node| node.name == name && node.machine == machine && node.away_since_s.is_none())
-        };
+        let ready = nodes.iter().filter(|node| node.away_since_s.is_none());
+        let machines: BTreeMap<&str, &str> = ready.map(|node| (node.name.as_str(), node.machine.as_str())).collect();
+        let is_there = |record: &&NodeStatus| machines.get(record.name.as_str()) == Some(&record.machine.as_str());
         let records = set.status.iter().flat_map(|status| &status.nodes);
         let (mut by_node, mut shares, mut of) = (BTreeMap::new(), BTreeMap::new(), 0);
-        for record in records.filter(|record| is_ready(&record.name, &record.machine)) {
-            // A share without a byte is held, too.
+        for record in records.filter(is_there) {
+            // Empty shares count, too.
             let bytes: u64 = record.shares.iter().map(|share| share.bytes.max(1)).sum();
             by_node.insert(record.name.clone(), bytes);
             shares.extend(record.shares.iter().map(|share| (share.index, share.bytes.max(1))));
@@ -146,7 +147,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{DatasetSpec, DatasetStatus, NodeStatus, Share};
+    use crate::dataset::{DatasetSpec, DatasetStatus, Share};
 
     fn node(name: &str, free_gpus: u64) -> Node {
         let (hostname, machine) = (format!("{name}.local"), format!("{name}/1"));

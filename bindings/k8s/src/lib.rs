@@ -1,8 +1,8 @@
 //! The Kubernetes operator of Fuelrail: data sets are loaded onto the disks of nodes before jobs need them, and jobs are sent to the
 //! nodes that have their data.
 //!
-//! `place`, `plan` and `gates` decide and are pure: cluster in, actions and status out, no clock and no I/O. `observe` and `objects`
-//! translate from and to Kubernetes' types, `operator` talks to the API server, `load` is what runs on the nodes.
+//! `place`, `plan` and `gates` decide and are pure: cluster state in, actions and status out, no clock and no I/O. `observe` converts
+//! Kubernetes' types to theirs, `objects` builds what is sent, `operator` talks to the API server, `load` runs on the nodes.
 #![forbid(unsafe_code)]
 
 pub mod dataset;

@@ -1,7 +1,7 @@
-//! What runs on a node: loading a share of a data set onto its disk, and cleaning the disk.
+//! The commands that run on a node: load a share of a data set onto its disk, and clean the disk.
 //!
-//! A share is whole when a pass over it fetches nothing: that is observed, not computed from sizes, so blocks of objects that have changed
-//! since, or that a full disk did not keep, cannot pass for it.
+//! A share is whole when a pass over it fetches nothing. That is measured, not computed from sizes, so it also finds blocks that a full
+//! disk did not keep and blocks of objects that have changed since.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -14,10 +14,11 @@ use serde_json::Value;
 
 use crate::plan::Report;
 
-/// Passes until one fetches nothing: the first loads, the second proves, the third mends what the disk was too slow to take.
+/// Most passes until one fetches nothing: the first loads, the second checks. If the disk was too slow to take all, the second loads the
+/// rest and the third checks.
 const PASSES: u32 = 3;
 
-/// What the kubelet calls the node's boot id.
+/// The kubelet reports this as the node's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const LOAD_EXAMPLES: &str = "Examples:
@@ -34,25 +35,25 @@ pub struct Load {
     /// How objects hold samples
     #[arg(long)]
     pub format: Option<String>,
-    /// Where blocks go
+    /// Directory of the blocks
     #[arg(long, value_name = "DIR")]
     pub directory: PathBuf,
-    /// Most that the directory may take
+    /// Largest size of the directory
     #[arg(long, value_name = "BYTES")]
     pub limit: u64,
-    /// Which share, from 0
+    /// Index of the share, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub share: u32,
-    /// Of how many
+    /// Number of shares that the data set is cut into
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub of: u32,
-    /// The user that trainers run as, where this program is root
+    /// User that trainers run as; used if this program runs as root
     #[arg(long, value_name = "UID", default_value_t = 0)]
     pub user: u32,
     /// Compare every block on disk with its checksum afterwards
     #[arg(long)]
     pub verify: bool,
-    /// Write what was found to FILE, besides standard output
+    /// Write the report to FILE as well as to standard output
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// The command `fuelrail`
@@ -67,16 +68,16 @@ const CLEAN_EXAMPLES: &str = "Examples:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = CLEAN_EXAMPLES)]
 pub struct Clean {
-    /// Where its blocks are
+    /// Directory of the blocks
     #[arg(long, value_name = "DIR")]
     pub directory: PathBuf,
 }
 
 impl Load {
-    /// Loads, and says what is on disk.
+    /// Loads the share and reports what is on disk.
     ///
     /// # Errors
-    /// What failed and where, in words, when the directory cannot be used or the program fails.
+    /// If the directory cannot be used or the program fails.
     pub fn run(&self) -> Result<Report, String> {
         let directory = &self.directory;
         let at = |error: std::io::Error| format!("{}: {error}", directory.display());
@@ -91,8 +92,8 @@ impl Load {
             let read = self.pass()?;
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
             let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
-            let landed: Result<Vec<u64>, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).collect();
-            (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?.iter().sum());
+            let landed: Result<u64, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).sum();
+            (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?);
             if report.missing_bytes == 0 {
                 break;
             }
@@ -121,12 +122,12 @@ impl Load {
         self.fuelrail(&arguments, false)
     }
 
-    /// What the command prints. `on_directory` adds the directory, and takes the document of a command that says no.
+    /// The JSON document that the command prints. `on_directory` appends the directory and accepts the document of a command that fails.
     fn fuelrail(&self, arguments: &[&str], on_directory: bool) -> Result<Value, String> {
         let mut command = Command::new(&self.program);
         command.args(arguments).args(on_directory.then_some(&self.directory)).stderr(Stdio::inherit());
         command.env("FUELRAIL_URI", &self.uri).env("FUELRAIL_SPILL_DIRS", &self.directory);
-        // What the disk keeps must not depend on when a later run will use it.
+        // The default policy, next-use, keeps blocks by this run's order, which a later run need not have.
         command.env("FUELRAIL_SPILL_POLICY", "lru").env("FUELRAIL_SPILL_LIMIT_BYTES", self.limit.to_string());
         if is_root() {
             command.uid(self.user).gid(self.user);
@@ -141,10 +142,10 @@ impl Load {
 }
 
 impl Clean {
-    /// Removes all that is in the directory, and follows no link out of it. The directory itself stays: it is mounted.
+    /// Removes everything in the directory, without following symbolic links. The directory itself stays: it is a mount point.
     ///
     /// # Errors
-    /// The first that cannot be removed.
+    /// The first entry that cannot be removed.
     pub fn run(&self) -> Result<(), String> {
         let at = |path: &Path, error: std::io::Error| format!("cannot clean {}: {error}", path.display());
         let entries = fs::read_dir(&self.directory).map_err(|error| at(&self.directory, error))?;

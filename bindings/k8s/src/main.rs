@@ -1,4 +1,4 @@
-//! The program `fuelrail-operator`: the operator itself, and what its Jobs and its DaemonSet run on the nodes.
+//! The program `fuelrail-operator`: the operator, and the commands that its Jobs and its DaemonSet run on the nodes.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -11,7 +11,8 @@ use clap::{Args, Parser, Subcommand};
 use fuelrail_k8s::dataset::Dataset;
 use fuelrail_k8s::load::{Clean, Load};
 use fuelrail_k8s::metrics::{Metrics, serve};
-use fuelrail_k8s::operator::{NAME, Operator, Options, stopped};
+use fuelrail_k8s::objects::NAME;
+use fuelrail_k8s::operator::{Operator, Options, stopped};
 use kube::{Client, CustomResourceExt as _};
 use kube_lease_manager::LeaseManagerBuilder;
 use tokio::net::TcpListener;
@@ -71,10 +72,10 @@ struct Run {
     /// Namespace of the lease by which replicas elect their leader
     #[arg(long, env = "POD_NAMESPACE", default_value = "fuelrail-system")]
     namespace: String,
-    /// This replica's name in the lease, which no other has [default: drawn at random]
+    /// Name of this replica in the lease, unique among replicas [default: random]
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
-    /// Where /metrics, /healthz and /readyz are
+    /// Address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
     /// A directory of the nodes that data sets may name as their disk; repeat it for more
@@ -113,7 +114,7 @@ fn in_runtime(what: impl Future<Output = Result<(), String>>) -> Result<(), Stri
 }
 
 async fn run(args: Run) -> Result<(), String> {
-    // Another provider may be compiled in as well; then rustls wants to be told which.
+    // Where another provider is compiled in as well, rustls needs a default.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let to_api = |error: &dyn std::fmt::Display| {
         format!("cannot reach the API server: {error}\nhint: run it in a pod with a service account, or set KUBECONFIG")
@@ -129,24 +130,26 @@ async fn run(args: Run) -> Result<(), String> {
     let lease = if let Some(name) = args.identity { lease.with_identity(name) } else { lease };
     let (leads, lease) = lease.build().await.map_err(|error| to_api(&error))?.watch().await;
     let options = Options { image: args.image, gpu: args.gpu_resource, roots: args.disk_roots };
-    let operator = tokio::spawn(Operator::new(client, options, metrics).run(leads.clone()));
-    let told = stopped().await;
-    // Without anybody who listens the lease is released, and the next replica need not wait until it expires.
-    operator.abort();
-    let _ = operator.await;
+    let operator = Operator::new(client, options, metrics);
+    let ended = tokio::select! {
+        signal = stopped() => signal.map_err(|error| format!("signals: {error}")),
+        // Not on a task of its own: a panic must end the program, or this replica would keep the lease and do nothing.
+        () = operator.run(leads.clone()) => Err("the lease manager has ended".to_owned()),
+    };
+    // When no receiver is left, the lease is released, and the next replica need not wait until it expires.
     drop(leads);
     let _ = tokio::time::timeout(Duration::from_secs(5), lease).await;
-    told.map_err(|error| format!("signals: {error}"))
+    ended
 }
 
 fn crd() -> Result<(), String> {
     let text = serde_saphyr::to_string(&Dataset::crd()).map_err(|error| error.to_string())?;
-    // Kubernetes knows the signed formats only, and warns of others; the bounds are in `minimum`.
+    // The API server warns of integer formats other than int32 and int64; `minimum` has the lower bound.
     let text = text.replace("format: uint", "format: int");
     print(&format!("# Made by `fuelrail-operator crd`; a test compares.\n{text}"))
 }
 
-/// Writes the profile where the kubelet looks for it, whole or not at all, and stays until it is told to stop: a DaemonSet's pods do not end.
+/// Installs the profile in the kubelet's directory atomically, then waits for a signal: a DaemonSet's pods do not end.
 fn install(directory: &Path) -> Result<(), String> {
     let (new, path) = (directory.join(".fuelrail.json.new"), directory.join(PROFILE_NAME));
     std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;

@@ -1,6 +1,6 @@
-//! The page of metrics, by Prometheus' conventions, and the answers to Kubernetes' probes.
+//! The metrics page in Prometheus' text format, and the endpoints of Kubernetes' probes.
 //!
-//! No data set, pod or key is a label: their number has no limit.
+//! No data set, pod or key is a label: their number is unbounded.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -33,27 +33,27 @@ pub(crate) enum Metric {
     PodsWaiting,
 }
 
-/// Name, type, unit of what is kept, and help, in the order of [`Metric`].
+/// Name, type, factor from the stored value to the unit, and help, in the order of [`Metric`].
 const TABLE: [(&str, &str, f64, &str); 12] = [
-    ("reconcile_passes_total", "counter", 1.0, "Looks at all data sets and pods."),
-    ("reconcile_seconds_total", "counter", 1e-6, "Time that they took."),
+    ("reconcile_passes_total", "counter", 1.0, "Reconcile passes over all data sets and pods."),
+    ("reconcile_seconds_total", "counter", 1e-6, "Time spent in reconcile passes."),
     ("api_errors_total", "counter", 1.0, "Requests to the API server that failed."),
-    ("api_conflicts_total", "counter", 1.0, "Of these, those refused for a stale view."),
+    ("api_conflicts_total", "counter", 1.0, "Requests refused with 409 Conflict: the view was stale."),
     ("jobs_created_total", "counter", 1.0, "Jobs created to load or clean."),
-    ("placements_total", "counter", 1.0, "Pods whose gate was lifted."),
-    ("leader", "gauge", 1.0, "Whether this replica leads."),
+    ("placements_total", "counter", 1.0, "Pods whose gate was removed."),
+    ("leader", "gauge", 1.0, "Whether this replica is the leader."),
     ("datasets", "gauge", 1.0, "Data sets."),
-    ("datasets_ready", "gauge", 1.0, "Data sets that are ready."),
-    ("datasets_degraded", "gauge", 1.0, "Data sets that are degraded."),
+    ("datasets_ready", "gauge", 1.0, "Data sets with condition Ready."),
+    ("datasets_degraded", "gauge", 1.0, "Data sets with condition Degraded."),
     ("held_bytes", "gauge", 1.0, "Bytes of data sets on disks."),
-    ("pods_waiting", "gauge", 1.0, "Pods behind the gate."),
+    ("pods_waiting", "gauge", 1.0, "Pods with the gate."),
 ];
 
 /// The values.
 #[derive(Debug, Default)]
 pub struct Metrics {
     values: [AtomicU64; TABLE.len()],
-    /// Whether all of the cluster has been seen.
+    /// Whether the first listing of the cluster is complete.
     pub(crate) synced: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Metrics {
             "/metrics" => (StatusCode::OK, self.page()),
             "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
             "/readyz" if self.synced.load(Ordering::Relaxed) => (StatusCode::OK, "ok\n".to_owned()),
-            "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, "the cluster has not been seen yet\n".to_owned()),
+            "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, "the cluster is not listed yet\n".to_owned()),
             _ => (StatusCode::NOT_FOUND, "not found: /metrics, /healthz, /readyz\n".to_owned()),
         };
         let mut response = Response::new(Full::new(Bytes::from(text)));
@@ -100,7 +100,7 @@ impl Metrics {
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: they come back.
+            // Most likely out of file descriptors, which are freed later.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -112,7 +112,7 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>) {
         tokio::spawn(async move {
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10)).keep_alive(false);
-            // A reader that goes away is no concern of ours.
+            // An error here means that the client closed the connection.
             let _ = server.serve_connection(TokioIo::new(stream), serve).await;
         });
     }

@@ -1,4 +1,4 @@
-//! The objects and patches that the operator sends.
+//! Objects and patches that the operator sends to the API server.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -8,22 +8,27 @@ use serde_json::{Value, json};
 use crate::dataset::{Dataset, DatasetStatus, FINALIZER, GATE, PLACED, Task, TaskKind};
 use crate::gates::Placement;
 
+/// Name of the operator: as a field manager, as a reporter of events, of its Lease, and in the label of its Jobs.
+pub const NAME: &str = "fuelrail-operator";
+/// On a Job: the label with the operator's name, by which the operator lists its Jobs.
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// On a Job: the task that it was made for.
 pub(crate) const TASK: &str = "fuelrail.dev/task";
-const HOSTNAME: &str = "kubernetes.io/hostname";
-/// What clouds' credentials are called; only these are taken from the secret, so that a secret sets nothing else.
+/// On a node: the name by which affinities select it.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Environment variables of the clouds' credentials. Only these keys of the secret are used, so that it cannot set other variables.
 const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION AWS_ENDPOINT_URL AWS_ROLE_ARN \
     AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_SAS_TOKEN";
 
-/// The one name that a data set's Jobs have, so that there is never more than one.
+/// The name of a data set's Job. All its Jobs share it, so that at most one exists.
 pub fn job_name(set: &Dataset) -> String {
     format!("fuelrail-{}", set.uid().unwrap_or_default())
 }
 
-/// The Job of a task, pinned to its node. The program in it prepares the directory as root and reads as the data set's user.
+/// The Job of a task, pinned to its node. Its program prepares the directory as root and reads as the data set's user.
 ///
 /// # Errors
-/// Where the object is not a Job, which a test would have shown.
+/// If the object does not deserialise as a Job.
 pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::Error> {
     let spec = &set.spec;
     let credentials = spec.credentials_secret.iter().flat_map(|secret| {
@@ -43,7 +48,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         mounts.push(json!({ "name": "key", "mountPath": "/credentials", "readOnly": true }));
         env.push(json!({ "name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/credentials/key.json" }));
     }
-    // To empty a directory that belongs to the trainers' user takes more than to make one.
+    // A cleaning removes files of the trainers' user; a load changes the owner of the directory and then its own user.
     let capabilities: &[&str] = match task.kind {
         TaskKind::Load => &["CHOWN", "SETGID", "SETUID"],
         TaskKind::Clean => &["DAC_OVERRIDE", "FOWNER"],
@@ -76,7 +81,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         "containers": [container],
         "volumes": volumes,
     });
-    let labels = json!({ "app.kubernetes.io/managed-by": "fuelrail-operator" });
+    let labels = json!({ MANAGED_BY: NAME });
     serde_json::from_value(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -89,14 +94,14 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         },
         "spec": {
             "backoffLimit": 2,
-            // The next pod starts when the one before has ended: two would write to one directory.
+            // The next pod starts after the previous one has ended: two would write to one directory.
             "podReplacementPolicy": "Failed",
             "template": { "metadata": { "labels": labels }, "spec": pod },
         },
     }))
 }
 
-/// The command line of the program in the Job: settings are arguments, and nothing goes through a shell.
+/// Arguments of the Job's program. No shell interprets them.
 fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
     let spec = &set.spec;
     if task.kind == TaskKind::Clean {
@@ -111,7 +116,7 @@ fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
     all
 }
 
-/// The status of `set` for server-side apply, under the version that was seen.
+/// Server-side apply of the status of `set`, under the resource version that was seen.
 pub fn status_patch(set: &Dataset, status: &DatasetStatus) -> Value {
     json!({
         "apiVersion": Dataset::api_version(&()),
@@ -121,15 +126,15 @@ pub fn status_patch(set: &Dataset, status: &DatasetStatus) -> Value {
     })
 }
 
-/// The finalizers of `set` with ours or without, as a merge patch under the version that was seen.
+/// Merge patch of the finalizers of `set` with or without the operator's, under the resource version that was seen.
 pub fn finalizer_patch(set: &Dataset, with: bool) -> Value {
     let others = set.finalizers().iter().filter(|name| *name != FINALIZER).cloned();
     let all: Vec<String> = others.chain(with.then(|| FINALIZER.to_owned())).collect();
     json!({ "metadata": { "resourceVersion": set.resource_version(), "finalizers": all } })
 }
 
-/// A pod's affinity and its gates without ours, in one merge patch under the version that was seen: the gate is never lifted before the
-/// affinity is there. The pod's own terms stay; a gated pod's may only be narrowed.
+/// Merge patch that writes a pod's affinity and removes the gate, under the resource version that was seen: in one request, so that the
+/// gate is never removed before the affinity is written. The pod's own terms stay, because Kubernetes allows only to narrow them.
 pub fn placement_patch(pod: &Pod, placement: &Placement) -> Value {
     let spec = pod.spec.clone().unwrap_or_default();
     let mut affinity = spec.affinity.unwrap_or_default();
@@ -163,7 +168,7 @@ pub fn placement_patch(pod: &Pod, placement: &Placement) -> Value {
     })
 }
 
-/// A node without what the operator does not read, so that a large cluster takes little memory.
+/// Drops the parts of a node that the operator does not read, to save memory in large clusters.
 pub(crate) fn strip_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     if let Some(status) = &mut node.status {
@@ -171,7 +176,7 @@ pub(crate) fn strip_node(node: &mut Node) {
     }
 }
 
-/// A pod without what the operator does not read.
+/// Drops the parts of a pod that the operator does not read.
 pub(crate) fn strip_pod(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     if let Some(spec) = &mut pod.spec {

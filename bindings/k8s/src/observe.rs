@@ -1,6 +1,6 @@
-//! Kubernetes' objects as the pure part sees them: nodes, pods behind the gate, a data set's Job.
+//! Converts Kubernetes' objects to the types of the pure part: nodes, pods with the gate, a data set's Job.
 //!
-//! What a pod says is believed only when the pod belongs to a Job that belongs to the data set, by uid.
+//! The termination message of a pod counts only if the pod is owned by a Job that is owned by the data set, by uid.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use kube::ResourceExt;
 
 use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, quantity};
 use crate::gates;
-use crate::objects::TASK;
+use crate::objects::{HOSTNAME, TASK};
 use crate::plan::{Job, JobOutcome, Node};
 
-const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Labels that name what a pod is part of, the widest first.
+/// Labels with the name of a pod's group, the widest group first.
 const GROUPS: [&str; 2] = ["jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name"];
 
-/// A node, of whose GPUs `used` are given away.
+/// A node, `used` of whose GPUs are allocated.
 pub fn node(node: &KubeNode, gpu: &str, used: u64) -> Node {
     let status = node.status.clone().unwrap_or_default();
     let allocatable = |name: &str| {
@@ -40,7 +39,7 @@ pub fn node(node: &KubeNode, gpu: &str, used: u64) -> Node {
     }
 }
 
-/// GPUs of each node that pods have, or that they were sent to.
+/// GPUs of each node that are allocated to pods bound to it, or placed on it and not bound yet.
 pub fn used_gpus<'a>(pods: impl Iterator<Item = &'a KubePod>, gpu: &str) -> BTreeMap<String, u64> {
     let mut used = BTreeMap::new();
     for pod in pods.filter(|pod| reads(pod)) {
@@ -52,7 +51,7 @@ pub fn used_gpus<'a>(pods: impl Iterator<Item = &'a KubePod>, gpu: &str) -> BTre
     used
 }
 
-/// Nodes on which pods run that read `set`.
+/// Names of the nodes with pods that read `set`.
 pub fn readers<'a>(pods: impl Iterator<Item = &'a KubePod>, set: &Dataset) -> Vec<String> {
     let of_set = |pod: &&KubePod| {
         pod.labels().get(DATASET_LABEL) == set.metadata.name.as_ref() && pod.namespace() == set.namespace()
@@ -64,7 +63,7 @@ pub fn readers<'a>(pods: impl Iterator<Item = &'a KubePod>, set: &Dataset) -> Ve
     nodes
 }
 
-/// A pod that waits behind the gate for a data set.
+/// The pod, if it has the gate and names a data set.
 pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
     let dataset = pod.labels().get(DATASET_LABEL)?.clone();
     if !is_gated(pod) || has_ended(pod) || pod.metadata.deletion_timestamp.is_some() {
@@ -86,7 +85,7 @@ pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
     })
 }
 
-/// The Job of `set`, and what it came to by the word of its own pods.
+/// The Job of `set`, with its outcome as reported by its own pods.
 pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a KubePod>) -> Job {
     let uid = job.uid().unwrap_or_default();
     let owned = set.uid().is_some_and(|set| is_owned(&job.metadata, "Dataset", &set));
@@ -103,7 +102,7 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
     } else {
         JobOutcome::Running
     };
-    // Somebody else's Job under our name is not ours to delete.
+    // A Job of this name that the data set does not own is left alone, as one that is being deleted is.
     Job { uid, task, deleting: job.metadata.deletion_timestamp.is_some() || !owned, outcome }
 }
 
@@ -121,7 +120,7 @@ fn has_ended(pod: &KubePod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether a pod may read now or soon: its gate is lifted and it has not ended.
+/// Whether a pod reads or will read: it has no gate and has not ended.
 pub(crate) fn reads(pod: &KubePod) -> bool {
     !has_ended(pod) && !is_gated(pod)
 }
@@ -131,7 +130,7 @@ fn is_gated(pod: &KubePod) -> bool {
     gates.into_iter().any(|gate| gate.name == GATE)
 }
 
-/// GPUs that a pod asks for: those of its containers together, or of one that initialises it.
+/// GPUs that a pod requests: the sum over its containers, or the largest init container if that is more.
 fn gpus(pod: &KubePod, gpu: &str) -> u64 {
     let asked = |container: &Container| {
         let resources = container.resources.iter().flat_map(|all| [&all.limits, &all.requests]);

@@ -1,7 +1,7 @@
-//! The loop around the pure part: watches, a pass over all that changed, and what the pass says.
+//! The loop around the pure part: watches, passes over all data sets and pods, and the requests that follow from them.
 //!
-//! One pass at a time over stores that the watches keep. A pass reads no clock but once, and every write carries the resource version of
-//! what it was derived from: where the stores are behind, the API server refuses (409) and the next change brings another pass.
+//! One pass at a time over stores that the watches keep. A pass reads the clock once, and every write carries the resource version of
+//! what it was derived from: if the stores are behind, the API server refuses (409) and the next change triggers another pass.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,17 +24,16 @@ use tokio::sync::{Notify, watch};
 use crate::dataset::{DATASET_LABEL, Dataset, DatasetStatus, TaskKind};
 use crate::gates::{self, Verdict};
 use crate::metrics::{Metric, Metrics};
+use crate::objects::{MANAGED_BY, NAME};
 use crate::plan::{self, Action, Outcome, View};
 use crate::{objects, observe};
 
-/// Name of the operator as a field manager and as a reporter of events.
-pub const NAME: &str = "fuelrail-operator";
-/// Changes that come together make one pass.
+/// Changes within this time share one pass.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// After a pass that failed, and where nothing changes.
+/// Time until the next pass after an error, and if nothing changes.
 const RETRY: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(60);
-/// One request to the API server, watches apart.
+/// Timeout of a request to the API server, watches excepted.
 const REQUEST: Duration = Duration::from_secs(20);
 
 /// What the operator is started with.
@@ -59,7 +58,7 @@ pub struct Operator {
     sets: Store<Dataset>,
     jobs: Store<Job>,
     changed: Arc<Notify>,
-    /// Why each pod waits, as was last said in an event.
+    /// By uid of a pod, the reason for waiting in its last event.
     waiting: BTreeMap<String, String>,
 }
 
@@ -69,7 +68,7 @@ impl Operator {
     /// Starts the watches.
     pub fn new(client: Client, options: Options, metrics: Arc<Metrics>) -> Operator {
         let changed = Arc::new(Notify::new());
-        let jobs = watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={NAME}"));
+        let jobs = watcher::Config::default().labels(&format!("{MANAGED_BY}={NAME}"));
         let all = watcher::Config::default;
         Operator {
             nodes: follow(&client, all(), &changed, objects::strip_node),
@@ -85,7 +84,7 @@ impl Operator {
         }
     }
 
-    /// Works while `leads` says that this replica leads, until its sender is gone.
+    /// Makes passes while `leads` is true; returns when its sender is dropped.
     pub async fn run(mut self, mut leads: watch::Receiver<bool>) {
         let ready = async {
             let _ = tokio::join!(
@@ -111,7 +110,7 @@ impl Operator {
         }
     }
 
-    /// One pass; how long until the next where nothing changes.
+    /// One pass. Returns the time until the next if nothing changes.
     async fn pass(&mut self, leads: &watch::Receiver<bool>) -> Duration {
         let begun = tokio::time::Instant::now();
         let now_s = Timestamp::now().as_second();
@@ -148,7 +147,7 @@ impl Operator {
         wait
     }
 
-    /// Writes the status under the version that was seen, and acts only when that was accepted.
+    /// Writes the status under the resource version that was seen, and acts only if that was accepted.
     async fn carry_out(&self, set: &Dataset, outcome: Outcome) -> Result<(), Failure> {
         let Outcome { status, action, .. } = outcome;
         let namespace = set.namespace().unwrap_or_default();
@@ -168,7 +167,7 @@ impl Operator {
         match action {
             Action::None | Action::AddFinalizer => Ok(()),
             Action::RemoveFinalizer => {
-                // Asked anew: a pod whose gate was just lifted may not be in the store yet, and it will write to a disk.
+                // Listed again: a pod whose gate was just removed may not be in the store yet, and it will write to a disk.
                 let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
                 let of_set = ListParams::default().labels(&format!("{DATASET_LABEL}={name}"));
                 if within(pods.list(&of_set)).await?.iter().any(observe::reads) {
@@ -180,7 +179,7 @@ impl Operator {
             Action::CreateJob(task) => {
                 let job = objects::job(set, &task, &self.options.image).map_err(kube::Error::SerdeError)?;
                 match within(jobs.create(&PostParams::default(), &job)).await {
-                    // Made by a pass whose answer was lost, or before this replica led.
+                    // Created by a pass whose response was lost, or by the previous leader.
                     Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(()),
                     other => drop(other?),
                 }
@@ -193,7 +192,7 @@ impl Operator {
                 Ok(())
             }
             Action::DeleteJob(uid) => {
-                // Pods first: the name is free only when nothing of this Job writes to the disk any more.
+                // Pods first: the name is free only when no pod of this Job writes to the disk any more.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
                 let propagation_policy = Some(PropagationPolicy::Foreground);
                 let how = DeleteParams { preconditions, propagation_policy, ..DeleteParams::default() };
@@ -205,7 +204,7 @@ impl Operator {
         }
     }
 
-    /// Lifts gates. Whether anything failed.
+    /// Places pods with the gate. Whether any request failed.
     async fn place(&mut self, pods: &[Arc<Pod>], sets: &[Arc<Dataset>], nodes: &[plan::Node]) -> bool {
         let gated = |pod: &Arc<Pod>| Some((Arc::clone(pod), observe::gated(pod, &self.options.gpu)?));
         let (waiting, seen): (Vec<Arc<Pod>>, Vec<gates::Pod>) = pods.iter().filter_map(gated).unzip();
@@ -230,7 +229,7 @@ impl Operator {
                     let done = within(api.patch(&pod.name_any(), &PatchParams::default(), &patch)).await;
                     if done.is_ok() {
                         self.metrics.add(Metric::Placements, 1);
-                        let what = format!("{} weighs most", placement.best);
+                        let what = format!("{} has the highest weight", placement.best);
                         self.tell(&about, EventType::Normal, "Placed", what).await;
                     }
                     failed |= self.failed("Pod", &pod.name_any(), done.map(drop));
@@ -240,7 +239,7 @@ impl Operator {
         failed
     }
 
-    /// An event where a condition turned.
+    /// Publishes an event for each condition that became good or bad.
     async fn tell_conditions(&self, set: &Dataset, status: &DatasetStatus) {
         for now in &status.conditions {
             let before = set.status.iter().flat_map(|status| &status.conditions).find(|c| c.type_ == now.type_);
@@ -255,14 +254,14 @@ impl Operator {
         }
     }
 
-    /// Publishes an event. That it cannot is no reason to stop.
+    /// Publishes an event. A failure is counted and does not stop the pass.
     async fn tell(&self, about: &ObjectReference, type_: EventType, reason: &str, note: String) {
         let event = Event { type_, reason: reason.into(), note: Some(note), action: reason.into(), secondary: None };
         let done = within(self.recorder.publish(&event, about)).await;
         self.failed("Event", reason, done);
     }
 
-    /// Counts and prints an error.
+    /// Counts and prints an error. Whether there was one.
     fn failed(&self, kind: &str, name: &str, result: Result<(), Failure>) -> bool {
         let Err(error) = result else { return false };
         self.metrics.add(Metric::Errors, 1);
@@ -284,13 +283,13 @@ impl Operator {
     }
 }
 
-/// A request that ends.
+/// Runs a request with the timeout.
 async fn within<T>(request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let late = |_| kube::Error::Service(format!("no answer from the API server within {REQUEST:?}").into());
     tokio::time::timeout(REQUEST, request).await.map_err(late)?
 }
 
-/// A store that a watch keeps, on a task of its own; each change is told.
+/// A store that a watch keeps up to date, on a task of its own. Each change notifies `changed`.
 fn follow<K>(client: &Client, config: watcher::Config, changed: &Arc<Notify>, strip: fn(&mut K)) -> Store<K>
 where
     K: Resource<DynamicType = ()>
@@ -317,10 +316,10 @@ where
     reader
 }
 
-/// Ends with the first signal that asks a program to stop.
+/// Waits for SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Where signals cannot be had.
+/// If signal handlers cannot be installed.
 pub async fn stopped() -> std::io::Result<()> {
     let [mut term, mut int] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     tokio::select! {

@@ -1,23 +1,21 @@
-//! Where a job should run, and where a data set's shares should lie: DLCache's weight of a node.
+//! DLCache's weight of a node, by which pods and the shares of a data set are placed.
 //!
-//! `weight(n) = [free GPUs of n ≥ asked] + E_n/E + (1 − E_ex/E) · storage(n)/Σ storage`, with E all of the data set, E_n what is on n, and
-//! E_ex what is on any node. The highest weight goes first, ties by name, and shares are placed first-fit along that order.
+//! `weight(n) = [free GPUs of n ≥ requested] + E_n/E + (1 − E_ex/E) · storage(n)/Σ storage`, with E the data set, E_n its part on n, and
+//! E_ex its part that some node holds. The highest weight goes first, ties by name, and shares are placed first-fit along that order.
 //!
 //! Three things differ from the paper. E counts **bytes**, not chunks: the last share of a set may be small, and a node that holds it
 //! should not weigh as much as one that holds a large one. The first term is the **share of a job's ranks** that the node has GPUs for,
 //! which for one rank is the paper's 0 or 1: a job of eight ranks prefers the node that takes all eight to eight nodes that take one
-//! each. And each rank that was placed takes its GPUs off the node before the next one is weighed, so that ranks do not all go to one.
+//! each. And each placed rank takes its GPUs off the node before the next rank is weighed, so that ranks do not all go to one node.
 
-use std::cmp::Ordering;
-
-/// A node as it is weighed.
+/// What the weight of a node depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Its name, which breaks ties.
     pub name: String,
-    /// GPUs that no pod has been given.
+    /// GPUs that are not allocated.
     pub free_gpus: u64,
-    /// Room for blocks on its disk.
+    /// Capacity for blocks on its disk.
     pub storage_bytes: u64,
     /// Bytes of the data set that it holds.
     pub held_bytes: u64,
@@ -26,13 +24,13 @@ pub struct Candidate {
 /// What is to be placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// GPUs that each rank asks for.
+    /// GPUs that each rank requests.
     pub gpus: u64,
     /// Ranks that are to be placed.
     pub ranks: u64,
-    /// Bytes of the data set; 0 while nobody knows.
+    /// Bytes of the data set; 0 if unknown.
     pub total_bytes: u64,
-    /// … of which some node holds a copy.
+    /// … that at least one node holds.
     pub anywhere_bytes: u64,
 }
 
@@ -50,14 +48,10 @@ pub fn weights(candidates: &[Candidate], demand: &Demand) -> Vec<f64> {
 }
 
 /// The candidates' indexes, highest weight first, ties by name.
-pub fn order(candidates: &[Candidate], demand: &Demand) -> Vec<usize> {
-    let weights = weights(candidates, demand);
+pub fn order(candidates: &[Candidate], weights: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     let by_name = |a: usize, b: usize| candidates[a].name.cmp(&candidates[b].name);
-    order.sort_by(|&a, &b| match weights[b].total_cmp(&weights[a]) {
-        Ordering::Equal => by_name(a, b),
-        unequal => unequal,
-    });
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then_with(|| by_name(a, b)));
     order
 }
 
@@ -65,7 +59,7 @@ pub fn order(candidates: &[Candidate], demand: &Demand) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Three nodes of the table: 10 chunks of one byte, storage 100, 100 and 200, a job of one rank that asks for 2 GPUs.
+    /// Three nodes: 10 chunks of one byte, storage 100, 100 and 200, a job of one rank that requests 2 GPUs.
     fn weighed(free: [u64; 3], held: [u64; 3], anywhere: u64) -> ([f64; 3], &'static str) {
         let node = |n: usize| Candidate {
             name: format!("n{}", n + 1),
@@ -76,7 +70,7 @@ mod tests {
         let (nodes, demand) =
             ([node(0), node(1), node(2)], Demand { gpus: 2, ranks: 1, total_bytes: 10, anywhere_bytes: anywhere });
         let weights = weights(&nodes, &demand);
-        ([weights[0], weights[1], weights[2]], ["n1", "n2", "n3"][order(&nodes, &demand)[0]])
+        ([weights[0], weights[1], weights[2]], ["n1", "n2", "n3"][order(&nodes, &weights)[0]])
     }
 
     fn near(found: ([f64; 3], &str), weights: [f64; 3], first: &str) {
@@ -98,9 +92,12 @@ mod tests {
         let node =
             |name: &str, free_gpus| Candidate { name: name.to_owned(), free_gpus, storage_bytes: 1, held_bytes: 0 };
         let nodes = [node("a", 2), node("b", 8), node("c", 7)];
-        let demand = |ranks, gpus| Demand { gpus, ranks, total_bytes: 0, anywhere_bytes: 0 };
-        assert_eq!(order(&nodes, &demand(4, 2)), [1, 2, 0]);
-        assert_eq!(order(&nodes, &demand(1, 2)), [0, 1, 2]);
-        assert_eq!(order(&nodes, &demand(4, 0)), [0, 1, 2], "a job without GPUs fits everywhere");
+        let ordered = |ranks, gpus| {
+            let demand = Demand { gpus, ranks, total_bytes: 0, anywhere_bytes: 0 };
+            order(&nodes, &weights(&nodes, &demand))
+        };
+        assert_eq!(ordered(4, 2), [1, 2, 0]);
+        assert_eq!(ordered(1, 2), [0, 1, 2]);
+        assert_eq!(ordered(4, 0), [0, 1, 2], "a job without GPUs fits everywhere");
     }
 }

@@ -1,33 +1,32 @@
-//! What happens next to one data set: a function of the cluster as it is seen, and of the time.
+//! The next step of one data set: a function of the observed cluster and the time.
 //!
 //! Pure, so that it can be simulated. One step at a time, and at most one task (load a share, or clean a directory) for each data set:
 //! its Job has one name, so the API server itself refuses a second one. The rules that keep a `Ready` true:
 //!
-//! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be wiped is out of it.
-//!   The operator writes the status under the resource version that this function saw before it acts, so a stale view acts on nothing.
-//! - **A report is believed once**, from a pod of the Job that the recorded task names; a Job that no task names is deleted.
-//! - **A share counts** when its last pass had to fetch nothing, the node is there, and it is the same boot of the same machine.
+//! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be deleted is out of
+//!   it. The operator writes the status under the resource version that this function saw before it acts, so a stale view changes nothing.
+//! - **A report counts once**, from a pod of the Job that was made for the recorded task; any other Job of the data set is deleted.
+//! - **A share counts** if its last pass fetched nothing, its node is ready, and it is the same boot of the same machine.
 
 mod conditions;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
-use crate::place::{Candidate, Demand, order};
+use crate::place::{Candidate, Demand, order, weights};
 
-/// Shares of a node that is away this long are loaded elsewhere.
+/// Shares of a node that has not been ready for this long are loaded elsewhere.
 const AWAY_LIMIT_S: i64 = 300;
-/// A share goes to another node after so many failures in a row.
+/// After this many consecutive failures on a node, a share goes to another node.
 const PATIENCE: u32 = 2;
 const RETRY_S: i64 = 10;
 const RETRY_MAX_S: i64 = 600;
-/// Longest failure that is kept.
+/// Longest failure message in a status.
 const FAILURE_CHARS: usize = 512;
 
-/// A node as it is seen.
+/// A node as observed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// Its name.
@@ -36,19 +35,19 @@ pub struct Node {
     pub hostname: String,
     /// Its uid and boot id.
     pub machine: String,
-    /// Since when it has not been ready, s since 1970; none while it is.
+    /// Time since which it has not been ready, in seconds since 1970; none if it is ready.
     pub away_since_s: Option<i64>,
-    /// Whether it takes no new pods.
+    /// Whether it is unschedulable.
     pub cordoned: bool,
-    /// Room for blocks.
+    /// Capacity for blocks.
     pub storage_bytes: u64,
-    /// GPUs that no pod has been given.
+    /// GPUs that are not allocated.
     pub free_gpus: u64,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// The data set's Job as it is seen.
+/// The data set's Job as observed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Its uid.
@@ -57,28 +56,28 @@ pub struct Job {
     pub task: Option<Task>,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// What it came to.
+    /// Its outcome.
     pub outcome: JobOutcome,
 }
 
-/// What a Job came to.
+/// The outcome of a Job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobOutcome {
-    /// Nothing yet.
+    /// It has not ended.
     Running,
-    /// It failed for good, and why.
+    /// It failed after its retries, for this reason.
     Failed(String),
-    /// It succeeded; without a report where none could be had.
+    /// It succeeded; without a report if its pod is gone or did not leave one.
     Succeeded(Option<Report>),
 }
 
-/// What a load found, as the pod says in its termination message.
+/// Result of a load: the termination message of its pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// Bytes of the share.
     pub share_bytes: u64,
-    /// … that its last pass had to fetch from the bucket: 0 says that all of it is on disk.
+    /// … that its last pass fetched from the bucket: 0 means that all of it is on disk.
     pub missing_bytes: u64,
     /// Bytes on the disk, of this and other shares.
     pub held_bytes: u64,
@@ -86,7 +85,7 @@ pub struct Report {
     pub held_blocks: u64,
     /// Blocks that did not match their checksum.
     pub corrupt_blocks: u64,
-    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine behind the name may have been replaced.
+    /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine of that name may have been replaced.
     pub boot_id: String,
 }
 
@@ -95,11 +94,11 @@ pub struct Report {
 pub enum Action {
     /// Nothing.
     None,
-    /// Put the finalizer on the data set.
+    /// Add the finalizer to the data set.
     AddFinalizer,
-    /// Take it off: the disks are clean.
+    /// Remove it: the disks are clean.
     RemoveFinalizer,
-    /// Make the Job of this task.
+    /// Create the Job of this task.
     CreateJob(Task),
     /// Delete the Job with this uid, and its pods first.
     DeleteJob(String),
@@ -108,15 +107,15 @@ pub enum Action {
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The status to write, under the resource version of the data set that was seen, before anything is done.
+    /// The status to write before acting, under the resource version of the data set that was seen.
     pub status: DatasetStatus,
-    /// What to do then.
+    /// What to do after that.
     pub action: Action,
-    /// When to look again, though nothing changed: seconds from now.
+    /// Seconds until the next step, if nothing changes before.
     pub again_s: Option<i64>,
 }
 
-/// What a spec comes to.
+/// What a valid spec asks for.
 struct Layout {
     path: String,
     source: String,
@@ -155,7 +154,7 @@ pub fn reconcile(set: &Dataset, view: View<'_>) -> Outcome {
     Outcome { status: step.status, action, again_s: step.again_s }
 }
 
-/// What the spec asks for, or what is wrong with it.
+/// What the spec asks for, or why it is invalid.
 fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let spec = &set.spec;
     let root = spec.tiers.disk.path.trim_end_matches('/');
@@ -177,12 +176,17 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     })
 }
 
-/// Where a data set's blocks are below a root: namespaces have no dot in their names.
+/// The directory of a data set below a root. It is unique, because names of namespaces contain no dot.
 fn directory(set: &Dataset, root: &str) -> String {
     format!("{}/{}.{}", root.trim_end_matches('/'), set.namespace().unwrap_or_default(), set.name_any())
 }
 
 impl Layout {
+    /// Whether a node's directory holds blocks of this source.
+    fn matches(&self, record: &NodeStatus) -> bool {
+        record.source == self.source && record.path == self.path
+    }
+
     /// A node that holds nothing yet.
     fn record(&self, node: &Node) -> NodeStatus {
         let (path, source) = (self.path.clone(), self.source.clone());
@@ -201,11 +205,12 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Takes out of the status what is no longer so.
+    /// Removes from the status what no longer holds.
     fn refresh(&mut self) {
         let View { nodes, now_s, readers, .. } = self.view;
         let node = |name: &str| nodes.iter().find(|node| node.name == name);
-        // The disk of a node that left the cluster is nobody's any more, and no status makes the operator touch another directory.
+        // A node that left the cluster is dropped with its disk. So is a path that is not one of the data set's own directories: write
+        // access to the status must not choose what a root program empties.
         let ours: Vec<String> = self.view.roots.iter().map(|root| directory(self.set, root)).collect();
         self.status.nodes.retain(|record| node(&record.name).is_some() && ours.contains(&record.path));
         let token = self.set.annotations().get(CLEAN);
@@ -216,12 +221,12 @@ impl Step<'_> {
             if clean {
                 record.source.clear();
             }
-            let current = self.layout.as_ref().is_ok_and(|to| record.source == to.source && record.path == to.path);
+            let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
             let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
             record.shares.retain(|share| current && record.machine == machine && share.of == of);
             record.machine = machine;
         }
-        // What jobs read comes to the disk, too, and has to be cleaned one day.
+        // Jobs also fill the disks of the nodes they run on, which have to be cleaned later.
         for name in readers {
             let known = self.status.nodes.iter().any(|record| record.name == *name);
             if let (false, Some(node), Ok(to)) = (known, node(name), &self.layout) {
@@ -229,14 +234,13 @@ impl Step<'_> {
             }
         }
         let valid = |task: &Task| {
-            let record = self.status.nodes.iter().find(|record| record.name == task.node);
             let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
                 (TaskKind::Clean, _) => record.shares.is_empty(),
                 (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
                 (TaskKind::Load, Err(_)) => false,
             };
             let same = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
-            record.is_some_and(|record| same(record) && asked(record))
+            self.record(&task.node).is_some_and(|record| same(record) && asked(record))
         };
         if !self.status.task.as_ref().is_some_and(valid) {
             self.status.task = None;
@@ -251,13 +255,11 @@ impl Step<'_> {
         self.again_s = Some(self.again_s.map_or(left_s, |sooner| sooner.min(left_s)));
     }
 
-    /// What to do about the Job that is there, or the one that should be.
+    /// Follows the existing Job, or plans the next one.
     fn act(&mut self) -> Action {
         if let Some(job) = self.view.job {
-            return match self.absorb(job) {
-                true if !job.deleting => Action::DeleteJob(job.uid.clone()),
-                _ => Action::None,
-            };
+            let done = self.absorb(job);
+            return if done && !job.deleting { Action::DeleteJob(job.uid.clone()) } else { Action::None };
         }
         if self.status.task.is_none() {
             self.status.task = self.next();
@@ -270,16 +272,14 @@ impl Step<'_> {
         Action::CreateJob(task)
     }
 
-    /// Whether a node's directory holds blocks of what the spec says; where the spec says nothing valid, of what it said.
+    /// Whether a node's directory holds blocks that the spec names. An invalid spec keeps all blocks that are not marked for cleaning.
     fn is_current(&self, record: &NodeStatus) -> bool {
-        self.layout
-            .as_ref()
-            .map_or(!record.source.is_empty(), |to| record.source == to.source && record.path == to.path)
+        self.layout.as_ref().map_or(!record.source.is_empty(), |to| to.matches(record))
     }
 
-    /// Writes down what a task is about to change.
+    /// Records in the status what a task is about to change.
     fn intend(&mut self, task: &Task) {
-        match self.record(&task.node) {
+        match self.record_mut(&task.node) {
             Some(record) if task.kind == TaskKind::Clean => record.shares.clear(),
             Some(_) => {}
             None => {
@@ -289,15 +289,15 @@ impl Step<'_> {
         }
     }
 
-    /// Takes a Job's outcome over. Whether the Job has served its purpose.
+    /// Applies a Job's outcome to the status. Whether the Job is no longer needed.
     fn absorb(&mut self, job: &Job) -> bool {
         if self.status.finished.as_ref() == Some(&job.uid) {
             return true;
         }
         let Some(task) = job.task.clone().filter(|task| self.status.task.as_ref() == Some(task)) else {
-            // Nobody wants it any more. A cleaning may have emptied what the status calls whole.
+            // Not the recorded task. A cleaning may nevertheless have deleted shares that the status lists.
             if let Some(task) = job.task.as_ref().filter(|task| task.kind == TaskKind::Clean) {
-                self.record(&task.node).into_iter().for_each(|record| record.shares.clear());
+                self.record_mut(&task.node).into_iter().for_each(|record| record.shares.clear());
             }
             return true;
         };
@@ -308,7 +308,7 @@ impl Step<'_> {
         };
         (self.status.finished, self.status.task) = (Some(job.uid.clone()), None);
         let now_s = self.view.now_s;
-        if let Some(record) = self.record(&task.node) {
+        if let Some(record) = self.record_mut(&task.node) {
             record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
             let wait_s = RETRY_S << record.failures.saturating_sub(1).min(6);
             record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));
@@ -317,18 +317,22 @@ impl Step<'_> {
         true
     }
 
-    fn record(&mut self, node: &str) -> Option<&mut NodeStatus> {
+    fn record(&self, node: &str) -> Option<&NodeStatus> {
+        self.status.nodes.iter().find(|record| record.name == node)
+    }
+
+    fn record_mut(&mut self, node: &str) -> Option<&mut NodeStatus> {
         self.status.nodes.iter_mut().find(|record| record.name == node)
     }
 
-    /// What a task that succeeded changed.
+    /// Applies a task whose Job succeeded, or returns why it counts as failed.
     fn take(&mut self, task: &Task, report: Option<&Report>) -> Result<(), String> {
         if task.kind == TaskKind::Clean {
             self.status.nodes.retain(|record| record.name != task.node);
             return Ok(());
         }
         let report = report.ok_or("the Job succeeded, but its pod and report are gone")?;
-        let Some(record) = self.record(&task.node) else { return Ok(()) };
+        let Some(record) = self.record_mut(&task.node) else { return Ok(()) };
         if task.machine.rsplit('/').next() != Some(&report.boot_id) {
             return Err(format!("it ran on boot {} of {}, not on {}", report.boot_id, task.node, task.machine));
         }
@@ -385,14 +389,14 @@ impl Step<'_> {
             waits.filter(|&wait_s| wait_s > 0).min().into_iter().for_each(|wait_s| self.again(wait_s));
             return None;
         };
-        let (record, of) = (to.record(&self.view.nodes[at]), shares);
-        let retry_after = self.status.nodes.iter().find(|known| known.name == record.name).and_then(|r| r.retry_after);
+        let node = &self.view.nodes[at];
+        let retry_after = self.record(&node.name).and_then(|record| record.retry_after);
         if let Some(wait_s) = retry_after.map(|at| at - self.view.now_s).filter(|&wait_s| wait_s > 0) {
             self.again(wait_s);
             return None;
         }
-        let NodeStatus { name: node, machine, path, source, .. } = record;
-        Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of })
+        let NodeStatus { name: node, machine, path, source, .. } = to.record(node);
+        Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of: shares })
     }
 
     /// Nodes that hold a share whole and have been away for less than `away_s`.
@@ -405,23 +409,22 @@ impl Step<'_> {
         self.status.nodes.iter().filter(holds).filter(is_there)
     }
 
-    /// Bytes of a share, as far as some load found out; a share that nobody loaded is as large as the largest.
+    /// Bytes of a share as the last load measured it; an unloaded share is assumed to be as large as the largest one.
     fn share_bytes(&self, index: u32) -> u64 {
         let all = || self.status.nodes.iter().flat_map(|record| &record.shares);
         let known = all().find(|share| share.index == index).map(|share| share.bytes);
         known.or(all().map(|share| share.bytes).max()).unwrap_or(0)
     }
 
-    /// The node for a share: first-fit along DLCache's order, over nodes with a free GPU first.
+    /// The node for a share: first-fit along DLCache's order for a job of one rank with one GPU.
     fn choose(&self, share: u32) -> Option<usize> {
         let to = self.layout.as_ref().ok()?;
         let held = |record: &NodeStatus| record.shares.iter().map(|share| share.bytes).sum::<u64>();
-        let record = |node: &Node| self.status.nodes.iter().find(|record| record.name == node.name);
         let candidate = |node: &Node| Candidate {
             name: node.name.clone(),
             free_gpus: node.free_gpus,
             storage_bytes: node.storage_bytes,
-            held_bytes: record(node).map_or(0, held),
+            held_bytes: self.record(&node.name).map_or(0, held),
         };
         let candidates: Vec<_> = self.view.nodes.iter().map(candidate).collect();
         let shares = || 0..to.preload.shares;
@@ -435,23 +438,23 @@ impl Step<'_> {
         let fits = |node: &Node, held_bytes: u64| {
             let selected = to.preload.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
             let room = to.limit_bytes.min(node.storage_bytes).saturating_sub(held_bytes);
-            let free = record(node).is_none_or(|record| {
+            let free = self.record(&node.name).is_none_or(|record| {
                 let holds = record.shares.iter().any(|held| held.index == share);
                 let avoided = record.failures >= PATIENCE && record.retry_after.is_some_and(|at| at > self.view.now_s);
-                record.source == to.source && record.path == to.path && !holds && !avoided
+                to.matches(record) && !holds && !avoided
             });
             node.away_since_s.is_none() && !node.cordoned && selected && free && room >= self.share_bytes(share).max(1)
         };
-        let order = order(&candidates, &demand);
+        let order = order(&candidates, &weights(&candidates, &demand));
         order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
     }
 }
 
-/// Whether a condition is true, of the spec as it is now.
+/// Whether a condition is true for the current generation of the spec.
 pub fn is(set: &Dataset, type_: &str) -> bool {
-    let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let current = |condition: &&Condition| condition.observed_generation == set.metadata.generation;
-    conditions
-        .filter(|condition| condition.type_ == type_)
-        .any(|condition| current(&condition) && condition.status == "True")
+    let mut conditions = set.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| {
+        let current = condition.observed_generation == set.metadata.generation;
+        condition.type_ == type_ && current && condition.status == "True"
+    })
 }

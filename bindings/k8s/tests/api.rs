@@ -1,7 +1,7 @@
-//! A stand-in for the API server, over real sockets, that speaks what the operator speaks with one: lists, watches with bookmarks that break
-//! off or have expired (410), creation, merge patches and server-side apply under resource versions (409), the status subresource,
-//! finalizers, foreground deletion, and the rules for pods behind a gate. It is no API server: it knows no schema, no admission and no
-//! field ownership, and what it does follows the published API conventions, not a conversation with a real one.
+//! A fake API server over real sockets, with the requests that the operator makes: lists, watches with bookmarks that break off or have
+//! expired (410), creation, merge patches and server-side apply under resource versions (409), the status subresource, finalizers,
+//! foreground deletion, and the rules for pods with a gate. It has no schemas, no admission and no field ownership, and it follows the
+//! published API conventions, not recorded traffic of a real server.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,14 +20,14 @@ use tokio::sync::watch;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What a fault does to a write.
+/// Effect of an injected fault on a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// Refused as if the view were stale.
+    /// Refused as if its resource version were stale.
     Conflict,
-    /// Done, but the answer says that it failed.
+    /// Applied, but the response reports a failure.
     AnswerLost,
-    /// Not done.
+    /// Not applied.
     Refused,
 }
 
@@ -38,15 +38,15 @@ struct State {
     objects: BTreeMap<(String, String), Value>,
     /// Version, collection, event.
     events: Vec<(u64, String, Value)>,
-    /// Watches from before this version are told that it is gone.
+    /// A watch from before this version gets 410.
     oldest: u64,
-    /// Watches that began before this many were broken off end.
+    /// How often the watches were broken off. A watch ends when this has grown since its start.
     broken: u64,
     faults: Vec<Fault>,
     log: Vec<String>,
 }
 
-/// The stand-in; clones are the same one.
+/// The fake server; clones share its state.
 #[derive(Clone)]
 pub(crate) struct Api {
     state: Arc<Mutex<State>>,
@@ -82,7 +82,7 @@ impl Target {
 }
 
 impl Api {
-    /// On a thread of its own, for as long as the test runs.
+    /// Starts on a thread of its own, for as long as the test runs.
     pub(crate) fn start() -> Api {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -109,7 +109,7 @@ impl Api {
         api
     }
 
-    // What tests do besides: as somebody with all rights, without faults.
+    // Direct access for tests: all rights, no faults.
 
     pub(crate) fn put(&self, path: &str, object: Value) -> Value {
         let target = Target::of(path);
@@ -137,7 +137,7 @@ impl Api {
         self.state.lock().unwrap().faults.extend(faults);
     }
 
-    /// Breaks all watches off; with `expired`, those who come back with an old version are told that it is gone.
+    /// Breaks off all watches; with `expired`, a watch that resumes from an old version gets 410.
     pub(crate) fn break_watches(&self, expired: bool) {
         let mut state = self.state.lock().unwrap();
         state.broken += 1;
@@ -169,7 +169,7 @@ impl Api {
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let mut state = self.state.lock().unwrap();
         state.log.push(format!("{} {} {kind} {body}", parts.method, parts.uri.path()));
-        // The lease and events are somebody else's conversation.
+        // Faults hit only what the reconciler writes, not leases and events.
         let spared = target.collection.ends_with("leases") || target.collection.ends_with("events");
         let fault = if spared || state.faults.is_empty() { None } else { Some(state.faults.remove(0)) };
         match fault {
@@ -181,7 +181,7 @@ impl Api {
             Method::POST => state.create(&target, body),
             Method::PATCH => state.patch(&target, body, kind, &query),
             Method::DELETE => state.delete(&target, &body),
-            _ => Err((405, "MethodNotAllowed", "not spoken here".to_owned())),
+            _ => Err((405, "MethodNotAllowed", "method not supported".to_owned())),
         };
         drop(state);
         self.changed.send_replace(());
@@ -237,7 +237,7 @@ impl Api {
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
 
-    /// Events since `from`, and whether the watch ends with them; none when it was broken off.
+    /// Events since `from`, the version they end at, and whether the watch ends with them; none if it was broken off.
     fn news(&self, of: &str, query: &BTreeMap<String, String>, from: u64, begun: u64) -> Option<(String, u64, bool)> {
         let state = self.state.lock().unwrap();
         if state.broken > begun {
@@ -311,7 +311,7 @@ impl State {
         }
         let mut new = old.clone();
         match target.sub.as_deref() {
-            // All fields of the status are ours: what an apply leaves out goes.
+            // The operator owns all fields of the status: those that an apply leaves out are removed.
             Some("status") if applies => new["status"] = patch["status"].clone(),
             Some("status") => merge(&mut new["status"], &patch["status"]),
             _ => {
@@ -354,7 +354,7 @@ impl State {
     }
 }
 
-/// What Kubernetes validates of a pod behind gates: gates are only taken away, and affinity changes only while there is one.
+/// Kubernetes' validation of pods with gates: gates can only be removed, and affinity can change only while there is one.
 fn gated_pod(old: &Value, new: &Value) -> Result<(), (u16, &'static str, String)> {
     let gates = |spec: &Value| spec["schedulingGates"].as_array().cloned().unwrap_or_default();
     let added = gates(new).iter().any(|gate| !gates(old).contains(gate));

@@ -1,5 +1,5 @@
-//! The operator's tests: the decisions in simulated clusters, the client against a stand-in of the API server, the manifests, the
-//! program that runs on nodes.
+//! The operator's tests: the decisions in simulated clusters, the program against a fake API server, the manifests, the commands that run
+//! on nodes.
 #![forbid(unsafe_code)]
 
 mod api;

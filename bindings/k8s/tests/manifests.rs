@@ -1,4 +1,4 @@
-//! What `deploy/` holds: each document is what its type says, with no field that the type does not know.
+//! The manifests of `deploy/`: each document deserialises as its type, with no unknown field.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,13 +23,13 @@ fn documents(path: &Path) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Fields of `written` that are not in `read`, or are something else there.
+/// Fields of `written` that are missing from `read` or differ there.
 fn unknown(written: &Value, read: &Value, at: &str) -> Vec<String> {
     match (written, read) {
         (Value::Object(written), Value::Object(read)) => {
             let each = |(name, value): (&String, &Value)| match read.get(name) {
                 Some(other) => unknown(value, other, &format!("{at}.{name}")),
-                // A list or map without anything in it may be left out.
+                // An empty list or map may be left out.
                 None if value == &json!([]) || value == &json!({}) => Vec::new(),
                 None => vec![format!("{at}.{name}")],
             };
@@ -51,7 +51,7 @@ fn check<T: DeserializeOwned + Serialize>(document: &Value) -> Vec<String> {
     }
 }
 
-/// What is wrong with a document; of a kind that Kubernetes itself does not have, with the pod templates in it.
+/// Problems of a document. Of a kind that Kubernetes does not define, only its pod template is checked.
 fn problems(document: &Value) -> Vec<String> {
     match document["kind"].as_str().unwrap() {
         "Namespace" => check::<Namespace>(document),
@@ -68,7 +68,7 @@ fn problems(document: &Value) -> Vec<String> {
         "JobSet" => check::<JobTemplateSpec>(&document["spec"]["replicatedJobs"][0]["template"]),
         "TrainJob" => check::<PodTemplateSpec>(&train_job_template(document)),
         "Kustomization" => Vec::new(),
-        kind => vec![format!("{kind}: say here which type it is")],
+        kind => vec![format!("{kind}: this test has no type for it")],
     }
 }
 
@@ -113,10 +113,14 @@ fn the_definition_is_what_the_program_prints() {
         fs::write(&path, &output.stdout).unwrap();
     }
     let kept = fs::read(&path).unwrap_or_default();
-    assert!(output.status.success() && kept == output.stdout, "FUELRAIL_BLESS=1 writes {} anew", path.display());
+    assert!(
+        output.status.success() && kept == output.stdout,
+        "{} differs; FUELRAIL_BLESS=1 rewrites it",
+        path.display()
+    );
 }
 
-/// The label and the gate are spelt as the operator reads them, in the pods of every kind of job.
+/// In the pods of every kind of job, label and gate have the names that the operator reads.
 #[test]
 fn examples_name_the_gate_and_the_data_set() {
     let of = |name: &str| documents(&deploy().join("examples").join(name)).remove(0);
@@ -129,7 +133,7 @@ fn examples_name_the_gate_and_the_data_set() {
     }
 }
 
-/// Every request that the operator makes is allowed, and nothing else.
+/// The role allows the requests that the operator makes, and no others.
 #[test]
 fn the_role_allows_what_the_operator_does() {
     let rules =

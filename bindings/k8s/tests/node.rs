@@ -1,4 +1,4 @@
-//! What runs on nodes, with the real command, a real bucket and a real disk.
+//! The commands that run on nodes, with the real `fuelrail`, a real bucket and a real disk.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use crate::skip::skip_or_fail;
 
 const OPERATOR: &str = env!("CARGO_BIN_EXE_fuelrail-operator");
 
-/// The command `fuelrail`, which the same build makes.
+/// The command `fuelrail` of the same build.
 fn fuelrail() -> Option<PathBuf> {
     let path = Path::new(OPERATOR).with_file_name("fuelrail");
     if path.exists() {
@@ -45,7 +45,7 @@ impl Drop for Bucket {
 fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(OPERATOR);
     command.args(["load", "--uri", uri, "--program"]).arg(program).arg("--directory").arg(directory).args(more);
-    // What this run of the tests is told is no setting of the program's.
+    // Variables of this test run must not configure the program.
     let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("FUELRAIL_"));
     for name in ours {
         command.env_remove(name);
@@ -71,9 +71,9 @@ fn a_share_is_whole_when_a_pass_fetches_nothing_and_a_clean_disk_is_empty() {
     assert_eq!((all.missing_bytes, all.corrupt_blocks), (0, 0), "{all:?}");
     assert!(all.share_bytes > 1_000_000 && all.held_bytes >= all.share_bytes && all.held_blocks >= 40, "{all:?}");
     assert_eq!(serde_json::from_str::<Report>(&fs::read_to_string(&message).unwrap()).unwrap(), all);
-    assert!(fs::metadata(&message).unwrap().len() < 4096, "Kubernetes cuts longer messages");
+    assert!(fs::metadata(&message).unwrap().len() < 4096, "Kubernetes truncates longer messages");
 
-    // Two shares make the whole.
+    // Two shares make up the data set.
     let of = |share: &str| {
         let disk = folder.path().join(share);
         report(&load(&program, &bucket.1, &disk, &["--limit", "1073741824", "--share", share, "--of", "2"]))

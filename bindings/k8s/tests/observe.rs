@@ -1,4 +1,4 @@
-//! Kubernetes' objects as the pure part sees them, and what it sends back.
+//! Conversion from Kubernetes' objects to the pure part's types, and the objects that the operator sends.
 
 use fuelrail_k8s::dataset::{Dataset, Locality, Task, TaskKind};
 use fuelrail_k8s::gates::Placement;
@@ -49,7 +49,7 @@ fn a_job_that_failed_says_what_its_own_pod_said() {
     let failed = seen(&job, 1, "job-1");
     assert_eq!((failed.outcome, failed.task), (JobOutcome::Failed("403 Forbidden".into()), Some(task(TaskKind::Load))));
     assert_eq!(seen(&job, 1, "job-2").outcome, JobOutcome::Failed("too many retries".into()));
-    // One that belongs to another data set, of the same name even, is neither ours to read nor to delete.
+    // A Job of another data set, even of one with the same name, is neither read nor deleted.
     job.metadata.owner_references.as_mut().unwrap()[0].uid = "set-0".into();
     let foreign = seen(&job, 1, "job-1");
     assert_eq!((foreign.task, foreign.deleting), (None, true));
@@ -119,7 +119,7 @@ fn pods_are_seen_behind_their_gate_and_patched_once() {
     let host = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": ["h1"] });
     assert_eq!(terms["nodeSelectorTerms"], json!([{ "matchExpressions": [host] }]));
 
-    // Its gate is lifted and no node is bound yet: the GPUs of the node that it was sent to are taken.
+    // Without the gate and not bound yet, it takes GPUs of the node that it was placed on.
     pod.spec.as_mut().unwrap().scheduling_gates = None;
     pod.metadata.annotations.as_mut().unwrap().insert("fuelrail.dev/placed".into(), "n1".into());
     assert!(observe::gated(&pod, GPU).is_none());

@@ -1,4 +1,4 @@
-//! The program `fuelrail-operator run` against the stand-in: whole lives of data sets and pods, with faults on the way.
+//! The program `fuelrail-operator run` against the fake API server: data sets and pods from creation to deletion, with faults.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ const JOBS: &str = "/apis/batch/v1/jobs";
 const POD: &str = "/api/v1/namespaces/ml/pods/train-0";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A replica of the operator, ended with the test.
+/// A replica of the operator, killed at the end of the test.
 struct Replica {
     child: Child,
     metrics: String,
@@ -40,7 +40,7 @@ impl Replica {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let first = lines.next().unwrap().unwrap();
         let metrics = first.strip_prefix("metrics on http://").expect(&first).trim_end_matches("/metrics").to_owned();
-        // Whatever else it says shows where a test fails.
+        // Further lines appear in the output of a test that fails.
         std::thread::spawn(move || lines.for_each(|line| eprintln!("operator: {}", line.unwrap_or_default())));
         Replica { child, metrics, _folder: folder }
     }
@@ -54,7 +54,7 @@ impl Replica {
         text
     }
 
-    /// SIGTERM, and the end.
+    /// Sends SIGTERM and waits for the end.
     fn stop(mut self) {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(self.child.wait().unwrap().success());
@@ -70,13 +70,20 @@ impl Drop for Replica {
 
 /// Waits until `find` finds something, while the Jobs run.
 fn wait<T>(cluster: &Cluster, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
+    poll(&cluster.api, what, |api| {
+        cluster.run_jobs();
+        find(api)
+    })
+}
+
+/// Waits until `find` finds something.
+fn poll<T>(api: &Api, what: &str, find: impl Fn(&Api) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
-        cluster.run_jobs();
-        if let Some(found) = find(&cluster.api) {
+        if let Some(found) = find(api) {
             return found;
         }
-        let (set, log) = (cluster.api.get(SET), cluster.api.log());
+        let (set, log) = (api.get(SET), api.log());
         assert!(Instant::now() < until, "{what}: {set:#?} {:#?}", log.iter().rev().take(12).collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -105,7 +112,7 @@ fn node_info() -> Value {
     info
 }
 
-/// The stand-in with two nodes, and what a kubelet and the Job controller would do.
+/// The fake API server with two nodes, and the work of the kubelet and the Job controller.
 struct Cluster {
     api: Api,
 }
@@ -146,7 +153,7 @@ impl Cluster {
         self.api.put(POD, json!({ "metadata": { "labels": labels }, "spec": spec }));
     }
 
-    /// Every Job without an end gets a pod that ends well, and says that its share of 100 bytes is whole; Jobs that are being deleted go.
+    /// Completes every running Job with a pod that reports a whole share of 100 bytes, and removes Jobs that are being deleted.
     fn run_jobs(&self) {
         for job in self.api.list(JOBS) {
             let (meta, name) = (&job["metadata"], job["metadata"]["name"].as_str().unwrap());
@@ -197,7 +204,7 @@ fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
     cluster.add_set(2);
     cluster.add_pod();
     let replica = Replica::start(api, "one");
-    // Two shares of 100 bytes and disks of 150: one share a node, one after the other.
+    // Two shares of 100 bytes and disks of 150: one share on each node, one after the other.
     let set = wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     let nodes = set["status"]["nodes"].as_array().unwrap();
     let mut held: Vec<_> =
@@ -230,7 +237,7 @@ fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
         api.list("/apis/events.k8s.io/v1/events").iter().map(|event| event["reason"].clone()).collect();
     assert!(["Ready", "Placed", "Loading"].iter().all(|reason| reasons.contains(&json!(reason))), "{reasons:?}");
 
-    // A reader keeps the disk of its node; when it has ended all is cleaned and the data set goes.
+    // A reader keeps its node's disk from being cleaned; when it has ended, all disks are cleaned and the data set is removed.
     let mut running = pod.clone();
     running["spec"]["nodeName"] = json!("a");
     running["spec"]["schedulingGates"] = json!([]);
@@ -267,23 +274,14 @@ fn faults_of_every_kind_only_take_time() {
     replica.stop();
 }
 
-/// A pod of nobody's, and one of another Job, say that the share is whole.
+/// A pod that another Job owns reports that the share is whole.
 #[test]
 fn only_pods_of_the_own_job_are_believed() {
     let cluster = Cluster::start();
     let api = &cluster.api;
     cluster.add_set(1);
     let replica = Replica::start(api, "one");
-    let job = {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(job) = api.list(JOBS).pop() {
-                break job;
-            }
-            assert!(Instant::now() < until, "{:#?}", api.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
+    let job = poll(api, "a Job", |api| api.list(JOBS).pop());
     let whole = serde_json::to_string(&Report { share_bytes: 100, held_bytes: 100, ..Report::default() }).unwrap();
     cluster.add_worker("uid-of-another", &whole);
     let spec = &job["spec"]["template"]["spec"];
@@ -292,16 +290,9 @@ fn only_pods_of_the_own_job_are_believed() {
     let path = format!("/apis/batch/v1/namespaces/ml/jobs/{}", job["metadata"]["name"].as_str().unwrap());
     cluster.end(&path, &job);
     let failed = |set: &Value| set["status"]["nodes"][0]["failures"] == 1;
-    let until = Instant::now() + PATIENCE;
-    let set = loop {
-        if let Some(set) = api.get(SET).filter(failed) {
-            break set;
-        }
-        assert!(Instant::now() < until, "{:#?}", api.get(SET));
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let set = poll(api, "a failure", |api| api.get(SET).filter(failed));
     assert_eq!((condition(&set, "Ready"), condition(&set, "Degraded")), ("False".into(), "True".into()));
-    // The next Job's own pod is believed.
+    // The report of the next Job's own pod counts.
     wait(&cluster, "ready", |api| api.get(SET).filter(|set| condition(set, "Ready") == "True"));
     replica.stop();
 }

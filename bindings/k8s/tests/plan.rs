@@ -1,4 +1,4 @@
-//! Single decisions of the pure part, where the simulation would only say that something is wrong.
+//! Single decisions of the pure part, for which a failing simulation would not say what is wrong.
 
 use fuelrail_k8s::dataset::{Dataset, DatasetSpec, DatasetStatus, FINALIZER, NodeStatus, Task, TaskKind};
 use fuelrail_k8s::plan::{Action, Job, JobOutcome, Node, Outcome, Report, View, is, reconcile};
@@ -31,7 +31,7 @@ fn step(set: &Dataset, job: Option<&Job>, nodes: &[Node], now_s: i64) -> Outcome
     reconcile(set, View { job, nodes, readers: &[], roots: &roots, now_s })
 }
 
-/// Carries out the next load, which finds `missing` of its 100 bytes missing; where it went.
+/// Carries out the next load, whose report says that `missing` of its 100 bytes are missing. Returns its task.
 fn load(set: &mut Dataset, nodes: &[Node], missing: u64, now_s: i64) -> Option<Task> {
     let outcome = step(set, None, nodes, now_s);
     set.status = Some(outcome.status);
@@ -132,7 +132,7 @@ fn a_job_that_no_task_names_is_deleted_and_its_report_is_not_believed() {
     }
 }
 
-/// Who may write a status must not get a root program to empty a directory of their choice.
+/// Write access to a status must not choose the directory that a root program empties.
 #[test]
 fn no_status_makes_the_operator_clean_another_directory() {
     let nodes = [node("n1", 1000)];

@@ -2,7 +2,7 @@
 //! pyarrow, each field compared with the file that it was packed from.
 
 use super::session::{Finding, Session};
-use crate::steps::{cargo_in, run};
+use crate::steps::{cargo_in, printed, run};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -14,31 +14,23 @@ const FORMATS: [&str; 4] = ["webdataset", "mds", "tfrecord", "parquet"];
 const RECORDS: u64 = 300;
 
 pub(super) fn prove(session: &Session<'_>) -> Finding {
-    let (place, work) = (session.target("formats")?, session.target("formats-shards")?);
+    let work = session.target("formats-shards")?;
     if work.exists() {
         std::fs::remove_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
     }
     let source = work.join("source");
     write_source(&source, session.seed).map_err(|e| format!("{}: {e}", source.display()))?;
     run(&mut cargo_in(session.root, ["build", "--package", "fuelrail-cli"]))?;
-    if !place.join("bin/python").exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-    }
-    let python = || Command::new(place.join("bin/python"));
-    run(python().args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES))?;
+    let python = session.python("formats", &PACKAGES)?;
     let mut found = Map::new();
     for format in FORMATS {
         let target = work.join(format);
         let mut pack = Command::new(session.target("debug/fuelrail")?);
         pack.arg("pack").arg(&source).arg(&target).args(["--format", format, "--shard-size", "1MiB", "--shuffle"]);
         run(pack.args(["--memory-limit", "128MiB", "--seed", &session.seed.to_string()]))?;
-        let mut read = python();
-        read.arg(session.root.join("scripts/src/prove/formats.py")).arg(&source).arg(&target).arg(format);
-        let output = read.output().map_err(|e| format!("python: {e}"))?;
-        if !output.status.success() {
-            return Err(format!("{format}: {}", String::from_utf8_lossy(&output.stderr)));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
+        let script = session.root.join("scripts/src/prove/formats.py");
+        let mut read = Command::new(&python);
+        let text = printed(read.arg(script).arg(&source).arg(&target).arg(format))?;
         let counts: Value = serde_json::from_str(text.lines().last().unwrap_or_default()).map_err(|e| e.to_string())?;
         found.insert(format.to_owned(), counts);
     }

@@ -1,4 +1,4 @@
-"""Checks what `kubectl kustomize` built, and the examples, against published schemas: k8s.py BUILT DEPLOY"""
+"""Validates the output of `kubectl kustomize` and the examples against published schemas: k8s.py BUILT DEPLOY"""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ counts = {"documents": 0, "versions": VERSIONS, "refused": 0}
 
 
 def closed(node):
-    """Unknown fields are refused, as the API server drops them and says so."""
+    """Makes unknown fields errors. (The API server drops them with a warning.)"""
     if isinstance(node, dict):
         if "properties" in node and "additionalProperties" not in node:
             node["additionalProperties"] = False
@@ -27,7 +27,7 @@ def closed(node):
     return node
 
 
-# What every object has besides is not in the definition.
+# The definition does not list the fields that every object has.
 schema["properties"].update({"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}})
 validator = jsonschema.Draft4Validator(closed(schema))
 for path in sorted((deploy / "examples").glob("*.yaml")):
@@ -48,7 +48,7 @@ def check(document):
 for document in documents:
     check(document)
 
-# The instrument's canary: a misspelt field in each must be refused.
+# Canary: a misspelt field in each document must be refused.
 for document in documents:
     if document["kind"] in ("Dataset", "Deployment", "DaemonSet", "Job"):
         document["spec"]["tierz"] = {}

@@ -52,6 +52,18 @@ impl Session<'_> {
         finding(set(&mut command), json!({ "packages": packages }))
     }
 
+    /// The interpreter of the virtual environment `inside` cargo's target folder, with these packages of PyPI.
+    pub(super) fn python(&self, inside: &str, packages: &[&str]) -> Result<PathBuf, String> {
+        let place = self.target(inside)?;
+        let python = place.join("bin/python");
+        if !python.exists() {
+            run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+        }
+        let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        run(Command::new(&python).args(install).args(packages))?;
+        Ok(python)
+    }
+
     /// A place in cargo's target folder, from the file system's root.
     pub(super) fn target(&self, inside: &str) -> Result<PathBuf, String> {
         std::path::absolute(target(self.root).join(inside)).map_err(|e| e.to_string())

@@ -1,4 +1,4 @@
-//! Counts and conditions of a status, by the API conventions: a transition has the time at which the status turned.
+//! Counts and conditions of a status, by Kubernetes' API conventions: the transition time changes only with a condition's status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -7,7 +7,7 @@ use super::{AWAY_LIMIT_S, Step};
 use crate::dataset::NodeStatus;
 
 impl Step<'_> {
-    /// Counts and conditions.
+    /// Sets counts and conditions.
     pub(super) fn conclude(&mut self) {
         let preload = self.layout.as_ref().map_or((0, 0), |to| (to.preload.shares, to.preload.copies));
         let (shares, copies) = if self.deleting { (0, 0) } else { preload };
@@ -24,7 +24,7 @@ impl Step<'_> {
         self.status.observed_generation = self.set.metadata.generation;
         let wanted = self.status.wanted_shares;
         let count = format!("{ready} of {wanted} shares are on disk");
-        // A load that failed on a node that is not needed any more is no trouble.
+        // A failure matters only if shares are missing or the node has to be cleaned.
         let pending = |record: &&NodeStatus| placed < wanted || !self.is_current(record);
         let failing = self.status.nodes.iter().filter(|record| record.failures > 0).find(pending);
         let failure = failing.map(|record| format!("{}: {}", record.name, record.failure.as_deref().unwrap_or("?")));
@@ -32,7 +32,7 @@ impl Step<'_> {
         let (is_ready, reason, text) = match (&invalid, wanted) {
             _ if self.deleting => (false, "Deleting", "its disks are being cleaned".to_owned()),
             (Some(why), _) => (false, "InvalidSpec", why.clone()),
-            (None, 0) => (true, "NoPreload", "nothing was asked for: blocks come to disk as jobs read".to_owned()),
+            (None, 0) => (true, "NoPreload", "no preload: blocks come to disk as jobs read".to_owned()),
             _ if ready == wanted => (true, "Complete", count.clone()),
             _ if placed == wanted => (false, "NodeAway", count.clone()),
             _ => (false, "Incomplete", count.clone()),
@@ -52,31 +52,21 @@ impl Step<'_> {
 
     fn condition(&mut self, type_: &str, is: bool, reason: &str, message: String) {
         let status = if is { "True" } else { "False" };
-        let before = self.status.conditions.iter().position(|condition| condition.type_ == type_);
-        let at = before.unwrap_or_else(|| {
-            let last_transition_time = Time(Timestamp::UNIX_EPOCH);
-            let new = Condition { last_transition_time, type_: type_.to_owned(), ..empty() };
-            self.status.conditions.push(new);
-            self.status.conditions.len() - 1
-        });
-        let condition = &mut self.status.conditions[at];
-        if condition.status != status {
-            condition.status = status.to_owned();
-            condition.last_transition_time =
-                Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
+        let at = self.status.conditions.iter().position(|condition| condition.type_ == type_);
+        let before = at.map(|at| &self.status.conditions[at]).filter(|before| before.status == status);
+        let since = before.map(|before| before.last_transition_time.clone());
+        let now = Time(Timestamp::from_second(self.view.now_s).unwrap_or(Timestamp::UNIX_EPOCH));
+        let condition = Condition {
+            last_transition_time: since.unwrap_or(now),
+            message,
+            observed_generation: self.set.metadata.generation,
+            reason: reason.to_owned(),
+            status: status.to_owned(),
+            type_: type_.to_owned(),
+        };
+        match at {
+            Some(at) => self.status.conditions[at] = condition,
+            None => self.status.conditions.push(condition),
         }
-        (condition.reason, condition.message) = (reason.to_owned(), message);
-        condition.observed_generation = self.set.metadata.generation;
-    }
-}
-
-fn empty() -> Condition {
-    Condition {
-        last_transition_time: Time(Timestamp::UNIX_EPOCH),
-        message: String::new(),
-        observed_generation: None,
-        reason: String::new(),
-        status: String::new(),
-        type_: String::new(),
     }
 }

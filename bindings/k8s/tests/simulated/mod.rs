@@ -1,5 +1,5 @@
-//! Clusters in which everything fails, around the pure part that ships: lost watches, conflicts, restarts between any two requests,
-//! nodes that leave, loads that fail. What must hold at every moment, and what must come in the end.
+//! Simulated clusters around the shipping pure part, with lagging watches, conflicts, restarts between any two requests, nodes that leave
+//! and loads that fail. Checks invariants after every step, and that every data set becomes ready and is cleaned once faults stop.
 
 mod world;
 
@@ -7,7 +7,7 @@ use world::{Mistake, World};
 
 const SEEDS: u64 = 500;
 
-/// The first seed, of those tried, in which a world breaks a rule.
+/// The first seed whose world breaks a rule.
 fn first_broken(seeds: u64, mistake: Mistake) -> Option<(u64, String)> {
     (0..seeds).find_map(|seed| Some((seed, World::new(seed, mistake).play().err()?)))
 }
@@ -17,7 +17,7 @@ fn no_data_set_is_ready_too_soon_and_nothing_is_left_behind() {
     assert_eq!(first_broken(SEEDS, Mistake::None), None);
 }
 
-/// The simulation finds what it is there to find.
+/// The simulation detects planted mistakes.
 #[test]
 fn planted_mistakes_are_found() {
     let found = |mistake| first_broken(SEEDS, mistake).map(|(_, why)| why).unwrap_or_default();
@@ -35,7 +35,7 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// The worlds are not idle: what they are meant to exercise happens in them.
+/// Every event that the worlds are meant to exercise happens in them.
 #[test]
 fn every_kind_of_trouble_happens() {
     let mut sum = world::Seen::new();

@@ -1,5 +1,5 @@
 //! A cluster in memory: an API server with resource versions, nodes with disks, Jobs that load and clean, pods, and an operator whose view
-//! may be old and whose every step may fail.
+//! may be stale and whose every step may fail.
 
 mod passes;
 
@@ -15,23 +15,23 @@ use serde_json::json;
 const ROOT: &str = "/var/lib/fuelrail";
 const SHARE_BYTES: u64 = 100;
 
-/// A fault planted in the operator, which the rules must notice.
+/// A mistake planted in the operator, which the rules must detect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mistake {
     None,
     /// `Ready` with one share missing.
     ReadyEarly,
-    /// The gate is lifted in a request of its own, before the affinity is written.
+    /// The gate is removed in a request of its own, before the affinity is written.
     GateFirst,
     /// The status is written whatever version it was derived from.
     NoFence,
-    /// Jobs are made before the status says so.
+    /// Jobs are created before the status records their task.
     ActFirst,
-    /// Nobody asks which machine a load ran on.
+    /// The machine that a load ran on is not checked.
     AnyMachine,
 }
 
-/// What happened, by name.
+/// Counts of what happened, by name.
 pub(crate) type Seen = BTreeMap<&'static str, u64>;
 
 #[derive(Clone, Default, Debug)]
@@ -44,7 +44,7 @@ struct Pod {
     version: u64,
 }
 
-/// What the API server holds, and, as a copy, what the operator sees.
+/// Objects in the API server, and a copy of them as the operator's view.
 #[derive(Clone, Default)]
 struct Cluster {
     nodes: Vec<Node>,
@@ -55,7 +55,7 @@ struct Cluster {
     pods: BTreeMap<String, Pod>,
 }
 
-/// A directory on a disk: what its blocks are of, and the shares that are whole.
+/// A directory on a disk: the source of its blocks, and the shares that are whole.
 #[derive(Clone, Default, Debug)]
 struct Directory {
     source: String,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     calm: bool,
     api: Cluster,
     view: Cluster,
-    /// By machine, those that are gone included: the operator cannot know at once.
+    /// By machine, including those that have left, which the operator's view may still have.
     disks: BTreeMap<String, BTreeMap<String, Directory>>,
     pub(crate) seen: Seen,
 }
@@ -88,7 +88,7 @@ impl World {
         world
     }
 
-    /// Trouble, then calm in which all comes right, then the end of all data sets.
+    /// Runs a phase with faults, then one without in which all data sets become ready, then the deletion of all data sets.
     pub(crate) fn play(&mut self) -> Rule {
         for _ in 0..200 {
             self.trouble();
@@ -130,7 +130,7 @@ impl World {
         self.holds()
     }
 
-    /// What must be so at every moment.
+    /// Checks the invariants.
     fn holds(&mut self) -> Rule {
         for (name, (_, set)) in &self.api.sets {
             let preload =
@@ -183,7 +183,7 @@ impl World {
     }
 
     fn trouble(&mut self) {
-        // Each kind has a watch of its own, which may be behind for long.
+        // Each kind has a watch of its own, which may lag.
         let slow = self.below(4);
         (0..4).filter(|&kind| kind != slow).for_each(|kind| self.watch(kind));
         let name = if self.chance(50) { "photos" } else { "text" };
@@ -257,7 +257,7 @@ impl World {
         self.api.pods.insert(pod.name.clone(), Pod { pod, gated: true, version: self.serial, ..Pod::default() });
     }
 
-    /// All nodes are back, all specs can be met, and every pod has a data set to read.
+    /// Brings back all nodes, makes all specs satisfiable, and removes pods whose data set is gone.
     fn heal(&mut self) {
         self.api.nodes.iter_mut().for_each(|node| node.away_since_s = None);
         let missing = |n: &u64| !self.api.nodes.iter().any(|node| node.name == format!("n{n}"));
@@ -268,7 +268,7 @@ impl World {
                 set.spec.preload.get_or_insert(Preload { node_selector: BTreeMap::new(), shares: 2, copies: 1 });
             });
         }
-        // A data set that is being deleted goes, and its pods are given up.
+        // Gated pods of a data set that is being deleted would wait for ever.
         let sets = &self.api.sets;
         let stays =
             |pod: &Pod| sets.get(&pod.pod.dataset).is_some_and(|(_, set)| set.metadata.deletion_timestamp.is_none());
@@ -284,7 +284,7 @@ impl World {
             let task = job.task.clone().expect("ours have one");
             let node = self.api.nodes.iter().find(|node| node.name == task.node);
             let Some(node) = node.filter(|node| node.away_since_s.is_none()) else {
-                // Pods of a node that is gone are collected; those of one that is away stay until it is back.
+                // Pods of a node that left are garbage-collected; those of a node that is not ready stay until it is back.
                 if node.is_none() && job.deleting {
                     self.api.jobs.remove(&name);
                 } else if node.is_none() && job.outcome == JobOutcome::Running {
@@ -329,7 +329,7 @@ impl World {
                             held_bytes,
                             ..Report::default()
                         };
-                        // Its pod may have been collected before anybody read it.
+                        // Its pod may be garbage-collected before the operator reads the report.
                         JobOutcome::Succeeded((!fails || self.calm).then_some(report))
                     }
                 };
@@ -346,7 +346,7 @@ impl World {
             match (&pod.placement, &pod.node) {
                 _ if pod.gated || !moves => {}
                 (_, Some((node, machine))) => {
-                    // It ends, when the status knows its node: what pods leave that nobody saw, nobody knows of.
+                    // It ends only after the status has recorded its node: the operator cannot clean up after pods that it never saw.
                     let is_there = nodes.iter().any(|other| other.name == *node && other.machine == *machine);
                     let set = self.api.sets.get(&pod.pod.dataset).and_then(|(_, set)| set.status.as_ref());
                     let known = set.is_none_or(|status| {

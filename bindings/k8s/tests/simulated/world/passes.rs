@@ -1,4 +1,4 @@
-//! The operator's passes, as `Operator` makes them, over a view that may be old, and stopping anywhere.
+//! The operator's passes, as `Operator` makes them, over a view that may be stale, with restarts between requests.
 
 use fuelrail_k8s::dataset::{Dataset, FINALIZER};
 use fuelrail_k8s::gates::{self, Verdict};
@@ -7,11 +7,11 @@ use fuelrail_k8s::plan::{self, Action, Job, JobOutcome, View};
 use super::{Cluster, Mistake, Pod, ROOT, Rule, World, saw};
 
 impl World {
-    /// One pass as `Operator::pass` does it, over what the operator sees; it may stop anywhere.
+    /// One pass as in `Operator::pass`, over the operator's view. The operator may restart anywhere in it.
     pub(super) fn pass(&mut self) -> Rule {
         let view = std::mem::take(&mut self.view);
         let goes_on = self.pass_over(&view)?;
-        // Who starts again lists everything anew.
+        // After a restart everything is listed again.
         self.view = if goes_on { view } else { self.api.clone() };
         Ok(())
     }
@@ -48,7 +48,7 @@ impl World {
             let Some(version) = self.write(name, *version, move |set| set.status = Some(status)) else { continue };
             self.holds()?;
             if !self.calm && self.chance(10) {
-                saw(&mut self.seen, "restarts"); // Between the status and what it announces.
+                saw(&mut self.seen, "restarts"); // Between the status and the action.
                 continue;
             }
             let reads = |pod: &Pod| pod.pod.dataset == *name && !pod.gated;
@@ -62,7 +62,7 @@ impl World {
         Ok(true)
     }
 
-    /// A write under a resource version; its answer may be lost.
+    /// A write under a resource version; its response may be lost.
     fn write(&mut self, name: &str, version: u64, change: impl FnOnce(&mut Dataset)) -> Option<u64> {
         let fence = self.mistake != Mistake::NoFence;
         let Some((current, set)) = self.api.sets.get_mut(name).filter(|(current, _)| !fence || *current == version)
