@@ -128,7 +128,7 @@ impl Feed for GpuFeed {
 
 /// The first batches of a feed, again and again, from where the model is: for trials, to see what feeding costs.
 pub(crate) struct ResidentFeed {
-    /// Read no more; kept for what it knows.
+    /// Not read any more; its order is the run's.
     feed: Box<dyn Feed>,
     batches: Vec<TensorBatch>,
     given: usize,

@@ -59,11 +59,13 @@ fn what_torch_says_of_a_model_is_an_error() {
 fn a_class_that_is_missing_in_the_validation_set_shifts_no_label() {
     let bucket = digits(2000, 3);
     let (uri, folder) = (bucket.url("training/"), tempfile::tempdir().unwrap());
+    // The rate falls to zero: at a constant one the last updates still move the accuracy by far, and the last bits of torch's sums, which
+    // differ from processor to processor, decide where it ends.
     let accuracy = |of: &str| {
         let json = folder.path().join("outcome.json");
         let saved = folder.path().join("saved");
         let arguments = format!(
-            "{uri} --decode 28x28x1 --epochs 4 --eval-uri {uri}{of} --checkpoint {} --json {}",
+            "{uri} --decode 28x28x1 --epochs 4 --decay cosine --eval-uri {uri}{of} --checkpoint {} --json {}",
             saved.display(),
             json.display()
         );
@@ -73,8 +75,7 @@ fn a_class_that_is_missing_in_the_validation_set_shifts_no_label() {
         outcome["score"]["accuracy"].as_f64().unwrap()
     };
     let (all, sevens) = (accuracy(""), accuracy("7"));
-    // Shifted labels would be right for a tenth.
-    assert!(all > 0.8 && sevens > 0.8, "{all} of all, {sevens} of the sevens");
+    assert!(all > 0.9 && sevens > 0.8, "{all} of all, {sevens} of the sevens");
 }
 
 #[test]

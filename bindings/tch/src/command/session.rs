@@ -10,7 +10,7 @@ use crate::feed::{Feed, GpuFeed, HostFeed, ResidentFeed};
 use crate::ffi::{Backend, Group, load_cuda, over_nccl, torch_version};
 use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
 use crate::ranks::Ranks;
-use crate::switch::SwitchConfig;
+use crate::switch::Switch;
 use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
@@ -97,7 +97,9 @@ pub(super) fn train(
         _ => None,
     };
     tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
-    slow.iter().for_each(|slow| screen.borrow().say(&slow.to_string()));
+    if let Some(slow) = &slow {
+        screen.borrow().say(&slow.to_string());
+    }
     if let (Some(path), 0) = (&arguments.json, ranks.rank) {
         let (wall_s, device, torch) = (begun.elapsed().as_secs_f64(), format!("{device:?}"), torch_version());
         let report = json!({
@@ -130,17 +132,15 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     });
 }
 
-/// NCCL only where it is asked for, or there are several GPUs; never with what it cannot do.
+/// NCCL where it is requested, or between several GPUs. Refuses it for asynchronous steps, which it cannot do.
 fn backend(arguments: &Arguments, device: Device, world: usize) -> Result<Backend> {
-    let SwitchConfig { after, straggler, .. } = arguments.training.switch;
-    let name = arguments.backend.as_str();
-    let backend = match name {
+    let backend = match arguments.backend.as_str() {
         "auto" if device == Device::Cpu || world == 1 => Backend::Gloo,
         "auto" => Backend::Nccl,
         name => Backend::from_str(name, false)
             .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).with_hint("use gloo or nccl"))?,
     };
-    if backend == Backend::Nccl && world > 1 && (after < 1.0 || straggler > 0.0) {
+    if backend == Backend::Nccl && Switch::new(arguments.training.switch, world).may_switch() {
         return Err(over_nccl());
     }
     Ok(backend)

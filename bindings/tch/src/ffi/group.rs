@@ -74,7 +74,7 @@ unsafe impl Send for Group {}
 unsafe impl Sync for Group {}
 
 /// The hint when a collective fails.
-pub(super) const LOST: &str = "another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint";
+pub(crate) const LOST: &str = "another rank has died, hangs or cannot be reached: look at its output; start all again to go on from the last checkpoint";
 
 fn text(what: &str, value: &str) -> Result<CString> {
     CString::new(value).map_err(|_| Error::new(Kind::Usage, format!("{what} has a zero byte")))
@@ -91,8 +91,8 @@ fn number(rank: usize) -> c_int {
 }
 
 impl Group {
-    /// Joins the other ranks; returns when all are there. One rank needs no group: `None`, but over NCCL, where it is a group, too. NCCL works on `device`; `timeout` is the
-    /// longest wait for the others, here and in every collective.
+    /// Joins the other ranks; returns when all are there. `None` for a single rank over gloo, which needs no group; over NCCL a single rank is a
+    /// group, too. NCCL works on `device`; `timeout` is the longest wait for the others, here and in every collective.
     ///
     /// # Errors
     /// `Environment` when they are not all there in time, or the backend is missing.

@@ -13,8 +13,8 @@ use std::ptr;
 use fuelrail_base::{Error, Kind, Result};
 use tch::{Kind as Element, Tensor};
 
-pub(crate) use self::group::over_nccl;
 pub use self::group::{Backend, Group, Reducer};
+pub(crate) use self::group::{LOST, over_nccl};
 pub use self::tensor::tensor_of_bytes;
 pub(crate) use self::tensor::{Later, batch_tensor, device_tensors, feed_stream, moved};
 

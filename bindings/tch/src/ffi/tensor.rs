@@ -131,7 +131,7 @@ pub(crate) fn moved(tensor: &Tensor, device: Device) -> Result<Tensor> {
     }
 }
 
-/// Numbers on their way from a device to the host, behind what the device was doing when they were asked for.
+/// Numbers being copied from a device to the host, after the work that was queued on the device before.
 #[derive(Debug)]
 pub(crate) struct Later {
     handle: *mut c_void,
@@ -139,7 +139,7 @@ pub(crate) struct Later {
 }
 
 impl Later {
-    /// Starts the way of a tensor's numbers.
+    /// Starts to copy a tensor's numbers to the host.
     pub(crate) fn new(tensor: &Tensor) -> Result<Later> {
         let mut handle = ptr::null_mut();
         // SAFETY: the tensor is read by what the call puts on its device's stream, which torch keeps alive for it; writes one pointer.
@@ -147,13 +147,13 @@ impl Later {
         Ok(Later { handle, length: tensor.numel() })
     }
 
-    /// Waits until they are here, at most so long.
+    /// Waits for them, at most `patience`.
     pub(crate) fn read(self, patience: Duration) -> Result<Vec<f64>> {
         let mut numbers = vec![0.0; self.length];
         let patience = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX);
         // SAFETY: a live handle; writes so many numbers until it returns.
         let failed = unsafe { fr_later_read(self.handle, patience, numbers.as_mut_ptr(), numbers.len()) };
-        check("reading a step's numbers", failed).map_err(|error| error.with_hint(super::group::LOST))?;
+        check("reading a step's numbers", failed)?;
         Ok(numbers)
     }
 }

@@ -1,35 +1,39 @@
 //! Numbers of a step that are read while the next one runs, so that a device always has work in its queue.
 //!
-//! All ranks read the same step at the same time, for what they read decides what they do together.
+//! All ranks read the numbers of the same step at the same point, because what they do together follows from them.
 
 use super::steps::{Passes, Unread};
 use super::tail::Tail;
 use super::{End, Event, Trainer};
 use crate::feed::Feed;
+use crate::ffi::{LOST, Later};
 use crate::switch::Mode;
 use fuelrail_base::Result;
 use std::time::Duration;
 
-/// A device that works alone may take this long for one step.
+/// Longest wait for a step of a single rank.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Trainer<'_> {
-    /// Whether an epoch begins, and whether one ends, with the step just done: then it is read at once, for what comes goes by exact counts.
+    /// Whether the step just done is the first of an epoch, and whether an epoch ends in it: such a step is read at once, so that counts are exact.
     pub(super) fn epoch_turns(&mut self, feed: &dyn Feed) -> (bool, bool) {
-        let order = feed.order();
-        let begins = order.epoch != self.late.epoch || self.late.samples == 0;
+        let (order, begins) = (feed.order(), self.late.samples == 0);
+        // A step of several batches may take the last ones of an epoch and the first ones of the next.
+        let crosses = !begins && order.epoch != self.late.epoch;
         self.late.epoch = order.epoch;
-        (begins, order.position == 0 || order.position >= self.config.epoch_samples)
+        (begins, crosses || order.position == 0 || order.position >= self.config.epoch_samples)
     }
 
-    /// How long a step's numbers are waited for: as long as for other ranks.
-    pub(super) fn patience(&self) -> Duration {
-        self.group.as_ref().map_or(PATIENCE, |group| group.patience())
+    /// Waits for a step's numbers, as long as for other ranks.
+    pub(super) fn wait_for(&self, numbers: Later) -> Result<Tail> {
+        let patience = self.group.as_ref().map_or(PATIENCE, |group| group.patience());
+        let hint = if self.world() > 1 { LOST } else { "look at `nvidia-smi` and `dmesg | grep Xid`" };
+        Ok(Tail::of(&numbers.read(patience).map_err(|error| error.with_hint(hint))?))
     }
 
     /// Waits for a step's numbers, counts them and tells the listener.
     pub(super) fn read(&mut self, step: Unread) -> Result<Tail> {
-        let all = Tail::of(&step.numbers.read(self.patience())?);
+        let all = self.wait_for(step.numbers)?;
         self.count(&all, &step.passes, step.rate, step.step);
         Ok(all)
     }
@@ -51,7 +55,7 @@ impl Trainer<'_> {
         self.tell(passes, step, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
     }
 
-    /// Reads what is not read yet, at the end of the samples.
+    /// Reads the last step, if it is unread, at the end of the samples.
     pub(super) fn read_rest(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
         let Some(mut step) = self.late.unread.take() else { return Ok(None) };
         let given = step.passes.given.take();

@@ -1,4 +1,4 @@
-//! What a trainer knows of its steps: how far it is, the step being done, and the one whose numbers are still on their way.
+//! The state of a trainer's steps: the run's progress, the current step, and the one whose numbers are still being copied to the host.
 
 use crate::ffi::Later;
 use crate::meter::StepTime;
@@ -49,7 +49,7 @@ pub(super) struct Passes {
     pub batches: usize,
     /// The reducer has this step's numbers.
     pub armed: bool,
-    /// The notice to stop, if there was one when it got them.
+    /// The notice to stop, if one was given by then.
     pub given: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Passes {
     }
 }
 
-/// A step whose numbers are on their way.
+/// A step whose numbers are not read yet.
 #[derive(Debug)]
 pub(super) struct Unread {
     pub numbers: Later,
@@ -75,13 +75,13 @@ pub(super) struct Unread {
     pub step: u64,
 }
 
-/// What is read late.
+/// The state of reading steps late.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     /// A step is read while the next one runs; else at once.
     pub on: bool,
     pub unread: Option<Unread>,
-    /// Samples of the last step read, of all ranks, in this epoch.
+    /// Samples of the last step read, of all ranks; 0 at the start of an epoch.
     pub samples: u64,
     /// The epoch of the order after the last step.
     pub epoch: u64,
@@ -90,7 +90,7 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// Samples that are trained on and not counted yet. The steps of an epoch have the same number but for its first and last, which are read at once.
+    /// Samples of the unread step: all steps of an epoch have the same number but the last, which is read at once, as is the first.
     pub(super) fn foreseen(&self) -> u64 {
         if self.unread.is_some() { self.samples } else { 0 }
     }

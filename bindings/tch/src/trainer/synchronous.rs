@@ -37,7 +37,7 @@ impl Trainer<'_> {
             self.progress.step = step.step;
             return self.leave_unread(feed, step, begun);
         }
-        let all = Tail::of(&step.numbers.read(self.patience())?);
+        let all = self.wait_for(step.numbers)?;
         self.update(Some(all.samples), rate)?;
         self.progress.step = step.step;
         if let Some(reporter) = feed.reporter() {
@@ -48,7 +48,7 @@ impl Trainer<'_> {
         self.after_step(feed, &all, step.passes.given)
     }
 
-    /// Reads the step before, and leaves this one to be read by the next, unless something is to be done now.
+    /// Reads the step before, and leaves this one to be read by the next; at an end of an epoch, a stop or a checkpoint reads both.
     fn leave_unread(&mut self, feed: &mut dyn Feed, mut step: Unread, begun: Instant) -> Result<Option<End>> {
         let before = self.late.unread.take().map(|before| self.read(before)).transpose()?;
         step.passes.time.wall = begun.elapsed();
@@ -70,24 +70,24 @@ impl Trainer<'_> {
         self.after_step(feed, &all, given)
     }
 
-    /// Hands the step's numbers to the reducer: from now on gradients are summed as they come.
+    /// Hands the step's numbers to the reducer, which sums gradients from now on as the backward pass yields them.
     fn arm(&mut self, passes: &mut Passes) -> Result<()> {
         passes.given = self.noticed();
         let mut tail = Tail {
-            loss: 0.0,
-            right: 0.0,
             samples: passes.samples,
             asked: passes.asked,
             stop: f64::from(u8::from(passes.given.is_some())),
             save: f64::from(u8::from(self.rank() == 0 && self.time_to_save())),
             saving_s: if self.rank() == 0 { self.progress.saving_s } else { 0.0 },
             own_s: vec![0.0; self.world()],
-            own_loss: Vec::new(),
+            ..Tail::default()
         };
         tail.own_s[self.rank()] = self.late.own_s;
-        let none = Tensor::zeros([1], (Element::Double, self.device));
-        let [loss, right] = [&passes.loss, &passes.right].map(|sum| sum.as_ref().unwrap_or(&none));
-        let numbers = tail.to_tensor(self.rank(), loss, right, self.device)?;
+        let device = self.device;
+        let none = || Tensor::zeros([1], (Element::Double, device));
+        let [loss, right] =
+            [&passes.loss, &passes.right].map(|sum| sum.as_ref().map_or_else(none, Tensor::shallow_clone));
+        let numbers = tail.to_tensor(self.rank(), &loss, &right, device)?;
         passes.armed = true;
         self.reducer.arm(&numbers)
     }
@@ -135,7 +135,8 @@ impl Trainer<'_> {
         }
     }
 
-    /// The notice to stop, once it is time to: where the machine stays for a known while after it, work goes on as long as that loses least.
+    /// The notice to stop, when it is time to act on it: where the machine stays for a known time after a notice, training goes on until the
+    /// moment of least expected loss.
     fn noticed(&mut self) -> Option<String> {
         let notice = self.notice.as_ref()?;
         let (given, saving_s) = (notice.given()?, self.progress.saving_s);

@@ -5,9 +5,9 @@ use fuelrail_base::Result;
 use tch::{Device, Tensor};
 
 /// One step's numbers, of this rank before the sum, of all after it.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tail {
-    /// Sum of the samples' losses; before the sum it is where the model is.
+    /// Sum of the samples' losses; set by the sum, because a rank's own is still on the device before.
     pub loss: f64,
     /// Right answers; likewise.
     pub right: f64,
@@ -19,16 +19,16 @@ pub(super) struct Tail {
     pub stop: f64,
     /// Ranks that request a checkpoint.
     pub save: f64,
-    /// Seconds that the last checkpoint took, which rank 0 knows.
+    /// Seconds that the last checkpoint took, from rank 0.
     pub saving_s: f64,
     /// For each rank, seconds of its own work in the step before.
     pub own_s: Vec<f64>,
-    /// For each rank, its part of `loss`.
+    /// For each rank, its part of `loss`; likewise.
     pub own_loss: Vec<f64>,
 }
 
 const PLAIN: usize = 7;
-/// Where the samples stand.
+/// The index of `samples` in the tensor.
 pub(super) const SAMPLES: i64 = 2;
 
 impl Tail {
@@ -49,11 +49,9 @@ impl Tail {
     }
 
     pub(super) fn of(numbers: &[f64]) -> Tail {
-        let [loss, right, samples, asked, stop, save, saving_s, each @ ..] = numbers else {
+        let &[loss, right, samples, asked, stop, save, saving_s, ref each @ ..] = numbers else {
             unreachable!("a tail has {PLAIN} numbers and two per rank");
         };
-        let [loss, right, samples, asked] = [*loss, *right, *samples, *asked];
-        let [stop, save, saving_s] = [*stop, *save, *saving_s];
         let (own_s, own_loss) = each.split_at(each.len() / 2);
         let (own_s, own_loss) = (own_s.to_vec(), own_loss.to_vec());
         Tail { loss, right, samples, asked, stop, save, saving_s, own_s, own_loss }
@@ -68,17 +66,8 @@ mod tests {
 
     #[test]
     fn numbers_come_back_as_they_were_put_together() {
-        let own = Tail {
-            loss: 0.0,
-            right: 0.0,
-            samples: 4.0,
-            asked: 8.0,
-            stop: 1.0,
-            save: 0.0,
-            saving_s: 2.5,
-            own_s: vec![0.0, 0.5, 0.0],
-            own_loss: Vec::new(),
-        };
+        let own =
+            Tail { samples: 4.0, asked: 8.0, stop: 1.0, saving_s: 2.5, own_s: vec![0.0, 0.5, 0.0], ..Tail::default() };
         let (loss, right) = (Tensor::from_slice(&[7.5]), Tensor::from_slice(&[3.0]));
         let tensor = own.to_tensor(1, &loss, &right, Device::Cpu).unwrap();
         assert_eq!(tensor.numel(), Tail::length(3));

@@ -120,9 +120,9 @@ impl Held {
         }
         let Allocated { device, bytes } = self.allocation(call, pointer)?;
         if self.pending_on(pointer, bytes).is_none() {
-            let of =
+            let idle =
                 |state: &State| state.streams.values().filter(|s| s.device == device).all(|s| s.done == s.submitted);
-            let _ = self.wait_until(device, of);
+            let _ = self.wait_until(device, idle);
         }
         self.refuse_pending(call, pointer, bytes);
         // Its bytes live on until the last work that uses them has ended.

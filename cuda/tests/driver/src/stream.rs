@@ -16,12 +16,21 @@ use std::time::{Duration, Instant};
 const LEGACY: [u64; 2] = [0, 1];
 /// The default stream of the calling thread.
 const PER_THREAD: u64 = 2;
-/// Those streams have handles of their own inside, one for each device and thread.
+/// Those streams have handles of their own inside, one for each device and thread. They have all bits of `LEGACY_HANDLES`, by which streams are
+/// told from those that the user made.
 const PER_THREAD_HANDLES: u64 = 0x00ff_0000_0000_0000;
 
 static THREADS: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// For a handle that means a default stream: the handle inside of the one on device 0.
+fn default_handle(handle: u64) -> Option<u64> {
+    if LEGACY.contains(&handle) {
+        return Some(LEGACY_HANDLES);
+    }
+    (handle == PER_THREAD).then(|| PER_THREAD_HANDLES + THREAD.with(|n| n << 8))
 }
 
 fn legacy_handle(device: u32) -> u64 {
@@ -54,19 +63,11 @@ impl State {
         Ok(())
     }
 
-    /// Finds the stream that a handle means; the legacy default stream is that of the current context.
+    /// Finds the stream that a handle means; a default stream is that of the current context.
     pub(crate) fn stream(&mut self, call: &str, handle: u64) -> Outcome<u64> {
-        if LEGACY.contains(&handle) {
+        if let Some(first) = default_handle(handle) {
             let device = self.current_device(call)?;
-            let inner = legacy_handle(device);
-            if !self.streams.contains_key(&inner) {
-                self.add_stream(inner, device, 0)?;
-            }
-            return Ok(inner);
-        }
-        if handle == PER_THREAD {
-            let device = self.current_device(call)?;
-            let inner = PER_THREAD_HANDLES + THREAD.with(|n| n << 8) + u64::from(device);
+            let inner = first + u64::from(device);
             if !self.streams.contains_key(&inner) {
                 self.add_stream(inner, device, 0)?;
             }
