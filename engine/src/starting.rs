@@ -22,6 +22,7 @@ use fuelrail_io::{
     UringRing, Waker, open_files_max, pin_current_thread,
 };
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::hedge::first_requests;
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::pace::{LEDGER_WORDS, Ledger, SLOT_WORDS, SLOTS_FROM};
 use fuelrail_plan::planner::PlannerConfig;
@@ -236,11 +237,9 @@ fn micros(limit: Option<Duration>) -> u64 {
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
     let shards = u64::from(plan.layout.shards);
     let catalog = plan.objects.catalog();
-    // Where all connections are in use, a second request still finds one.
     let most = connections_max(config.network.connections_max, plan.layout.shards);
-    let kept = if config.network.hedge_percent > 0 { most / CONNECTIONS_KEPT_SHARE } else { 0 };
     let window = WindowConfig {
-        connections_max: most - kept,
+        connections_max: first_requests(most, config.network.hedge_percent),
         connections_blind_max: WindowConfig::blind_for(
             (catalog.total_bytes() / catalog.samples()).min(config.memory.block_size.0),
         ),
@@ -291,9 +290,6 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
         peers: plan.peers.as_ref().map(|(_, room)| *room).unwrap_or_default(),
     })
 }
-
-/// Of the connections, one in so many is kept for second requests.
-const CONNECTIONS_KEPT_SHARE: usize = 16;
 
 /// What is said where a limit of the system or the memory holds less than is wanted.
 pub(crate) fn shortages(config: &Config, objects: &Objects, layout: &Layout) -> Vec<String> {

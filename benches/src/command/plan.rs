@@ -11,9 +11,10 @@ use fuelrail_base::prng::Prng;
 use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::{Outcome, stop_on_signals, usage};
 use fuelrail_cli::machine::Machine;
-use fuelrail_cli::plan::loader::{Case, Limit, Prediction, World, first_requests, limit};
+use fuelrail_cli::plan::loader::{Case, Limit, Prediction, World, shortest};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
 use fuelrail_cli::whole::WholeFile;
+use fuelrail_plan::hedge::first_requests;
 use serde::Serialize;
 
 use crate::harness::Spread;
@@ -59,7 +60,7 @@ struct Design {
     step_ms: u64,
 }
 
-/// A design and the later epoch it was predicted to have, by resource that there is twice as much of: the first has none.
+/// A design, and what was predicted of a later epoch.
 #[derive(Serialize)]
 struct Predicted {
     design: Design,
@@ -71,7 +72,7 @@ struct Predicted {
     case: Case,
 }
 
-/// What became of it.
+/// A prediction beside what was measured.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
@@ -161,8 +162,8 @@ impl Design {
         let Prediction { simulated_s, closed_form_s } = case.predict()?;
         Ok(Predicted {
             design: self,
-            limit: limit(&case)?,
-            limit_closed_form: case.closed().limit(1e6),
+            limit: shortest(case.predict_doubles()?.iter().map(|(limit, then)| (*limit, then.simulated_s[1]))),
+            limit_closed_form: case.limit_closed_form(),
             simulated_s: simulated_s[1],
             closed_form_s: closed_form_s[1],
             case,
@@ -184,19 +185,19 @@ fn run_text(name: &str, case: &Case) -> String {
         "[[runs]]\nname = \"{name}\"\n\
          bucket = {{ set = {{ kind = \"tokens\", seed = 3, count = {samples}, shard_bytes = {OBJECT_BYTES} }}, \
          script = \"latency=fixed:{}us,bandwidth_total={bytes_per_s}\" }}\n\
-         read = {{ epochs = {EPOCHS}, ahead = true, processes = {ranks}, step_us = {} }}\n\
+         read = {{ epochs = {EPOCHS}, ahead = true, processes = {ranks}, step_ms = {} }}\n\
          [runs.settings]\nbatch_size = {BATCH}\nseed = 1\nshards = 1\npin = false\norder = \"sticky\"\nworld = {ranks}\n\
          rank = \"{{process}}\"\nconnections_max = {CONNECTIONS}\nhedge_percent = {HEDGE_PERCENT}\ncache_limit_bytes = {cache_bytes}\nmemory_limit_bytes = {memory}\n{disk}",
         (latency_s * 1e6).round(),
-        (step_s * 1e6).round(),
+        (step_s * 1e3).round(),
     )
 }
 
 /// A design as it is, and with twice as much of each resource.
 fn variants(predicted: &Predicted) -> Vec<(String, Option<Limit>, Case)> {
     let name = &predicted.design.name;
-    let doubled = Limit::ALL.into_iter().filter_map(|limit| Some((limit, predicted.case.doubled(limit)?)));
-    let doubled = doubled.map(|(limit, case)| (format!("{name}, twice the {limit}"), Some(limit), case));
+    let doubled =
+        predicted.case.doubles().map(|(limit, case)| (format!("{name}, twice the {limit}"), Some(limit), case));
     [(name.clone(), None, predicted.case)].into_iter().chain(doubled).collect()
 }
 
@@ -246,12 +247,11 @@ fn report(args: &PlanArgs, predicted: Vec<Predicted>, written: String, mut measu
         measured = rest;
         let doubled = variants.iter().zip(own).filter_map(|((_, limit, _), s)| Some(((*limit)?, *s)));
         let doubled_s: Vec<(Limit, f64)> = doubled.collect();
-        let shortest = doubled_s.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         Row {
             measured_s: own[0],
             error: predicted.simulated_s / own[0] - 1.0,
             error_closed_form: predicted.closed_form_s / own[0] - 1.0,
-            limit_measured: shortest.map_or(Limit::Compute, |(limit, _)| *limit),
+            limit_measured: shortest(doubled_s.iter().copied()),
             predicted,
             doubled_s,
         }

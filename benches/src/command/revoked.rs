@@ -87,7 +87,7 @@ const BATCH: u64 = 32;
 const STEP_S: f64 = 0.06;
 /// From a loss to the start of the replacement.
 const AWAY_S: f64 = 1.0;
-/// What a checkpoint holds training up: the rest is written beside it.
+/// For so long a checkpoint stops training; the rest of it is written beside the next steps.
 const SAVING_S: f64 = 0.01;
 /// Steps and starts lie this near to those of the first run.
 const STEP_SPREAD: f64 = 0.05;
@@ -116,7 +116,8 @@ impl Lab {
         Ranks::start(&self.trainer, &words, WORKERS as u32, folder)
     }
 
-    /// Runs to the end with these kills, seconds from the start and worker, in order; seconds to the end, and how many came before it.
+    /// Runs to the end with these kills, seconds from the start and worker, in order. Returns the seconds it took, and how many kills it
+    /// met.
     fn run(&self, folder: &Path, every_s: f64, kills: &[(f64, usize)]) -> Result<(f64, u64)> {
         let (begun, mut start_at, mut job) = (Instant::now(), 0.0, None::<Ranks>);
         let mut kills = kills.iter().peekable();
@@ -156,15 +157,16 @@ impl Lab {
         for until in [steps / 4, steps / 2, steps] {
             let (begun, before) = (Instant::now(), lines());
             let mut ranks = self.start(folder, 1.0)?;
-            while lines() == before && !ranks.has_ended(0) && begun.elapsed() < PATIENCE {
-                self.stop.check()?;
-                std::thread::sleep(LOOK_EVERY);
-            }
+            let mut wait = |over: &dyn Fn() -> bool| -> Result<()> {
+                while !over() && !ranks.has_ended(0) && begun.elapsed() < PATIENCE {
+                    self.stop.check()?;
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                Ok(())
+            };
+            wait(&|| lines() != before)?;
             starts.push(begun.elapsed().as_secs_f64() - STEP_S);
-            while lines() < until && !ranks.has_ended(0) && begun.elapsed() < PATIENCE {
-                self.stop.check()?;
-                std::thread::sleep(LOOK_EVERY);
-            }
+            wait(&|| lines() >= until)?;
             if until == steps {
                 ranks.wait(PATIENCE, &self.stop)?;
             }
@@ -178,7 +180,7 @@ impl Lab {
     }
 }
 
-/// The plan of a run; bucket, cores and prices are of no account.
+/// The plan of a run. Bucket, cores and prices have no effect on it.
 fn scenario(steps: u64, pace: Pace, life_s: f64) -> Result<Scenario> {
     let Pace { step_s, start_s } = pace;
     let free = |of: &str| {

@@ -123,9 +123,6 @@ struct ReadPlan {
     processes: u32,
     #[serde(default)]
     step_ms: u64,
-    /// Besides, µs.
-    #[serde(default)]
-    step_us: u64,
 }
 
 /// `fuelrail-train`, with options of its own.

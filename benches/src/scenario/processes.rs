@@ -68,7 +68,7 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
                 drop(batch);
                 batches += 1;
                 epoch_ended = batches.is_multiple_of(per_epoch);
-                step = Duration::from_micros(task.plan.step_ms * 1000 + task.plan.step_us);
+                step = Duration::from_millis(task.plan.step_ms);
             }
         }
         let taken = Instant::now();

@@ -7,17 +7,14 @@ use serde::Serialize;
 use crate::lives::Lifetimes;
 use crate::loader::{Limit, Loader, over};
 use crate::scenario::{Cluster, Machine, Scenario};
-use crate::usage;
+use crate::{HOUR_S, ONE_IN_TWENTY, usage};
 
 /// Share of the runs that must meet the deadline and the budget.
 const SURE: f64 = 0.95;
 /// Revocations after which a run is given up: it makes no progress.
 const REVOCATIONS_MAX: u32 = 20_000;
 const HOURS_A_MONTH: f64 = 730.0;
-const HOUR_S: f64 = 3600.0;
 const GB: f64 = 1e9;
-/// The 95th percentile of the standard normal distribution.
-const ONE_IN_TWENTY: f64 = 1.645;
 
 /// A mean, and where nine of ten runs lie.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -74,9 +71,9 @@ pub struct Outcome {
 pub struct Stay {
     /// Which worker.
     pub worker: usize,
-    /// Hours from the run's start.
+    /// Its first step, hours from the run's start.
     pub from_hours: f64,
-    /// The same.
+    /// Its end, hours from the run's start.
     pub to_hours: f64,
     /// Whether the machine was taken away; otherwise the run ended.
     pub revoked: bool,

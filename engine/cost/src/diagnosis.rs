@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 pub struct Shares {
     /// The whole step.
     pub wall_s: f64,
-    /// For the next batch.
+    /// Waiting for the next batch.
     pub data_wait_s: f64,
     /// Forward, backward, optimiser.
     pub compute_s: f64,
-    /// For sums over the ranks: their transfer, and the slowest rank.
+    /// Sums over the ranks: their transfer, and waiting for the slowest rank.
     pub all_reduce_s: f64,
     /// How full the stage that decodes is, 0 to 1; 0 where nothing is decoded.
     pub decode_share: f64,
 }
 
-/// What a rank is slow by.
+/// The part of a step in which a rank is slow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -43,9 +43,9 @@ pub enum Cause {
     Network,
     /// One rank, which all others wait for.
     Straggler {
-        /// Which.
+        /// Its number.
         rank: usize,
-        /// What it is slower by.
+        /// The part of a step in which it is slower than the others.
         by: Part,
     },
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Diagnosis {
 const DECODE_FULL: f64 = 0.5;
 
 impl Shares {
-    /// What its time goes to beyond the step that was predicted, each with its seconds.
+    /// Seconds of a step beyond the predicted compute: waiting for data, and on the device.
     fn parts(&self, predicted_s: f64) -> [(Part, f64); 2] {
         let source = if self.decode_share >= DECODE_FULL { Part::Decode } else { Part::Bucket };
         let device_s = (self.compute_s - predicted_s).max(0.0);
@@ -103,7 +103,7 @@ pub fn diagnose(predicted_s: [f64; 2], ranks: &[Shares]) -> Option<Diagnosis> {
     if step_s <= predicted_s[1] {
         return None;
     }
-    // What a rank takes by itself; the rest it waits for others.
+    // A rank's own time; for the rest of its step it waits for the others.
     let own = |rank: &&Shares| rank.wall_s - rank.all_reduce_s;
     let mut sorted: Vec<&Shares> = ranks.iter().collect();
     sorted.sort_by(|a, b| own(a).total_cmp(&own(b)));

@@ -19,6 +19,10 @@ pub mod scenario;
 pub mod spot;
 pub mod table;
 
+const HOUR_S: f64 = 3600.0;
+/// The 95th percentile of the standard normal distribution.
+const ONE_IN_TWENTY: f64 = 1.645;
+
 /// The refusal of a table, a setting or a call: what is wrong with it, and what to do.
 fn usage<T>(cause: impl Into<String>, cure: impl Into<String>) -> fuelrail_base::Result<T> {
     Err(fuelrail_base::Error::new(fuelrail_base::Kind::Usage, cause).with_hint(cure))

@@ -6,13 +6,10 @@ use serde::Serialize;
 
 use crate::scenario::Machine;
 use crate::table::{Row, Table};
-use crate::usage;
+use crate::{HOUR_S, ONE_IN_TWENTY, usage};
 
-const HOUR_S: f64 = 3600.0;
 /// Hours of a day.
 const DAY: usize = 24;
-/// The 95th percentile of the standard normal distribution.
-const ONE_IN_TWENTY: f64 = 1.645;
 /// Ages of a curve that a plan takes.
 const AGES_MAX: usize = 96;
 
@@ -102,14 +99,14 @@ fn curve(region: &str, device: &str, mut lives: Vec<Life>) -> Curve {
     let (mut alive, mut variance, mut ages) = (1.0, 0.0, Vec::new());
     let mut at = 0;
     for group in lives.chunk_by(|a, b| a.hours == b.hours) {
-        // Those seen last at this age were at risk, too.
+        // Machines that were last seen at this age were at risk, too.
         let (risk, gone) = ((count - at) as f64, group.iter().filter(|life| life.ended).count() as f64);
         at += group.len();
         let is_last = at == count;
         if gone == 0.0 && !is_last {
             continue;
         }
-        // None is certain to end: half a machine of all is left.
+        // The share that is alive never reaches 0: half a machine is left.
         alive = (alive * (1.0 - gone / risk)).max(0.5 / count as f64);
         variance += if gone < risk { gone / (risk * (risk - gone)) } else { 0.0 };
         let spread = ONE_IN_TWENTY * alive * f64::sqrt(variance);

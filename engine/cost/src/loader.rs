@@ -59,7 +59,8 @@ fuelrail_base::named!(Limit, "a limit": Compute = "compute", Latency = "bucket l
     Ram = "memory", Disk = "disk", Cores = "cores");
 
 /// A sum over so many epochs, of which the first counts so much and each later one so much.
-pub(crate) fn over(epochs: f64, first: f64, later: f64) -> f64 {
+#[must_use]
+pub fn over(epochs: f64, first: f64, later: f64) -> f64 {
     first * epochs.min(1.0) + later * (epochs - 1.0).max(0.0)
 }
 

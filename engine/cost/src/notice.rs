@@ -1,6 +1,6 @@
 //! What to do on a notice that the machine is about to be taken away: save a checkpoint now, or go on for a while, by expected loss.
 
-/// A notice, and what is known of saving.
+/// A notice, and what saving and a restart take.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Notice {
     /// Seconds until the machine is gone.
@@ -16,7 +16,7 @@ pub struct Notice {
 }
 
 /// A saving takes up to twice as long in nineteen of twenty cases.
-const SAVING_SPREAD: f64 = core::f64::consts::LN_2 / 1.645;
+const SAVING_SPREAD: f64 = core::f64::consts::LN_2 / crate::ONE_IN_TWENTY;
 /// A saving that keeps less than a twentieth of what is at stake is not begun.
 const WORTH: f64 = 0.95;
 /// Moments that are compared.

@@ -1,4 +1,4 @@
-//! How long epochs take: the shipping planner and flow, played in virtual time with the bucket, memory and trainer that are asked about.
+//! How long epochs take: the shipping planner and flow, played in virtual time with a given bucket, memory and trainer.
 //!
 //! Nothing goes wrong here, and work takes no processor time. A data set too large to be played is made smaller, with its tiers.
 
@@ -7,13 +7,13 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::schedule::horizon_epochs;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::run::run;
+use crate::run::run_sound;
 use crate::scenario::{DiskShape, SEGMENT_BYTES, Scenario};
 
 /// What is played. Sizes of memory are those of one rank.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct World {
     /// Samples of the data set.
     pub samples: u64,
@@ -31,7 +31,7 @@ pub struct World {
     pub sticky: bool,
     /// Shards of a rank.
     pub shards: u16,
-    /// Most connections of a shard for first requests: [`first_requests`].
+    /// Most connections of a shard for first requests: [`first_requests`](fuelrail_plan::hedge::first_requests).
     pub connections_max: usize,
     /// Room for batches.
     pub room_bytes: u64,
@@ -52,12 +52,13 @@ const BYTES_MAX: f64 = 64e6;
 const SAMPLES_MAX: u64 = 20_000;
 /// Steps an epoch of a smaller set keeps.
 const STEPS_MIN: u64 = 24;
-/// Batches for which there is room at least.
+/// Batches that a shard has room for at least.
 const BATCHES_MIN: u64 = 4;
-/// What a batch takes for each sample besides its bytes.
+/// Room of a batch per sample, besides the sample's bytes.
 const SAMPLE_EXTRA: u64 = 64;
-/// A connection is there after so long, µs, and has this rate of its own.
+/// Longest time to connect, µs.
 const CONNECT_US: u64 = 100;
+/// Rate of one connection.
 const CONNECTION_BYTES_PER_S: u64 = 4 << 30;
 const SEED: u64 = 1;
 
@@ -74,24 +75,13 @@ pub fn epochs_s(world: &World) -> Result<Vec<f64>> {
             .with_hint("give sizes and counts above 0, and times below 10000 s"));
     }
     let (small, factor) = world.smaller();
-    let report = run(&small.scenario());
-    if !report.is_sound() {
-        return Err(
-            Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).with_hint("report it")
-        );
-    }
+    let report = run_sound(&small.scenario())?;
     Ok(report.epoch_s.iter().map(|seconds| seconds * factor).collect())
 }
 
-/// Connections that are not kept for hedged requests: all but one in sixteen, where there are such requests.
-#[must_use]
-pub fn first_requests(connections_max: usize, hedge_percent: u32) -> usize {
-    connections_max - if hedge_percent > 0 { connections_max / 16 } else { 0 }
-}
-
 impl World {
-    /// A set that can be played, and how many of its epochs one of this world is: fewer samples, and where few are too long, shorter ones
-    /// from a slower bucket.
+    /// A world small enough to be played, and how many times as long an epoch of this one takes: with fewer samples, and where the fewest
+    /// possible are too many bytes, with shorter ones from a slower bucket.
     fn smaller(&self) -> (World, f64) {
         let step = u64::from(self.batch_size) * u64::from(self.ranks);
         let fit = ((self.samples as f64 * (BYTES_MAX / self.bytes()).min(1.0)) as u64).min(SAMPLES_MAX);

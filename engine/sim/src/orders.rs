@@ -12,7 +12,7 @@ use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::horizon_epochs;
 use serde::Serialize;
 
-use crate::run::run;
+use crate::run::run_sound;
 use crate::scenario::Scenario;
 
 /// The question.
@@ -98,12 +98,7 @@ fn hit_ratio(question: &OrdersRun, order: OrderName) -> Result<f64> {
     scenario.loader.cache_bytes = (part * cache_share.clamp(0.0, 1.0)) as u64 / OBJECT_BYTES * OBJECT_BYTES;
     let kept_share = scenario.loader.cache_bytes as f64 / scenario.total_bytes as f64;
     (scenario.loader.policy, scenario.loader.horizon_epochs) = (PolicyName::NextUse, horizon_epochs(world, kept_share));
-    let report = run(&scenario);
-    if !report.is_sound() {
-        return Err(
-            Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).with_hint("report it")
-        );
-    }
+    let report = run_sound(&scenario)?;
     Ok(report.counters.hits as f64 / (u64::from(samples) * (epochs - 1)) as f64)
 }
 

@@ -9,7 +9,7 @@ use crate::dataset::DataSet;
 use crate::report::SimReport;
 use crate::scenario::Scenario;
 use crate::world::{Account, Ending, Life};
-use fuelrail_base::{BatchSeq, Duration, Error};
+use fuelrail_base::{BatchSeq, Duration, Error, Kind};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +19,18 @@ use std::rc::Rc;
 #[must_use]
 pub fn run(scenario: &Scenario) -> SimReport {
     play(scenario.clone(), None)
+}
+
+/// Plays a scenario for its figures.
+///
+/// # Errors
+/// `Environment` when a check fails: a bug of the engine.
+pub(crate) fn run_sound(scenario: &Scenario) -> fuelrail_base::Result<SimReport> {
+    let report = run(scenario);
+    if report.is_sound() {
+        return Ok(report);
+    }
+    Err(Error::new(Kind::Environment, format!("the simulation is unsound: {report}")).with_hint("report it"))
 }
 
 /// Plays the scenario with a bug planted; the scenario is changed as far as the bug needs to show.

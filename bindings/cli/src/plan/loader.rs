@@ -11,9 +11,10 @@ use clap::Args;
 use fuelrail::{ByteSize, Error, Kind, Result};
 use fuelrail_cost::diagnosis::{Cause, Shares, diagnose};
 pub use fuelrail_cost::loader::Limit;
-use fuelrail_cost::loader::Loader;
+use fuelrail_cost::loader::{Loader, over};
+use fuelrail_plan::hedge::first_requests;
 use fuelrail_plan::order::OrderName;
-pub use fuelrail_sim::forecast::{World, first_requests};
+pub use fuelrail_sim::forecast::World;
 use serde::Serialize;
 
 use super::input::{percent, read as read_file};
@@ -85,7 +86,7 @@ pub struct Prediction {
 
 /// Epochs played: the disk is full after the second, and the third still looks ahead.
 const PLAYED: u64 = 4;
-/// So many that the first one does not count.
+/// So many epochs that the first one does not count.
 const MANY_EPOCHS: f64 = 1e6;
 /// What stands for "no limit" in the closed form.
 const UNLIMITED: f64 = 1e15;
@@ -106,8 +107,7 @@ impl Case {
     }
 
     /// The same for the closed form.
-    #[must_use]
-    pub fn closed(&self) -> Loader {
+    fn closed(&self) -> Loader {
         let World { samples, sample_bytes, block_bytes, batch_size, ranks, .. } = self.world;
         let ranks = f64::from(ranks);
         let steps = samples as f64 / ranks / f64::from(batch_size);
@@ -127,9 +127,26 @@ impl Case {
         }
     }
 
-    /// The same with twice as much of a resource; `None` where there is none of it.
+    /// What limits a later epoch, by the closed form.
     #[must_use]
-    pub fn doubled(&self, limit: Limit) -> Option<Case> {
+    pub fn limit_closed_form(&self) -> Limit {
+        self.closed().limit(MANY_EPOCHS)
+    }
+
+    /// Each resource that there is some of, and the same case with twice as much of it.
+    pub fn doubles(&self) -> impl Iterator<Item = (Limit, Case)> {
+        Limit::ALL.into_iter().filter_map(|limit| Some((limit, self.doubled(limit)?)))
+    }
+
+    /// Predicts an epoch with twice as much of each resource.
+    ///
+    /// # Errors
+    /// As [`Case::predict`].
+    pub fn predict_doubles(&self) -> Result<Vec<(Limit, Prediction)>> {
+        self.doubles().map(|(limit, case)| Ok((limit, case.predict()?))).collect()
+    }
+
+    fn doubled(&self, limit: Limit) -> Option<Case> {
         let (mut case, world) = (*self, self.world);
         match limit {
             Limit::Compute if world.step_s > 0.0 => case.world.step_s /= 2.0,
@@ -272,13 +289,13 @@ fn of_read(report: &ReadReport) -> Result<Measured> {
         // The loader keeps the fewest connections that reach the rate, within a factor of two.
         world.latency_s /= core::f64::consts::SQRT_2;
     }
-    let gate = |name: &str| report.gates.iter().find(|gate| gate.name == name);
+    let decode = report.gates.iter().find(|gate| gate.name == "decode");
     let step = |seconds: f64| seconds / *batches as f64;
     let shares = Shares {
         wall_s: step(*wall_s),
         data_wait_s: step(report.data_wait_s),
         compute_s: world.step_s,
-        decode_share: gate("decode").map_or(0.0, |gate| gate.occupancy_mean / gate.capacity.max(1) as f64),
+        decode_share: decode.map_or(0.0, |gate| gate.occupancy_mean / gate.capacity.max(1) as f64),
         ..Shares::default()
     };
     let core_s_per_byte = report.cpu_s_per_gb.unwrap_or(0.0) / 1e9;
@@ -306,7 +323,7 @@ fn of_feed(report: &FeedReport) -> Result<Measured> {
         sticky: false,
         shards: full.shards.len().max(1) as u16,
         connections_max: first_requests(config.network.connections_max, config.network.hedge_percent),
-        room_bytes: config.memory_limit().0.0,
+        room_bytes: config.memory_limit().0.0.saturating_sub(config.memory.cache_limit.0),
         cache_bytes: config.memory.cache_limit.0,
         disk_bytes: 0,
         latency_s: 0.001,
@@ -321,7 +338,7 @@ fn of_feed(report: &FeedReport) -> Result<Measured> {
 /// Bytes a second of a card of 100 Gbit/s.
 const CARD_BYTES_PER_S: u64 = 12_500_000_000;
 
-/// What might be changed, each with its case.
+/// What might be changed besides a resource that is doubled, each with its case.
 fn changes(case: &Case) -> Vec<(String, Case)> {
     let (world, mut changes) = (case.world, Vec::new());
     let own = (world.bytes() / f64::from(world.ranks)) as u64;
@@ -346,20 +363,13 @@ fn changes(case: &Case) -> Vec<(String, Case)> {
         "twice the connections".to_owned(),
         World { connections_max: (2 * world.connections_max).min(256), ..world },
     );
-    let of = |limit: Limit, name: &str| Some((name.to_owned(), case.doubled(limit)?));
-    let others = [
-        of(Limit::Latency, "half the latency"),
-        of(Limit::Compute, "a device twice as fast"),
-        of(Limit::Cores, "twice the cores"),
-    ];
-    changes.extend(others.into_iter().flatten());
     changes
 }
 
 fn answer(measured: &Measured) -> Result<Document> {
     let Measured { case, run_s, epochs, shares } = measured;
     let now = case.predict()?;
-    let of_run = |[first, later]: [f64; 2]| first * epochs.min(1.0) + later * (epochs - 1.0).max(0.0);
+    let of_run = |[first, later]: [f64; 2]| over(*epochs, first, later);
     let (simulated_s, closed_form_s) = (of_run(now.simulated_s), of_run(now.closed_form_s));
     let check = Check {
         measured_s: *run_s,
@@ -368,38 +378,37 @@ fn answer(measured: &Measured) -> Result<Document> {
         simulated_error: simulated_s / run_s - 1.0,
         closed_form_error: closed_form_s / run_s - 1.0,
     };
-    let saved = |then: &Prediction| 1.0 - then.simulated_s[1] / now.simulated_s[1];
-    let changes = changes(case).into_iter().map(|(change, case)| {
-        let prediction = case.predict()?;
-        Ok(Change { change, prediction, saved: saved(&prediction) })
-    });
-    let changes = changes.collect::<Result<Vec<_>>>()?;
+    let change = |change: String, prediction: Prediction| {
+        let saved = 1.0 - prediction.simulated_s[1] / now.simulated_s[1];
+        Change { change, prediction, saved }
+    };
+    let changes = changes(case).into_iter().map(|(name, case)| Ok(change(name, case.predict()?)));
+    let mut changes = changes.collect::<Result<Vec<_>>>()?;
+    let doubles = case.predict_doubles()?;
+    for (limit, prediction) in &doubles {
+        let name = match limit {
+            Limit::Latency => "half the latency",
+            Limit::Compute => "a device twice as fast",
+            Limit::Cores => "twice the cores",
+            _ => continue,
+        };
+        changes.push(change(name.to_owned(), *prediction));
+    }
     let step = [case.world.step_s, case.world.step_s * 1.1];
     Ok(Document {
         schema: 1,
         case: *case,
         check,
-        limit: limit(case)?,
-        limit_closed_form: case.closed().limit(MANY_EPOCHS),
+        limit: shortest(doubles.iter().map(|(limit, then)| (*limit, then.simulated_s[1]))),
+        limit_closed_form: case.limit_closed_form(),
         cause: shares.and_then(|shares| diagnose(step, &[shares])).map(|found| found.cause),
         changes,
     })
 }
 
-/// The resource whose doubling shortens a later epoch most, by the simulator; the first of equals.
-///
-/// # Errors
-/// As [`Case::predict`].
-pub fn limit(case: &Case) -> Result<Limit> {
-    let mut best = (Limit::Compute, f64::INFINITY);
-    for limit in Limit::ALL {
-        let Some(doubled) = case.doubled(limit) else { continue };
-        let later_s = doubled.predict()?.simulated_s[1];
-        if later_s < best.1 {
-            best = (limit, later_s);
-        }
-    }
-    Ok(best.0)
+/// The resource that limits: the one whose doubling leaves the shortest epoch, seconds; the first of equals.
+pub fn shortest(doubled_s: impl Iterator<Item = (Limit, f64)>) -> Limit {
+    doubled_s.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(Limit::Compute, |(limit, _)| limit)
 }
 
 fn text(document: &Document) -> String {

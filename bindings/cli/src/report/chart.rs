@@ -1,4 +1,4 @@
-//! Charts as SVG elements for a page: horizontal bars and curves, on linear and logarithmic axes.
+//! Charts as SVG elements for a page: horizontal bars, lanes of spans, curves and points, on linear and logarithmic axes.
 //!
 //! Owns their layout. Colours are readable on light and dark backgrounds; the page's style sheet colours text and grid.
 
@@ -69,26 +69,30 @@ pub struct Curve {
     pub hue: Hue,
 }
 
-/// A point with its name, and where it may lie besides.
+/// A point with its name and its intervals.
 #[derive(Clone, Debug)]
 pub struct Point {
     /// Its name.
     pub name: String,
-    /// Low end, value and high end.
+    /// Low end, value and high end across.
     pub x: [f64; 3],
-    /// The same.
+    /// Low end, value and high end upwards.
     pub y: [f64; 3],
     /// Its colour.
     pub hue: Hue,
 }
 
-/// Spans side by side, with a name above them.
+/// Spans side by side, with a name and a text above them.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     /// Its name.
     pub name: String,
+    /// A text on the right.
+    pub text: String,
     /// From, to and colour of each.
     pub spans: Vec<(f64, f64, Hue)>,
+    /// Marks across them.
+    pub marks: Vec<f64>,
 }
 
 /// How values are placed along an axis, and how its ticks are written.
@@ -183,7 +187,20 @@ pub fn file(element: &str) -> String {
 
 /// A bar chart with one bar per row, from the start of the axis.
 pub fn bars(rows: &[Bar], axis: Axis) -> String {
-    let scale = Scale::over(axis, rows.iter().flat_map(|row| row.marks.iter().copied().chain([row.value])));
+    let lane = |Bar { name, text, value, marks, hue }: &Bar| Lane {
+        name: name.clone(),
+        text: text.clone(),
+        // On a logarithmic axis, its start.
+        spans: vec![(0.0, *value, *hue)],
+        marks: marks.clone(),
+    };
+    lanes(&rows.iter().map(lane).collect::<Vec<_>>(), axis)
+}
+
+/// A chart with a row of spans for each lane.
+pub fn lanes(rows: &[Lane], axis: Axis) -> String {
+    let ends = rows.iter().flat_map(|row| &row.spans).flat_map(|(from, to, _)| [*from, *to]);
+    let scale = Scale::over(axis, ends.chain(rows.iter().flat_map(|row| row.marks.iter().copied())));
     draw(rows.len() as u32 * ROW + AXIS, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin_left(4)
@@ -193,15 +210,16 @@ pub fn bars(rows: &[Bar], axis: Axis) -> String {
         let mut mesh = chart.configure_mesh();
         mesh.disable_y_mesh().disable_y_axis().bold_line_style(GRID).light_line_style(TRANSPARENT).axis_style(GRID);
         mesh.label_style(TextStyle::from(FONT).color(&INK)).draw()?;
-        for (row, top) in rows.iter().zip(0u32..) {
+        for (Lane { name, text, spans, marks }, top) in rows.iter().zip(0u32..) {
             let at = |share: f64| f64::from(top) + share;
-            let origin = if axis.log { scale.low } else { 0.0 };
-            let bar = Rectangle::new([(origin, at(0.55)), (row.value, at(0.8))], row.hue.color().filled());
-            chart.draw_series([bar])?;
-            chart.draw_series([Text::new(row.name.clone(), (scale.low, at(0.5)), words(false))])?;
-            chart.draw_series([Text::new(row.text.clone(), (scale.high, at(0.5)), words(true))])?;
+            let bar = |(from, to, hue): &(f64, f64, Hue)| {
+                Rectangle::new([(*from, at(0.55)), (*to, at(0.8))], hue.color().filled())
+            };
+            chart.draw_series(spans.iter().map(bar))?;
+            chart.draw_series([Text::new(name.clone(), (scale.low, at(0.5)), words(false))])?;
+            chart.draw_series([Text::new(text.clone(), (scale.high, at(0.5)), words(true))])?;
             let mark = |mark: &f64| PathElement::new([(*mark, at(0.49)), (*mark, at(0.86))], INK.stroke_width(2));
-            chart.draw_series(row.marks.iter().map(mark))?;
+            chart.draw_series(marks.iter().map(mark))?;
         }
         Ok(())
     })
@@ -210,7 +228,16 @@ pub fn bars(rows: &[Bar], axis: Axis) -> String {
 /// A chart with all curves.
 pub fn curves(curves: &[Curve], x: Axis, y: Axis) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
-    let (across, up) = (Scale::over(x, points().map(|p| p.0)), Scale::over(y, points().map(|p| p.1)));
+    plane(Scale::over(x, points().map(|p| p.0)), Scale::over(y, points().map(|p| p.1)), curves, &[])
+}
+
+/// A chart with all points, each as a cross of its intervals with its name.
+pub fn points(points: &[Point], x: Axis, y: Axis) -> String {
+    let values = |of: fn(&Point) -> [f64; 3]| points.iter().flat_map(of);
+    plane(Scale::over(x, values(|point| point.x)), Scale::over(y, values(|point| point.y)), &[], points)
+}
+
+fn plane(across: Scale, up: Scale, curves: &[Curve], points: &[Point]) -> String {
     draw(SIZE.1, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
@@ -225,24 +252,6 @@ pub fn curves(curves: &[Curve], x: Axis, y: Axis) -> String {
             let color = curve.hue.color();
             chart.draw_series(LineSeries::new(curve.points.iter().copied(), color.stroke_width(2)))?;
         }
-        Ok(())
-    })
-}
-
-/// A chart with all points, each as a cross of its intervals with its name.
-pub fn points(points: &[Point], x: Axis, y: Axis) -> String {
-    let values = |of: fn(&Point) -> [f64; 3]| points.iter().flat_map(of);
-    let (across, up) = (Scale::over(x, values(|point| point.x)), Scale::over(y, values(|point| point.y)));
-    draw(SIZE.1, |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin(8)
-            .margin_right(20)
-            .x_label_area_size(AXIS)
-            .y_label_area_size(54)
-            .build_cartesian_2d(across, up)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).axis_style(GRID);
-        mesh.label_style(TextStyle::from(FONT).color(&INK)).draw()?;
         for Point { name, x, y, hue } in points {
             let arms = [vec![(x[0], y[1]), (x[2], y[1])], vec![(x[1], y[0]), (x[1], y[2])]];
             chart.draw_series(arms.map(|arm| PathElement::new(arm, hue.color().stroke_width(2))))?;
@@ -252,30 +261,6 @@ pub fn points(points: &[Point], x: Axis, y: Axis) -> String {
             let beside = if right { -8 } else { 8 };
             let label = EmptyElement::at((x[1], y[1])) + Text::new(name.clone(), (beside, -3), words(right));
             chart.draw_series([label])?;
-        }
-        Ok(())
-    })
-}
-
-/// A chart with a row of spans for each lane.
-pub fn lanes(rows: &[Lane], axis: Axis) -> String {
-    let scale = Scale::over(axis, rows.iter().flat_map(|row| &row.spans).flat_map(|(from, to, _)| [*from, *to]));
-    draw(rows.len() as u32 * ROW + AXIS, |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin_left(4)
-            .margin_right(14)
-            .x_label_area_size(AXIS)
-            .build_cartesian_2d(scale, rows.len() as f64..0.0)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.disable_y_mesh().disable_y_axis().bold_line_style(GRID).light_line_style(TRANSPARENT).axis_style(GRID);
-        mesh.label_style(TextStyle::from(FONT).color(&INK)).draw()?;
-        for (Lane { name, spans }, top) in rows.iter().zip(0u32..) {
-            let at = |share: f64| f64::from(top) + share;
-            let bar = |(from, to, hue): &(f64, f64, Hue)| {
-                Rectangle::new([(*from, at(0.55)), (*to, at(0.8))], hue.color().filled())
-            };
-            chart.draw_series(spans.iter().map(bar))?;
-            chart.draw_series([Text::new(name.clone(), (scale.low, at(0.5)), words(false))])?;
         }
         Ok(())
     })

@@ -30,6 +30,16 @@ const PRICE: i64 = 100;
 const CLASSES: usize = 6;
 const CLASS_BITS_MIN: u32 = 16;
 
+/// Of the connections, one in so many is kept for second requests.
+const CONNECTIONS_KEPT_SHARE: usize = 16;
+
+/// Connections for first requests: all, or, where requests are hedged, so many that a second one finds a connection when all of these are
+/// in use.
+#[must_use]
+pub fn first_requests(connections_max: usize, hedge_percent: u32) -> usize {
+    connections_max - if hedge_percent > 0 { connections_max / CONNECTIONS_KEPT_SHARE } else { 0 }
+}
+
 /// How requests are hedged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HedgeConfig {
