@@ -237,7 +237,7 @@ def evaluated(run, at):
     out = at.work / "outcome.json"
     with run.serve(at.program("fuelrail"), *what) as url:
         uri = prefix(url, what)
-        run.sh(at.trainer(uri, f"{recipe} --epochs 4 --eval-uri {uri} --json {out}"), env=at.env)
+        run.sh(at.trainer(uri, f"{recipe} --epochs 4 --decay cosine --eval-uri {uri} --json {out}"), env=at.env)
     score = json.loads(out.read_text())
     require(score["score"]["accuracy"] > 0.9, f"accuracy {score['score']['accuracy']}")
     return {"accuracy": score["score"]["accuracy"], "device": score["device"]}

@@ -235,6 +235,9 @@ pub fn quantity(text: &str) -> Option<u64> {
     let (text, base) = text.strip_suffix('i').map_or((text, 1000.0_f64), |text| (text, 1024.0));
     let units = if base == 1000.0 { "mkMGTPE" } else { "mKMGTPE" };
     let unit = text.chars().next_back().and_then(|unit| units.find(unit));
+    if base == 1024.0 && unit == Some(0) {
+        return None;
+    }
     let number = if unit.is_some() { &text[..text.len() - 1] } else { text };
     let valid = number.bytes().all(|byte| byte.is_ascii_digit() || b".+-eE".contains(&byte));
     let power = unit.map_or(0, |at| if at == 0 { -1 } else { at as i32 });
@@ -254,7 +257,7 @@ mod tests {
             [536_870_912_000, 1_500_000_000_000, 2_000_000_000, 0, 3_000_000_000_000_000_000, 1]
         );
         assert!(
-            ["", "Gi", "5i", "5K", "5ki", "-1", "1 Gi", "inf", "NaN", "1e40", "five"]
+            ["", "Gi", "5i", "5K", "5ki", "5000mi", "-1", "1 Gi", "inf", "NaN", "1e40", "five"]
                 .iter()
                 .all(|text| quantity(text).is_none())
         );

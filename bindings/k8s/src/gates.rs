@@ -83,6 +83,9 @@ fn verdict(pod: &Pod, ranks: u64, set: &Dataset, nodes: &[Node], free: &BTreeMap
     if set.metadata.deletion_timestamp.is_some() {
         return Verdict::Wait(format!("Dataset {} is being deleted", pod.dataset));
     }
+    if set.status.as_ref().and_then(|status| status.observed_generation) != set.metadata.generation {
+        return Verdict::Wait(format!("the spec of Dataset {} is not reconciled yet", pod.dataset));
+    }
     let held = Held::of(set, nodes);
     let locality = pod.locality.unwrap_or(set.spec.locality);
     let required = locality == Locality::Required;

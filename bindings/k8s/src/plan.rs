@@ -235,7 +235,10 @@ impl Step<'_> {
         }
         let valid = |task: &Task| {
             let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
-                (TaskKind::Clean, _) => record.shares.is_empty(),
+                // A directory that is read again before its Job exists is left alone.
+                (TaskKind::Clean, _) => {
+                    record.shares.is_empty() && (self.view.job.is_some() || !readers.contains(&task.node))
+                }
                 (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
                 (TaskKind::Load, Err(_)) => false,
             };

@@ -16,10 +16,12 @@ impl Step<'_> {
         let (ready, placed): (u32, u32) = ((0..shares).map(there).sum(), (0..shares).map(placed).sum());
         let known = (0..shares).all(|share| self.holders(share, i64::MAX).next().is_some());
         let total: u64 = (0..shares).map(|share| self.share_bytes(share)).sum();
+        // The total of another source says nothing.
+        let same_spec = self.status.observed_generation == self.set.metadata.generation;
         self.status.ready_shares = ready;
         self.status.wanted_shares = shares.saturating_mul(copies);
         self.status.total_bytes =
-            (shares > 0 && known).then_some(total).or(self.status.total_bytes.filter(|_| shares > 0));
+            (shares > 0 && known).then_some(total).or(self.status.total_bytes.filter(|_| shares > 0 && same_spec));
         self.status.held_bytes = self.status.nodes.iter().map(|record| record.bytes).sum();
         self.status.observed_generation = self.set.metadata.generation;
         let wanted = self.status.wanted_shares;
