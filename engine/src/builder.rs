@@ -15,12 +15,14 @@ use crate::memory::{MemoryStats, map_memory, share_out};
 use crate::metrics::Metrics;
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
+use crate::packed::PackedShards;
 use crate::peers::{PeerServer, Peers};
 use crate::records::{Format, Records};
 use crate::scanning::records;
 use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
-use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
+use crate::starting::{Plan, ShardThread, Starting, ledger, shortages, spill_config};
 use crate::state::{State, fingerprint, state_at};
+use crate::unpack::{Packed, Shares, Unpacker};
 use crate::watch::Watched;
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
@@ -28,7 +30,7 @@ use fuelrail_flow::{
     BadSamples, ByteRange, ChannelEnds, Consumer, Finished, Listed, Listing, Objects, Outlet, SpillSetup, channels,
     keep_for_others,
 };
-use fuelrail_io::{Backend, Receiver, Region, RingChoice, Topology, channel};
+use fuelrail_io::{Backend, Receiver, Region, RingChoice, Topology, Waker, channel};
 use fuelrail_plan::importance::{Horizons, Mode};
 use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
@@ -54,6 +56,12 @@ type ReportFn = dyn Fn(&str) + Send + Sync;
 
 #[derive(Clone)]
 struct WatchReporter(Arc<ReportFn>);
+
+impl Default for WatchReporter {
+    fn default() -> WatchReporter {
+        WatchReporter(Arc::new(|text| tracing::warn!("{text}")))
+    }
+}
 
 impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -198,27 +206,22 @@ impl LoaderBuilder {
         let addresses = addresses_of(&route.endpoint, route.proxy.as_deref())?;
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
-        let directories = open_directories(&config.disk.dirs, &mut notices);
         let id = route.source_id(&prefixes);
-        let found = records(&config, (&listing, id), &mut notices, &mut |ranges, take| {
-            read_ranges(&config, &listing, ranges, take)
-        });
-        let records = found?.map(Arc::new);
-        let ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
+        let mut read = |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&config, &listing, ranges, take);
+        let packed = PackedShards::find(config.format, &listing, &config.fields, &mut read)?;
+        let records = records(&config, (&listing, id), packed.as_ref(), &mut notices, &mut read)?.map(Arc::new);
+        let mut ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
+        let packed = packed.zip(ranges.as_mut()).map(|(packed, ranges)| Packed::new(packed, listing.clone(), ranges));
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
-        let mut objects = objects.over(route.tls).signed_by(route.authority);
-        if let Some(ranges) = ranges {
-            objects = objects.cut(&ranges)?;
-        }
-        let chunks = chunk_shape(&config, &objects)?;
-        if let Some(shape) = chunks {
-            let order = run_from(&config, &objects, None, Cursor::default())?.chunked(shape);
-            objects = objects.chunked(order.order());
-        }
-        if let Some(unit) = disk_unit(&directories) {
-            objects = objects.direct(unit)?;
-        }
+        let objects = objects.over(route.tls).signed_by(route.authority);
+        // What reads packed shards has the disks.
+        let dirs = if packed.is_some() { &[][..] } else { &config.disk.dirs };
+        let directories = open_directories(dirs, &mut notices);
+        let (objects, chunks) = match (&packed, ranges) {
+            (Some(packed), Some(ranges)) => (objects.unpacked(&ranges)?, packed.settle(&mut config, &mut notices)?),
+            (_, ranges) => cut(&config, objects, ranges, disk_unit(&directories))?,
+        };
         let samples = (0..objects.catalog().samples()).map(SampleId);
         let labels = match &records {
             None => {
@@ -242,8 +245,30 @@ impl LoaderBuilder {
         };
         let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
         let known = (labels, records, fingerprint, saved);
-        start_shards(config, ring, (objects, directories), drawn, known, (notices, report))
+        start_shards(config, ring, (objects, directories, packed.map(Arc::new)), drawn, known, (notices, report))
     }
+}
+
+/// The objects with these ranges of them as samples, where there are any, as the order and the disks want them; and the chunks in which they
+/// are read.
+fn cut(
+    config: &Config,
+    mut objects: Objects,
+    ranges: Option<Vec<ByteRange>>,
+    disk_unit: Option<u64>,
+) -> Result<(Objects, Option<order::ChunkShape>)> {
+    if let Some(ranges) = ranges {
+        objects = objects.cut(&ranges)?;
+    }
+    let chunks = chunk_shape(config, &objects)?;
+    if let Some(shape) = chunks {
+        let order = run_from(config, &objects, None, Cursor::default())?.chunked(shape);
+        objects = objects.chunked(order.order());
+    }
+    if let Some(unit) = disk_unit {
+        objects = objects.direct(unit)?;
+    }
+    Ok((objects, chunks))
 }
 
 /// This rank's run from a place on.
@@ -279,55 +304,62 @@ pub(crate) fn read_ranges(
     if ranges.is_empty() {
         return Ok(());
     }
-    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config.clone() };
-    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
-    plain.decode.shape = None;
-    plain.classes.clear();
+    let mut plain = config.clone();
     plain.disk.dirs.clear();
-    plain.peers.addresses.clear();
-    plain.metrics_listen = None;
-    plain.order = Order { shuffle: false, ..Order::default() };
-    let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
-    builder.listing = Some(listing.clone());
-    for batch in builder.build()? {
+    for batch in ranges_builder(plain, listing, ranges.clone()).build()? {
         batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
     }
     Ok(())
 }
 
+/// What reads ranges of the listed objects, one a batch, in the order given, and otherwise as a loader's settings say.
+pub(crate) fn ranges_builder(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> LoaderBuilder {
+    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config };
+    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
+    plain.decode.shape = None;
+    (plain.fields, plain.classes, plain.peers.addresses) = (Vec::new(), Vec::new(), Vec::new());
+    plain.metrics_listen = None;
+    plain.order = Order { shuffle: false, ..Order::default() };
+    let mut builder = LoaderBuilder::new(plain).ranges(ranges);
+    builder.listing = Some(listing.clone());
+    builder
+}
+
 fn start_shards(
     mut config: Config,
     (backend, notice): (Backend, Option<String>),
-    (objects, directories): (Arc<Objects>, Vec<Directory>),
+    (objects, directories, packed): (Arc<Objects>, Vec<Directory>, Option<Arc<Packed>>),
     (run, horizons): (Run, Option<Horizons>),
     (labels, records, fingerprint, saved): (Labels, Option<Arc<Records>>, String, Saved),
     (mut notices, report): (Vec<String>, Option<WatchReporter>),
 ) -> Result<Loader> {
-    let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |to| to.0);
+    let report = report.unwrap_or_default().0;
     config.ring = backend.into();
     notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
     let topology = config.topology();
     let peers = Peers::of(&config, (&objects, &run, &fingerprint), &mut notices)?;
     let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
-    let layout = share_out(&config, &objects, &topology, (!directories.is_empty(), room))?;
+    let shares = packed.as_ref().map(|packed| packed.shares(&config, &run, &topology)).transpose()?;
+    let own = shares.as_ref().map_or_else(|| config.clone(), |shares| shares.own.clone());
+    let layout = share_out(&own, &objects, &topology, (!directories.is_empty(), room))?;
     config.shards = Some(layout.shards);
     let seating = seat(&config, &topology, &mut notices);
-    notices.extend(shortages(&config, &objects, &layout));
+    notices.extend(shortages(&own, &objects, &layout));
     let (arena, regions, extra) = map_memory(&layout, seating.as_ref(), &mut notices)?;
     let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
     let channels = channels(layout.shards, keepers(&config, &layout, &directories));
-    let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
+    let mut memory = MemoryStats::new(&own, &objects, &layout, &arena, &channels);
     memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
-    let kept = arena.clone();
+    memory.rest_bytes += shares.as_ref().map_or(0, |shares| shares.unpacked_bytes);
     let consumer = Arc::new(Consumer::default());
-    let unit = disk_unit(&directories);
-    let spill = unit.map(|unit| spill_config(&config, objects.catalog(), &layout, unit)).transpose()?;
+    let spill =
+        disk_unit(&directories).map(|unit| spill_config(&config, objects.catalog(), &layout, unit)).transpose()?;
     let plan = Plan {
         backend,
         objects: Arc::clone(&objects),
         run: run.clone(),
         layout,
-        arena,
+        arena: arena.clone(),
         seating,
         spill,
         consumer: Arc::clone(&consumer),
@@ -337,19 +369,16 @@ fn start_shards(
     let said = (&mut notices, Arc::clone(&report));
     let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
     let memories = regions.into_iter().zip(channels).zip(disks);
-    let (starting, lanes, shards, peer_server) = start_each(&config, &plan, memories, peers, &mut notices)?;
+    let started = match packed.zip(shares) {
+        Some((packed, shares)) => start_unpacking(&config, (&packed, &shares), &plan, memories)?,
+        None => start_each(&config, &plan, memories, peers, &mut notices)?,
+    };
+    let Started { starting, lanes, wakers, shards, peer_server, unpacker, mut threads } = started;
     let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
     let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
     let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = match decoding.zip(extra) {
-        None => Supply::Raw(outlet),
-        Some(decoding) => {
-            let source = (Arc::clone(&objects), records.clone());
-            let stage = DecodeStage::start(&config, decoding, source, outlet, run.batches())?;
-            Supply::Decoded(stage)
-        }
-    };
+    let supply = supply(&config, outlet, (&objects, records.as_ref()), decoding.zip(extra), run.batches())?;
+    threads.extend(starting.hand_over());
     let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()), memory)?;
     let parts = Parts {
         config,
@@ -360,10 +389,10 @@ fn start_shards(
         fingerprint,
         saved,
         supply,
-        arena: kept,
+        arena,
         memory,
         shards,
-        threads: starting.hand_over(),
+        threads,
         consumer,
         notices,
         audit,
@@ -371,13 +400,51 @@ fn start_shards(
         reporter,
         metrics,
         peer_server,
+        unpacker,
     };
     Loader::new(parts, Box::new(move |text| report(text)))
 }
 
-/// Shards that have started: themselves, the lanes that their batches come by, how they are watched, and the server that serves other
-/// ranks from them.
-type Started = (Starting, Vec<Receiver<Finished>>, Vec<Watched>, Option<PeerServer>);
+/// The batches as they are delivered: decoded, where there is something to decode them to.
+fn supply(
+    config: &Config,
+    outlet: Outlet,
+    (objects, records): (&Arc<Objects>, Option<&Arc<Records>>),
+    decoded: Option<(Decode, Region)>,
+    batches: u64,
+) -> Result<Supply> {
+    let source = (Arc::clone(objects), records.cloned());
+    Ok(match decoded {
+        None => Supply::Raw(outlet),
+        Some(to) => Supply::Decoded(DecodeStage::start(config, to, source, outlet, batches)?),
+    })
+}
+
+/// What has started: shards, or what unpacks in their place.
+#[derive(Default)]
+struct Started {
+    starting: Starting,
+    /// What the batches come by, and who is woken when one has been taken.
+    lanes: Vec<Receiver<Finished>>,
+    wakers: Vec<Waker>,
+    /// How shards are watched, and the server that serves other ranks from them.
+    shards: Vec<Watched>,
+    peer_server: Option<PeerServer>,
+    unpacker: Option<Unpacker>,
+    threads: Vec<ShardThread>,
+}
+
+fn start_unpacking(
+    config: &Config,
+    (packed, shares): (&Arc<Packed>, &Shares),
+    plan: &Plan,
+    mut memories: impl Iterator<Item = ((Region, ChannelEnds), Option<SpillSetup>)>,
+) -> Result<Started> {
+    let ((region, _), _) = memories.next().expect("its own settings have one shard");
+    let (unpacker, lane, threads) = packed.start(config, shares, (&plan.objects, &plan.run), region, &plan.consumer)?;
+    let wakers = vec![unpacker.waker().clone()];
+    Ok(Started { lanes: vec![lane], wakers, unpacker: Some(unpacker), threads, ..Started::default() })
+}
 
 fn start_each(
     config: &Config,
@@ -396,8 +463,9 @@ fn start_each(
         starting.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
     }
     let shards = starting.wait(notices)?;
-    let server = start_server.map(|start| start()).transpose()?;
-    Ok((starting, lanes, shards, server))
+    let peer_server = start_server.map(|start| start()).transpose()?;
+    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
+    Ok(Started { starting, lanes, wakers, shards, peer_server, ..Started::default() })
 }
 
 /// Whether shards keep blocks for each other.

@@ -20,13 +20,13 @@ pub(crate) fn chunk_shape(config: &Config, objects: &Objects) -> Result<Option<C
     }
     let mean = (catalog.total_bytes() / catalog.samples()).max(1);
     let samples = (config.order.chunk_size.0 / mean).max(1);
-    Ok(Some(ChunkShape { samples, window: u64::from(config.order.chunk_window) }))
+    Ok(Some(ChunkShape { samples, window: u64::from(config.order.chunk_window), in_turn: false }))
 }
 
 /// Chunks that a rank has in use at a time: its share of all, those that it shares with its neighbours, and an eighth for shards that are
 /// not at the same batch.
 pub(crate) fn chunks_held(config: &Config, objects: &Objects) -> u64 {
-    let Ok(Some(ChunkShape { samples, window })) = chunk_shape(config, objects) else { return 0 };
+    let Ok(Some(ChunkShape { samples, window, .. })) = chunk_shape(config, objects) else { return 0 };
     let mixed = window.min(objects.catalog().samples() / samples).max(1);
     let share = mixed.div_ceil(u64::from(config.world.max(1)));
     share + share / 8 + 2

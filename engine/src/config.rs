@@ -179,6 +179,12 @@ impl Config {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
+        let is_parquet = self.format.is_some_and(|format| format.word() == "parquet");
+        check(
+            self.fields.is_empty() || is_parquet,
+            "fields is set, and format is not parquet".into(),
+            "leave it out: batches have all fields of a record",
+        )?;
         self.importance(0)?;
         let is_plain = self.order.name == OrderName::Global && self.order.importance.is_none();
         check(

@@ -58,7 +58,7 @@ mod memory;
 mod metrics;
 mod mixture;
 mod names;
-#[cfg(feature = "formats")]
+#[cfg_attr(not(feature = "formats"), path = "packed/absent.rs")]
 mod packed;
 #[cfg_attr(not(feature = "clouds"), path = "peers/absent.rs")]
 mod peers;
@@ -76,6 +76,7 @@ mod state;
 mod stats;
 mod system;
 mod tls;
+mod unpack;
 #[cfg(feature = "clouds")]
 mod upload;
 mod watch;

@@ -14,9 +14,10 @@ use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
 use crate::state::{State, state_at};
 use crate::stats::{Stats, Tally};
+use crate::unpack::Unpacker;
 use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Consumer, Finished, Objects};
+use fuelrail_flow::{Consumer, Finished, Objects, Snapshot};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
@@ -87,6 +88,8 @@ pub(crate) struct Parts {
     pub peer_server: Option<PeerServer>,
     /// Makes and removes segments of the disk as long as the shards live.
     pub segment_manager: Option<SegmentManager>,
+    /// Makes the batches in the place of shards.
+    pub unpacker: Option<Unpacker>,
 }
 
 /// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
@@ -103,7 +106,8 @@ impl Loader {
             shards: parts.shards.clone(),
             decode: parts.supply.stage().map(|stage| Arc::clone(stage.facts())),
             waiting: Arc::clone(&waiting),
-            after: parts.config.watchdog_after.unwrap_or_default(),
+            // What reads packed shards is watched by itself.
+            after: parts.config.watchdog_after.filter(|_| parts.unpacker.is_none()).unwrap_or_default(),
             on_signal: parts.config.report_on_sigusr1,
             report,
         });
@@ -300,8 +304,22 @@ impl Loader {
     }
 
     fn is_held_up_by_leases(&self) -> bool {
-        let shards = || snapshots(&self.parts.shards, LOOK_AGAIN).iter().any(|s| s.waits_for_leases);
+        let unpacker = self.parts.unpacker.as_ref();
+        let shards = || match unpacker {
+            Some(unpacker) => unpacker.is_starved(),
+            None => self.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
+        };
         self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
+    }
+
+    fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
+        let unpacker = self.parts.unpacker.as_ref();
+        unpacker.map_or_else(|| snapshots(self.watched(), patience), |unpacker| unpacker.snapshots(patience))
+    }
+
+    /// Its shards; none where records are unpacked.
+    pub(crate) fn watched(&self) -> &[Watched] {
+        &self.parts.shards
     }
 
     fn lease_error(&self) -> Error {
@@ -337,7 +355,7 @@ impl Loader {
         if !self.guard.holds() {
             return Stats::new(&self.tally, self.started.elapsed(), &[]);
         }
-        let shards = snapshots(&self.parts.shards, Duration::from_secs(1));
+        let shards = self.snapshots(Duration::from_secs(1));
         let slots = self.parts.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
             .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
@@ -473,12 +491,12 @@ impl Drop for Loader {
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
             core::mem::forget(self.parts.segment_manager.take());
-            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take()));
+            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take(), self.parts.unpacker.take()));
             return;
         }
         self.watchdog = None;
         // What is lent comes back before the shards end.
-        (self.parts.peer_server, self.parts.metrics) = (None, None);
+        (self.parts.peer_server, self.parts.metrics, self.parts.unpacker) = (None, None, None);
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
             // next_batch returns the cause.

@@ -4,7 +4,7 @@
 use crate::builder::{LoaderBuilder, read_ranges};
 use crate::config::Config;
 use crate::listing::given_or_listed;
-use crate::records::{Format, MdsShard, mds_shards};
+use crate::records::{Format, MdsShard, Read, mds_shards};
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
@@ -12,16 +12,12 @@ use fuelrail_format::mds::{Columns, Encoding, Scan};
 #[cfg(feature = "parquet")]
 use fuelrail_format::parquet::{File, TAIL_BYTES, footer_bytes};
 use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, is_below, is_named, scan_whole};
-use std::borrow::Cow;
 #[cfg(feature = "parquet")]
 use std::collections::HashMap;
 
-/// The records of a data set whose shards have to be unpacked, which a [`Loader`](crate::Loader) does not read. They come in the listing's
-/// order.
+/// The shards of a data set that have to be unpacked, in the listing's order.
 #[derive(Debug)]
-pub struct PackedRecords {
-    config: Config,
-    listing: Listing,
+pub(crate) struct PackedShards {
     columns: Vec<(String, Encoding)>,
     parts: Vec<Part>,
     shards: Shards,
@@ -29,11 +25,12 @@ pub struct PackedRecords {
 
 /// What is unpacked together: some ranges of an object.
 #[derive(Debug)]
-struct Part {
-    /// The number of its first record, and how many there are.
-    first: u64,
+pub(crate) struct Part {
+    /// The number of its first record.
+    pub first: u64,
     records: u64,
-    ranges: Vec<ByteRange>,
+    /// At least one.
+    pub ranges: Vec<ByteRange>,
     /// Its shard, and its number among the parts of that.
     shard: usize,
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "a shard of MDS is one part"))]
@@ -43,8 +40,181 @@ struct Part {
 #[derive(Debug)]
 enum Shards {
     Mds(Columns, Vec<MdsShard>),
+    /// Files, and how their rows are laid out.
     #[cfg(feature = "parquet")]
-    Parquet(Vec<(u32, File)>),
+    Parquet(Vec<(u32, File)>, Columns),
+}
+
+impl PackedShards {
+    /// Those of a listing, with the fields of these names, or all where there is none. Of Parquet only their columns are read. `None` where
+    /// records are ranges of objects.
+    ///
+    /// # Errors
+    /// Those of `read`; `Undecodable` for a shard that is not sound, naming it; `Usage` for what is not read of a format, fields that are not
+    /// there, shards that differ in their columns, and Parquet in a build without the feature `parquet`.
+    pub(crate) fn find(
+        format: Option<Format>,
+        listing: &Listing,
+        fields: &[String],
+        read: Read<'_>,
+    ) -> Result<Option<PackedShards>> {
+        let owned = |name: &str, encoding: &Encoding| (name.to_owned(), encoding.clone());
+        let (mut parts, shards, columns): (Vec<Part>, _, Vec<_>) = match format {
+            // The name of a compressed shard ends with that of its compression.
+            Some(Format::Mds) if (0..listing.len()).any(|at| listing.key(at).contains(".mds.")) => {
+                let (set, shards) = mds_shards(listing, read)?;
+                if shards.iter().all(|shard| shard.compression.is_none()) {
+                    return Ok(None);
+                }
+                let mut columns = set.columns.all().to_vec();
+                if let Some(field) = fields.iter().find(|field| !columns.iter().any(|of| is_below(field, &of.name))) {
+                    let error = Error::new(Kind::Usage, format!("no column is named '{field}'"));
+                    return Err(error.with_hint("name some of index.json's column_names"));
+                }
+                columns.retain(|column| is_named(fields, &column.name));
+                let columns = columns.iter().map(|column| owned(&column.name, &column.encoding)).collect();
+                (shards_of(listing, &shards), Shards::Mds(set.columns, shards), columns)
+            }
+            #[cfg(feature = "parquet")]
+            Some(Format::Parquet) => {
+                let files = files(listing, fields, read)?;
+                let columns = files.first().map(|(_, file)| file.columns()).unwrap_or_default();
+                let columns: Vec<_> = columns.iter().map(|column| owned(&column.name, &column.encoding)).collect();
+                let rows = Columns::nullable(columns.iter().map(|(name, encoding)| (name.as_str(), encoding)))?;
+                (groups_of(&files), Shards::Parquet(files, rows), columns)
+            }
+            #[cfg(not(feature = "parquet"))]
+            Some(Format::Parquet) => {
+                let error = Error::new(Kind::Usage, "this build reads no Parquet files");
+                return Err(error.with_hint("build it with the feature `parquet`"));
+            }
+            _ => return Ok(None),
+        };
+        parts.retain(|part| part.records > 0);
+        let mut first = 0_u64;
+        for part in &mut parts {
+            part.first = first;
+            first = first.saturating_add(part.records);
+        }
+        Ok(Some(PackedShards { columns, parts, shards }))
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn count(&self) -> u64 {
+        self.parts.last().map_or(0, |last| last.first.saturating_add(last.records))
+    }
+
+    /// The index of all records: each is a range of what its part is unpacked to, laid out as a sample of MDS. A part counts as an object.
+    ///
+    /// # Errors
+    /// Those of `read`; `Undecodable` for a part that does not unpack, naming its object; `Usage` where the index cannot hold a record.
+    pub(crate) fn index(&self, listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
+        let (format, columns) = match &self.shards {
+            Shards::Mds(columns, _) => (Format::Mds, columns),
+            #[cfg(feature = "parquet")]
+            Shards::Parquet(_, rows) => (Format::Parquet, rows),
+        };
+        let mut index = IndexBuilder::new(format, content, self.parts.len() as u32).without_keys();
+        index.describe(columns.description());
+        let mut numbers = 0..;
+        each_part(self.parts.iter(), listing, read, &mut |part, pieces| {
+            let number = numbers.next().unwrap_or(u32::MAX);
+            match &self.shards {
+                Shards::Mds(_, shards) => {
+                    let bytes = self.unpacked(part, pieces)?;
+                    let mut scan = Scan::new(number, bytes.len() as u64, &shards[part.shard].shard, columns)?;
+                    scan_whole(&mut scan, &bytes, &mut index)
+                }
+                #[cfg(feature = "parquet")]
+                Shards::Parquet(files, _) => {
+                    let (mut begin, mut row) = (0, Vec::new());
+                    files[part.shard].1.rows(part.group, pieces, &mut |fields| {
+                        row.clear();
+                        columns.join(fields, &mut row)?;
+                        index.push_range(number, begin, row.len() as u64)?;
+                        begin += row.len() as u64;
+                        Ok(())
+                    })
+                }
+            }
+        })?;
+        Ok(index)
+    }
+
+    /// A part, of whose ranges these are the bytes, unpacked: its records lie where the index says.
+    ///
+    /// # Errors
+    /// `Undecodable` for one that is not sound.
+    pub(crate) fn unpacked(&self, part: &Part, mut pieces: Vec<Vec<u8>>) -> Result<Vec<u8>> {
+        match &self.shards {
+            Shards::Mds(_, shards) => {
+                let (bytes, MdsShard { shard, compression, .. }) =
+                    (pieces.pop().unwrap_or_default(), &shards[part.shard]);
+                match compression {
+                    Some(compression) => compression.unpacked(&bytes, shard),
+                    None => Ok(bytes),
+                }
+            }
+            #[cfg(feature = "parquet")]
+            Shards::Parquet(files, columns) => {
+                let mut rows = Vec::new();
+                files[part.shard].1.rows(part.group, pieces, &mut |fields| columns.join(fields, &mut rows))?;
+                Ok(rows)
+            }
+        }
+    }
+
+    /// Unpacks a part, of whose ranges these are the bytes, and hands over the fields of each record.
+    fn unpack(&self, part: &Part, pieces: Vec<Vec<u8>>, take: TakeFields<'_>) -> Result<()> {
+        match &self.shards {
+            #[cfg(feature = "parquet")]
+            Shards::Parquet(files, _) => files[part.shard].1.rows(part.group, pieces, take),
+            Shards::Mds(columns, shards) => {
+                let (bytes, shard) = (self.unpacked(part, pieces)?, &shards[part.shard].shard);
+                let mut index = IndexBuilder::new(Format::Mds, [0; 16], 1).without_keys();
+                scan_whole(&mut Scan::new(0, bytes.len() as u64, shard, columns)?, &bytes, &mut index)?;
+                for record in Index::open(index.to_bytes())?.iter() {
+                    let Some(Field::Span(span)) = record.field(0) else { continue };
+                    let sample = &bytes[span.offset as usize..(span.offset + span.length) as usize];
+                    let is_read = |name: &str| self.columns.iter().any(|(column, _)| column == name);
+                    let fields = columns.split(sample)?.filter(|(column, _)| is_read(&column.name));
+                    take(&fields.map(|(column, bytes)| (&*column.name, bytes)).collect::<Vec<_>>())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes a part, and the bytes of its ranges.
+type TakePart<'t> = &'t mut dyn FnMut(&Part, Vec<Vec<u8>>) -> Result<()>;
+
+/// Reads these parts in their order, and hands over each with the bytes of its ranges.
+fn each_part<'p>(
+    parts: impl Iterator<Item = &'p Part> + Clone,
+    listing: &Listing,
+    read: Read<'_>,
+    take: TakePart<'_>,
+) -> Result<()> {
+    let ranges = parts.clone().flat_map(|part| part.ranges.iter().copied()).collect();
+    let (mut parts, mut pieces) = (parts.peekable(), Vec::new());
+    read(ranges, &mut |range, bytes| {
+        pieces.push(bytes.to_vec());
+        let Some(part) = parts.next_if(|part| part.ranges.len() == pieces.len()) else { return Ok(()) };
+        let taken = take(part, std::mem::take(&mut pieces));
+        taken.map_err(|error| error.with_object(listing.key(range.object as usize)))
+    })
+}
+
+/// The records of a data set whose shards have to be unpacked, for those who read each once. They come in the listing's order.
+#[derive(Debug)]
+pub struct PackedRecords {
+    config: Config,
+    listing: Listing,
+    packed: PackedShards,
 }
 
 /// Takes a record: its number, and its fields.
@@ -52,73 +222,34 @@ type Take<'t, E> = &'t mut dyn FnMut(u64, &[(&str, &[u8])]) -> Result<(), E>;
 
 impl PackedRecords {
     /// The records that a loader's settings name, with the fields of these names, or all where there is none. Of Parquet only their columns
-    /// are read. `None` where records are ranges of objects: a loader reads those.
+    /// are read. `None` where records are ranges of objects.
     ///
     /// # Errors
     /// Those of the listing and of reading; `Undecodable` for a shard that is not sound, naming it; `Usage` for what is not read of a format,
     /// fields that are not there, shards that differ in their columns, and Parquet in a build without the feature `parquet`.
     pub fn open(builder: &LoaderBuilder, fields: &[String]) -> Result<Option<PackedRecords>> {
         let config = builder.config().clone();
-        let Some(format) = config.format.filter(|format| matches!(format, Format::Mds | Format::Parquet)) else {
+        if !config.format.is_some_and(|format| matches!(format, Format::Mds | Format::Parquet)) {
             return Ok(None);
-        };
+        }
         let (access, source) = config.source()?;
         let given = (builder.listing.clone(), config.manifest.as_deref());
         let listing = given_or_listed(given, config.listing_dir(), (&access, &config.uri), source)?.0.listing;
-        let (parts, shards, columns) = match format {
-            Format::Mds => {
-                let (set, shards) =
-                    mds_shards(&listing, &mut |ranges, take| read_ranges(&config, &listing, ranges, take))?;
-                if shards.iter().all(|shard| shard.compression.is_none()) {
-                    return Ok(None);
-                }
-                let parts = shards.iter().enumerate().map(|(number, MdsShard { object, shard, .. })| {
-                    let whole = ByteRange { object: *object, first: 0, len: listing.size(*object as usize) };
-                    Part { first: 0, records: shard.samples.into(), ranges: vec![whole], shard: number, group: 0 }
-                });
-                let columns = set.columns.all().iter().map(|column| (column.name.clone(), column.encoding.clone()));
-                let mut columns: Vec<_> = columns.collect();
-                if let Some(field) = fields.iter().find(|field| !columns.iter().any(|(name, _)| is_below(field, name)))
-                {
-                    let error = Error::new(Kind::Usage, format!("no column is named '{field}'"));
-                    return Err(error.with_hint("name some of index.json's column_names"));
-                }
-                columns.retain(|(name, _)| is_named(fields, name));
-                (parts.collect(), Shards::Mds(set.columns, shards), columns)
-            }
-            #[cfg(feature = "parquet")]
-            _ => {
-                let files = files(&config, &listing, fields)?;
-                let columns = files.first().map(|(_, file)| file.columns()).unwrap_or_default();
-                let columns = columns.iter().map(|column| (column.name.clone(), column.encoding.clone())).collect();
-                (parts_of(&files), Shards::Parquet(files), columns)
-            }
-            #[cfg(not(feature = "parquet"))]
-            _ => {
-                let error = Error::new(Kind::Usage, "this build reads no Parquet files");
-                return Err(error.with_hint("build it with the feature `parquet`"));
-            }
-        };
-        let mut parts: Vec<Part> = parts;
-        parts.retain(|part| part.records > 0);
-        let mut first = 0_u64;
-        for part in &mut parts {
-            part.first = first;
-            first = first.saturating_add(part.records);
-        }
-        Ok(Some(PackedRecords { config, listing, columns, parts, shards }))
+        let mut read = |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&config, &listing, ranges, take);
+        let packed = PackedShards::find(config.format, &listing, fields, &mut read)?;
+        Ok(packed.map(|packed| PackedRecords { config, listing, packed }))
     }
 
     /// How many records there are.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.parts.last().map_or(0, |last| last.first.saturating_add(last.records))
+        self.packed.count()
     }
 
     /// What the bytes of a field mean.
     #[must_use]
     pub fn encoding(&self, field: &str) -> Option<&Encoding> {
-        self.columns.iter().find(|(name, _)| name == field).map(|(_, encoding)| encoding)
+        self.packed.columns.iter().find(|(name, _)| name == field).map(|(_, encoding)| encoding)
     }
 
     /// Reads these records, in their order; parts without any of them are not read. What `take` refuses ends it.
@@ -128,14 +259,13 @@ impl PackedRecords {
     pub fn read<E: From<Error>>(&self, records: Range<u64>, take: Take<'_, E>) -> Result<(), E> {
         let is_wanted =
             |part: &&Part| part.first < records.end && records.start < part.first.saturating_add(part.records);
-        let mut parts = self.parts.iter().filter(is_wanted).peekable();
-        let ranges = parts.clone().flat_map(|part| part.ranges.iter().copied()).collect();
-        let (mut pieces, mut refused) = (Vec::new(), None);
-        let read = read_ranges(&self.config, &self.listing, ranges, &mut |range, bytes| {
-            pieces.push(bytes.to_vec());
-            let Some(part) = parts.next_if(|part| part.ranges.len() == pieces.len()) else { return Ok(()) };
+        let parts = self.packed.parts.iter().filter(is_wanted);
+        let mut refused = None;
+        let mut read =
+            |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&self.config, &self.listing, ranges, take);
+        let read = each_part(parts, &self.listing, &mut read, &mut |part, pieces| {
             let mut next = part.first;
-            let unpacked = self.unpack(part, std::mem::take(&mut pieces), &mut |fields| {
+            self.packed.unpack(part, pieces, &mut |fields| {
                 let number = next;
                 next += 1;
                 let taken = if records.contains(&number) { take(number, fields) } else { Ok(()) };
@@ -143,40 +273,24 @@ impl PackedRecords {
                     refused = Some(error);
                     Error::new(Kind::Cancelled, "a record was refused")
                 })
-            });
-            unpacked.map_err(|error| error.with_object(self.listing.key(range.object as usize)))
+            })
         });
         refused.map_or_else(|| read.map_err(E::from), Err)
     }
+}
 
-    /// Unpacks a part, of whose ranges these are the bytes.
-    fn unpack(&self, part: &Part, mut pieces: Vec<Vec<u8>>, take: TakeFields<'_>) -> Result<()> {
-        match &self.shards {
-            #[cfg(feature = "parquet")]
-            Shards::Parquet(files) => files[part.shard].1.rows(part.group, pieces, take),
-            Shards::Mds(columns, shards) => {
-                let MdsShard { shard, compression, .. } = &shards[part.shard];
-                let mut bytes = Cow::from(pieces.pop().unwrap_or_default());
-                if let Some(compression) = compression {
-                    bytes = compression.unpacked(&bytes, shard)?.into();
-                }
-                let mut index = IndexBuilder::new(Format::Mds, [0; 16], 1).without_keys();
-                scan_whole(&mut Scan::new(0, bytes.len() as u64, shard, columns)?, &bytes, &mut index)?;
-                for record in Index::open(index.to_bytes())?.iter() {
-                    let Some(Field::Span(span)) = record.field(0) else { continue };
-                    let sample = &bytes[span.offset as usize..(span.offset + span.length) as usize];
-                    let fields = columns.split(sample)?.filter(|(column, _)| self.encoding(&column.name).is_some());
-                    take(&fields.map(|(column, bytes)| (&*column.name, bytes)).collect::<Vec<_>>())?;
-                }
-                Ok(())
-            }
-        }
-    }
+/// The shards of MDS, each of which is a part.
+fn shards_of(listing: &Listing, shards: &[MdsShard]) -> Vec<Part> {
+    let part = |(number, MdsShard { object, shard, .. }): (usize, &MdsShard)| {
+        let whole = ByteRange { object: *object, first: 0, len: listing.size(*object as usize) };
+        Part { first: 0, records: shard.samples.into(), ranges: vec![whole], shard: number, group: 0 }
+    };
+    shards.iter().enumerate().map(part).collect()
 }
 
 /// The footers of all Parquet files, in the order of the listing.
 #[cfg(feature = "parquet")]
-fn files(config: &Config, listing: &Listing, fields: &[String]) -> Result<Vec<(u32, File)>> {
+fn files(listing: &Listing, fields: &[String], read: Read<'_>) -> Result<Vec<(u32, File)>> {
     let end = |object: u32, bytes: u64| {
         let size = listing.size(object as usize);
         ByteRange { object, first: size - bytes.min(size), len: bytes.min(size) }
@@ -197,7 +311,7 @@ fn files(config: &Config, listing: &Listing, fields: &[String]) -> Result<Vec<(u
     let mut files = Vec::new();
     while !ends.is_empty() {
         // Longer footers are read once more.
-        read_ranges(config, listing, std::mem::take(&mut ends), &mut |range, bytes| {
+        read(std::mem::take(&mut ends), &mut |range, bytes| {
             let size = listing.size(range.object as usize);
             let needed = footer_bytes(bytes, size).map_err(named(range.object))?;
             if needed > range.len {
@@ -222,7 +336,7 @@ fn files(config: &Config, listing: &Listing, fields: &[String]) -> Result<Vec<(u
 
 /// The row groups of all files.
 #[cfg(feature = "parquet")]
-fn parts_of(files: &[(u32, File)]) -> Vec<Part> {
+fn groups_of(files: &[(u32, File)]) -> Vec<Part> {
     let of_file = |(shard, (object, file)): (usize, &(u32, File))| {
         let part = |(group, found): (usize, fuelrail_format::parquet::Group)| {
             let range =

@@ -9,6 +9,7 @@ pub(crate) use find::{Asked, MdsShard, Read, content_of, mds_shards};
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
 
+use crate::packed::PackedShards;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
 use fuelrail_format::{Field, Index, Record, mds, tfrecord};
@@ -30,7 +31,7 @@ pub(crate) struct Records {
 enum Split {
     /// The index has the ranges of all.
     Ranges,
-    /// Columns of MDS.
+    /// Columns of MDS, or of Parquet.
     Columns(mds::Columns),
     /// A frame of TFRecord with a `tf.Example`.
     Example,
@@ -45,8 +46,16 @@ impl Records {
     /// # Errors
     /// Those of `read`; `Undecodable` for a shard that breaks its format, naming it; `Usage` where there is no record, a field that is asked
     /// for is not there, or the format is not read.
-    pub(crate) fn find(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<Records> {
-        let index = find::index(listing, asked, read)?;
+    pub(crate) fn find(
+        listing: &Listing,
+        packed: Option<&PackedShards>,
+        asked: &Asked,
+        read: Read<'_>,
+    ) -> Result<Records> {
+        let index = match packed {
+            Some(packed) => packed.index(listing, asked.content, read)?,
+            None => find::index(listing, asked, read)?,
+        };
         if index.is_empty() {
             let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
@@ -70,7 +79,7 @@ impl Records {
     /// The records of an index.
     fn of(index: Index<Vec<u8>>, asked: &Asked) -> Result<Records> {
         let split = match index.format() {
-            Format::Mds => Split::Columns(mds::Columns::parse(index.description())?),
+            Format::Mds | Format::Parquet => Split::Columns(mds::Columns::parse(index.description())?),
             Format::TfRecord => Split::Example,
             _ => Split::Ranges,
         };
@@ -99,7 +108,8 @@ impl Records {
         Ok(())
     }
 
-    /// What is fetched of each record: from the first byte of its first field to the last byte of its last.
+    /// What is fetched of each record: from the first byte of its first field to the last byte of its last. Of one that is unpacked, where
+    /// it lies in what its part, which counts as an object, is unpacked to.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         self.index.iter().map(|record| cover(&record)).collect()
     }

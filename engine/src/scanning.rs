@@ -1,6 +1,7 @@
 //! The pass over shards that finds their records, or what an earlier one found.
 
 use crate::config::Config;
+use crate::packed::PackedShards;
 use crate::records::{Asked, Kept, Read, Records, content_of};
 use fuelrail_base::{ByteSize, Result};
 use fuelrail_flow::Listing;
@@ -12,11 +13,12 @@ use std::time::Instant;
 pub(crate) fn records(
     config: &Config,
     (listing, id): (&Listing, SourceId),
+    packed: Option<&PackedShards>,
     notices: &mut Vec<String>,
     read: Read<'_>,
 ) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
-    let content = content_of(id, listing);
+    let content = content_of(id, listing, &config.fields);
     let asked = Asked {
         format,
         content: content.unwrap_or_default(),
@@ -38,7 +40,7 @@ pub(crate) fn records(
     }
     let begun = Instant::now();
     let mut bytes = 0;
-    let records = Records::find(listing, &asked, &mut |ranges, take| {
+    let records = Records::find(listing, packed, &asked, &mut |ranges, take| {
         read(ranges, &mut |range, piece| {
             bytes += piece.len() as u64;
             take(range, piece)

@@ -107,8 +107,9 @@ pub(crate) fn state_at(run: &Run, fingerprint: &str, importance: Option<Mode>, c
         order: match (run.order().chunks(), run.mixture()) {
             (_, Some(mixture)) => mixture.to_string(),
             (None, None) => config.order.word().into(),
-            (Some(ChunkShape { samples, window }), None) => {
-                format!("{} of {samples}, {window} at a time", config.order.word())
+            (Some(ChunkShape { samples, window, in_turn }), None) => {
+                let how = if in_turn { ", in turn" } else { "" };
+                format!("{} of {samples}, {window} at a time{how}", config.order.word())
             }
         },
         samples: config.samples,

@@ -27,6 +27,7 @@ mod mixture;
 mod moto;
 mod nginx;
 mod own_loop;
+mod packed;
 mod peers;
 mod properties;
 mod proxies;

@@ -144,7 +144,7 @@ impl Objects {
     ///
     /// # Errors
     /// `Usage` when there is none, or more than a catalog holds; `Mismatch` for a range that its object does not have.
-    pub fn cut(mut self, ranges: &[ByteRange]) -> Result<Objects> {
+    pub fn cut(self, ranges: &[ByteRange]) -> Result<Objects> {
         let object_lens: Vec<u64> = (0..self.catalog.samples()).map(|at| self.catalog.size(SampleId(at))).collect();
         for ByteRange { object, first, len } in ranges {
             let object_len = object_lens.get(*object as usize).copied().unwrap_or(0);
@@ -155,6 +155,20 @@ impl Objects {
                 return Err(error.with_object(self.names.key(*object as usize)));
             }
         }
+        self.sampled(ranges, object_lens)
+    }
+
+    /// The same objects with other samples: each is a range of what a part of one of them is unpacked to. No block of theirs is fetched.
+    ///
+    /// # Errors
+    /// `Usage` when there is none, or more than a catalog holds.
+    pub fn unpacked(self, ranges: &[ByteRange]) -> Result<Objects> {
+        // Of no sample does what a server says of the object hold.
+        let object_lens = vec![u64::MAX; self.names.len()];
+        self.sampled(ranges, object_lens)
+    }
+
+    fn sampled(mut self, ranges: &[ByteRange], object_lens: Vec<u64>) -> Result<Objects> {
         let lens = ranges.iter().map(|range| range.len).collect();
         self.catalog = Arc::new(Catalog::new(lens, self.catalog.block_bytes())?);
         let (objects, firsts) = ranges.iter().map(|range| (range.object, range.first)).unzip();
@@ -197,8 +211,9 @@ impl Objects {
         self.ranges.as_ref().map_or(sample.0 as usize, |ranges| ranges.objects[sample.0 as usize] as usize)
     }
 
-    /// First byte of a sample in its object.
-    pub(crate) fn first(&self, sample: SampleId) -> u64 {
+    /// First byte of a sample in its object, or in what a part of that is unpacked to.
+    #[must_use]
+    pub fn first(&self, sample: SampleId) -> u64 {
         self.ranges.as_ref().map_or(0, |ranges| ranges.firsts[sample.0 as usize])
     }
 

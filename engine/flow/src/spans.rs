@@ -66,6 +66,13 @@ impl<'a> IntoIterator for &'a SampleSpans {
     }
 }
 
+/// A list of no shard's.
+impl FromIterator<SampleSpan> for SampleSpans {
+    fn from_iter<I: IntoIterator<Item = SampleSpan>>(spans: I) -> SampleSpans {
+        SampleSpans { list: spans.into_iter().collect(), free_lists: Arc::new(ArrayQueue::new(1)) }
+    }
+}
+
 impl Drop for SampleSpans {
     fn drop(&mut self) {
         let mut list = core::mem::take(&mut self.list);

@@ -102,7 +102,13 @@ struct ColumnsDocument {
     column_names: Vec<String>,
     column_encodings: Vec<String>,
     column_sizes: Vec<Option<u32>>,
+    /// Whether a sample may lack some.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    nullable: bool,
 }
+
+/// The size of a value that a sample lacks.
+const ABSENT: u32 = u32::MAX;
 
 impl DataSet {
     /// Reads `index.json`.
@@ -166,7 +172,7 @@ impl ShardDocument {
 
 impl Columns {
     fn new(document: ColumnsDocument) -> Result<Columns, String> {
-        let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes } = &document;
+        let ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes: sizes, .. } = &document;
         if names.len() != encodings.len() || names.len() != sizes.len() {
             let (encodings, sizes) = (encodings.len(), sizes.len());
             return Err(format!("{} columns have {encodings} encodings and {sizes} sizes", names.len()));
@@ -182,6 +188,33 @@ impl Columns {
         let columns: Vec<Column> = columns.collect();
         let fixed_bytes = columns.iter().map(|column| u64::from(column.size.unwrap_or(4))).sum();
         Ok(Columns { document, columns, fixed_bytes })
+    }
+
+    /// Columns of records that are laid out as samples of MDS are: all of any length, and a record may lack some.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] when two have one name.
+    pub fn nullable<'a>(columns: impl Iterator<Item = (&'a str, &'a Encoding)>) -> Result<Columns> {
+        let (names, encodings): (Vec<_>, Vec<_>) = columns.map(|(name, of)| (name.to_owned(), of.to_text())).unzip();
+        let (column_sizes, nullable) = (vec![None; names.len()], true);
+        Columns::new(ColumnsDocument { column_names: names, column_encodings: encodings, column_sizes, nullable })
+            .map_err(flawed)
+    }
+
+    /// Appends a sample of nullable columns: those of them that it has, in their order.
+    ///
+    /// # Errors
+    /// [`Kind::Undecodable`] for a value of 4 GiB.
+    pub fn join(&self, fields: &[(&str, &[u8])], out: &mut Vec<u8>) -> Result<()> {
+        let mut left = fields.iter().peekable();
+        for column in &self.columns {
+            let field = left.next_if(|(name, _)| *name == column.name);
+            let size = field.map_or(Ok(ABSENT), |(_, bytes)| u32::try_from(bytes.len()));
+            let size = size.map_err(|_| flawed(format!("a value of '{}' has 4 GiB", column.name)))?;
+            out.extend_from_slice(&size.to_le_bytes());
+        }
+        fields.iter().for_each(|(_, bytes)| out.extend_from_slice(bytes));
+        Ok(())
     }
 
     /// The columns, in the order of their data.
@@ -205,26 +238,29 @@ impl Columns {
         Columns::new(document).map_err(flawed)
     }
 
-    /// Splits a sample into its columns. Allocates nothing.
+    /// Splits a sample into its columns, without those that it lacks. Allocates nothing.
     ///
     /// # Errors
     /// [`Kind::Undecodable`] when its sizes do not add up to its length.
     pub fn split<'a>(&'a self, sample: &'a [u8]) -> Result<impl Iterator<Item = (&'a Column, &'a [u8])>> {
         let variable = self.columns.iter().filter(|column| column.size.is_none()).count();
-        let sizes = (0..variable).map(|n| u32_at(sample, n * 4).map(u64::from));
+        let is_absent = |size: u32| self.document.nullable && size == ABSENT;
+        let sizes =
+            (0..variable).map(|n| u32_at(sample, n * 4).map(|size| if is_absent(size) { 0 } else { size.into() }));
         let total = sizes.sum::<Option<u64>>().map(|sizes| sizes + self.fixed_bytes);
         if total != Some(sample.len() as u64) {
             let flaw = format!("the sample has {} bytes, its columns do not", sample.len());
             return Err(Error::new(Kind::Undecodable, flaw).with_hint("write the shard again, or leave the sample out"));
         }
         let (mut sizes, mut data) = sample.split_at(variable * 4);
-        Ok(self.columns.iter().map_while(move |column| {
+        let columns = self.columns.iter().map_while(move |column| {
             let size = match column.size {
                 Some(size) => size,
                 None => u32_at(take(&mut sizes, 4)?, 0)?,
             };
-            Some((column, take(&mut data, size.into())?))
-        }))
+            if is_absent(size) { Some(None) } else { Some(Some((column, take(&mut data, size.into())?))) }
+        });
+        Ok(columns.flatten())
     }
 }
 

@@ -195,13 +195,15 @@ settings! {
         /// A manifest that names the objects, for servers that cannot list.
         manifest: Option<PathBuf> = None,
         /// How objects hold samples: `webdataset` (tar archives, whose members of one name but for the extension are the fields of a
-        /// sample), `mds`, `tfrecord`, `tokens` (arrays of numbers without a header, of which a window is a sample), `manifest` (as
+        /// sample), `mds`, `tfrecord`, `parquet`, `tokens` (arrays of numbers without a header, of which a window is a sample), `manifest` (as
         /// `record_file` says), or `objects` (each a record of one field, named by its extension); without one every object is a sample as
         /// it is.
         format: Option<Format> = None,
         /// Under `manifest`, a local CSV or JSONL file of records: `key` of an object, and of a part of it `offset` and `length`, bytes; its
         /// bytes are the field `data`, and all other columns are fields, too.
         record_file: Option<PathBuf> = None,
+        /// Under `parquet`, the columns that are read, and those below them; without any all.
+        fields: Vec<String> = Vec::new(),
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
         /// Without a format, the names of the classes in the order in which labels number them; without any, all folders below the prefix,

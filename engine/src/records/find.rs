@@ -58,10 +58,7 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         Format::Tokens => of_tokens(listing, window, index.without_keys()),
         Format::Mds => of_mds(listing, content, read),
         Format::Manifest => of_manifest(listing, file.as_deref(), index),
-        Format::Parquet => {
-            Err(Error::new(Kind::Usage, "a loader does not read parquet, whose rows are no ranges")
-                .with_hint(PACK_FIRST))
-        }
+        Format::Parquet => unreachable!("rows have to be unpacked"),
     }
 }
 
@@ -190,11 +187,6 @@ pub(crate) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::Data
 /// The samples of all shards of MDS, none of which is compressed.
 fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexBuilder> {
     let (set, shards) = mds_shards(listing, read)?;
-    if let Some(packed) = shards.iter().find(|shard| shard.compression.is_some()) {
-        let key = listing.key(packed.object as usize);
-        let cause = format!("shard '{key}' is compressed, and ranges of it cannot be read");
-        return Err(Error::new(Kind::Usage, cause).with_hint(PACK_FIRST));
-    }
     // A shard begins with its number of samples and their offsets.
     let heads = shards.iter().map(|MdsShard { object, shard, .. }| {
         let len = (4 * (u64::from(shard.samples) + 2)).min(listing.size(*object as usize));
@@ -206,9 +198,6 @@ fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexB
     };
     scan(listing, heads, scanned, set.index(content, listing.len() as u32), read)
 }
-
-/// What helps where records are not ranges of objects.
-const PACK_FIRST: &str = "make shards that it reads: `fuelrail pack SOURCE TARGET --source-format …`";
 
 /// A key's folder with its slash, and the name in it.
 fn in_folder(key: &str) -> (&str, &str) {
@@ -271,14 +260,15 @@ impl Scanning {
     }
 }
 
-/// What tells one content of a data set from another: a hash of where it is, whether its server was verified, and keys, sizes and entity
-/// tags. `None` where an object has no tag: nothing tells then whether it changed.
-pub(crate) fn content_of(id: SourceId, listing: &Listing) -> Option<[u8; 16]> {
+/// What tells one content of a data set from another: a hash of where it is, whether its server was verified, keys, sizes and entity tags,
+/// and the fields that are read. `None` where an object has no tag: nothing tells then whether it changed.
+pub(crate) fn content_of(id: SourceId, listing: &Listing, fields: &[String]) -> Option<[u8; 16]> {
     let mut hash = Xxh3::new();
     hash.update(&id.0);
     for at in 0..listing.len() {
         let (key, tag) = (listing.key(at), listing.etag(at)?);
         hash_object(&mut hash, key, &tag, listing.size(at));
     }
+    fields.iter().for_each(|field| hash.update(format!("{field}\n").as_bytes()));
     Some(hash.digest128().to_le_bytes())
 }

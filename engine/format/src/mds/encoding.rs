@@ -83,6 +83,21 @@ impl Encoding {
         }
     }
 
+    /// The encoding as [`Encoding::parse`] reads it.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        match self {
+            Encoding::Bytes => "bytes".into(),
+            Encoding::Text => "str".into(),
+            Encoding::Array { dtype: Some(dtype), shape: Some(shape) } if shape.is_empty() => dtype.word().into(),
+            Encoding::Array { dtype, shape } => {
+                let axes = |shape: &Vec<u64>| shape.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+                let parts = [Some("ndarray".into()), dtype.map(|dtype| dtype.word().into()), shape.as_ref().map(axes)];
+                parts.into_iter().flatten().collect::<Vec<String>>().join(":")
+            }
+        }
+    }
+
     /// What bytes of this encoding mean; `None` where they do not follow it.
     #[must_use]
     pub fn view<'a>(&'a self, mut bytes: &'a [u8]) -> Option<Value<'a>> {

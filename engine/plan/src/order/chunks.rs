@@ -16,11 +16,14 @@ pub struct ChunkShape {
     pub samples: u64,
     /// Chunks that are in use at a time, over all ranks: rounded down to a power of two, and to what the data set has.
     pub window: u64,
+    /// Whether a group takes its chunks as they are listed, from a random one on and round, so that what lies across two of them is read
+    /// once; else in a random order.
+    pub in_turn: bool,
 }
 
 impl Default for ChunkShape {
     fn default() -> ChunkShape {
-        ChunkShape { samples: 64, window: 128 }
+        ChunkShape { samples: 64, window: 128, in_turn: false }
     }
 }
 
@@ -30,6 +33,8 @@ pub(super) struct Walk {
     neighbours: u64,
     each: u64,
     order: Permutation,
+    /// The chunk that comes first where they come in turn.
+    turn: u64,
     /// Where in the order the last chunk comes, and its length.
     last: (u64, u64),
     /// The row of a sample that is no neighbour of the others.
@@ -39,15 +44,26 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Of a group with so many neighbours, cut into chunks of `each`, and perhaps a lone sample.
-    pub(super) fn new(neighbours: u64, each: u64, has_lone: bool, key: u64) -> Walk {
+    pub(super) fn new(neighbours: u64, (each, in_turn): (u64, bool), has_lone: bool, key: u64) -> Walk {
         let chunks = neighbours.div_ceil(each);
-        let order = Permutation::new(chunks, key);
-        let last = match chunks.checked_sub(1) {
-            Some(last) => (order.of(last), neighbours - last * each),
-            None => (0, 0),
-        };
+        let order = if in_turn { Permutation::identity(chunks) } else { Permutation::new(chunks, key) };
+        let turn = if in_turn { mix64(key ^ TURN) % chunks.max(1) } else { 0 };
         let lone = has_lone.then(|| mix64(key ^ LONE) % (neighbours + 1));
-        Walk { neighbours, each, order, last, lone, key }
+        let mut walk = Walk { neighbours, each, order, turn, last: (0, 0), lone, key };
+        if let Some(last) = chunks.checked_sub(1) {
+            walk.last = (walk.place_of_chunk(last), neighbours - last * each);
+        }
+        walk
+    }
+
+    fn chunk_at(&self, place: u64) -> u64 {
+        let (chunk, chunks) = (self.order.at(place) + self.turn, self.neighbours.div_ceil(self.each));
+        if chunk < chunks { chunk } else { chunk - chunks }
+    }
+
+    fn place_of_chunk(&self, chunk: u64) -> u64 {
+        let chunks = self.neighbours.div_ceil(self.each);
+        self.order.of(if chunk < self.turn { chunk + chunks - self.turn } else { chunk - self.turn })
     }
 
     /// The member that comes in a row.
@@ -58,7 +74,7 @@ impl Walk {
             _ => row,
         };
         let (place, within) = self.place_of(turn);
-        let chunk = self.order.at(place);
+        let chunk = self.chunk_at(place);
         chunk * self.each + self.inner(chunk).at(within)
     }
 
@@ -68,7 +84,7 @@ impl Walk {
             return self.lone.expect("only a lone sample is behind the neighbours");
         }
         let chunk = member / self.each;
-        let turn = self.begin_of(self.order.of(chunk)) + self.inner(chunk).of(member % self.each);
+        let turn = self.begin_of(self.place_of_chunk(chunk)) + self.inner(chunk).of(member % self.each);
         turn + u64::from(self.lone.is_some_and(|lone| turn >= lone))
     }
 
@@ -99,6 +115,8 @@ impl Walk {
 
 /// Separates the draw of a lone sample's row from the permutations of the same key.
 const LONE: u64 = 0x4C4F_4E45;
+/// … and that of the chunk that comes first.
+const TURN: u64 = 0x5455_524E;
 
 /// The chunk around a member of a group's neighbours, as members.
 pub(super) fn around(member: u64, each: u64, neighbours: u64) -> Range<u64> {

@@ -34,8 +34,8 @@ const GROUP_BITS_MAX: u32 = 16;
 enum Slots {
     /// Any, by a permutation that all epochs share.
     Drawn(Permutation),
-    /// Neighbours, in chunks of so many on average.
-    Chunks(u64),
+    /// Neighbours, in chunks of so many on average, which come in turn or in a random order.
+    Chunks(u64, bool),
 }
 
 /// The order of one epoch.
@@ -70,7 +70,7 @@ impl Sticky {
         let chunk = shape.samples.max(1);
         let groups = shape.window.min(samples / chunk).checked_ilog2();
         let bits = groups.unwrap_or(0).min(GROUP_BITS_MAX);
-        Sticky::over(samples, bits, mix64(seed ^ CHUNKED), epoch, Slots::Chunks(chunk))
+        Sticky::over(samples, bits, mix64(seed ^ CHUNKED), epoch, Slots::Chunks(chunk, shape.in_turn))
     }
 
     fn over(samples: u64, bits: u32, seed: u64, epoch: u64, slots: Slots) -> Sticky {
@@ -103,7 +103,7 @@ impl Sticky {
                 let member = self.members_of(group).at(row);
                 slots.at((member << self.bits) | self.low(group, member))
             }
-            Slots::Chunks(_) => match self.walk(group).at(row) {
+            Slots::Chunks(..) => match self.walk(group).at(row) {
                 member if member < self.rows => self.begin_of(group) + member,
                 lone => (lone << self.bits) | self.low(group, lone),
             },
@@ -114,7 +114,7 @@ impl Sticky {
         let (group, member) = self.group_and_member(sample);
         let row = match self.slots {
             Slots::Drawn(_) => self.members_of(group).of(member),
-            Slots::Chunks(_) => self.walk(group).of(member),
+            Slots::Chunks(..) => self.walk(group).of(member),
         };
         let row = self.row_of(group, row);
         self.start_of(row) + self.place_of(row, group)
@@ -137,10 +137,10 @@ impl Sticky {
     fn group_and_member(&self, sample: u64) -> (u64, u64) {
         let slot = match self.slots {
             Slots::Drawn(slots) => slots.of(sample),
-            Slots::Chunks(_) if sample < self.rows << self.bits => {
+            Slots::Chunks(..) if sample < self.rows << self.bits => {
                 return (reversed(sample / self.rows, self.bits), sample % self.rows);
             }
-            Slots::Chunks(_) => sample,
+            Slots::Chunks(..) => sample,
         };
         let (member, low) = (slot >> self.bits, slot & mask(self.bits));
         (if member < self.rows { low } else { reversed(low, self.bits) }, member)
@@ -166,7 +166,7 @@ impl Sticky {
     fn each(&self, group: u64) -> Option<u64> {
         match self.slots {
             Slots::Drawn(_) => None,
-            Slots::Chunks(mean) => {
+            Slots::Chunks(mean, _) => {
                 let more = (u128::from(mean) * u128::from(group)) >> (self.bits + 1);
                 Some((mean - mean / 4 + more as u64).max(1))
             }
@@ -175,7 +175,8 @@ impl Sticky {
 
     fn walk(&self, group: u64) -> Walk {
         let each = self.each(group).expect("only the chunked order has chunks");
-        Walk::new(self.rows, each, self.is_long(group), mix64(self.members ^ group))
+        let in_turn = matches!(self.slots, Slots::Chunks(_, true));
+        Walk::new(self.rows, (each, in_turn), self.is_long(group), mix64(self.members ^ group))
     }
 
     /// The row of a position, and the place in it. What is behind the end is a row with no places.
