@@ -27,7 +27,7 @@ def filled(root):
     command("serve", "digits", "--count", "2000", "--write-to", root)
     for digit in root.glob("training/*/*.png"):
         digit.with_suffix(".json").write_text("{}")
-    for folder, form in [("tar", "webdataset"), ("mds", "mds"), ("tfrecord", "tfrecord")]:
+    for folder, form in [("tar", "webdataset"), ("mds", "mds"), ("tfrecord", "tfrecord"), ("parquet", "parquet")]:
         command("pack", root / "training", root / folder, "--format", form, "--shard-size", "1MiB", "--memory-limit", "64MiB")
     for note in root.glob("training/*/*.json"):
         note.unlink()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::reading::{Event, ReadReport, Reading, read};
 use clap::{ArgAction, Args};
-use fuelrail::{ByteSize, Config, GateStats, Overrides, ShardStats};
+use fuelrail::{ByteSize, Config, Format, GateStats, Overrides, ShardStats};
 use serde::Serialize;
 
 use crate::failure::{Outcome, usage};
@@ -39,7 +39,7 @@ pub(crate) struct Read {
     /// How objects hold samples: webdataset, mds, tfrecord, tokens or objects; without it every object is a sample
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
-    /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls
+    /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls; of Parquet no other columns are read
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "format")]
     #[serde(skip)]
     fields: Vec<String>,
@@ -156,7 +156,10 @@ pub(crate) struct Read {
 
 pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
-    let config = load(args.config.as_deref(), &overrides(args, uri))?;
+    let mut config = load(args.config.as_deref(), &overrides(args, uri))?;
+    if config.format == Some(Format::Parquet) && config.fields.is_empty() {
+        config.fields.clone_from(&args.fields);
+    }
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)
         .map_err(|error| usage(format!("--step-ms {}: {error}", args.step_ms), "give a number of milliseconds"))?;
     let Read { hash, fields, state, .. } = args;
