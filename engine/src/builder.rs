@@ -1,35 +1,27 @@
 //! Building a loader: read the configuration, list the bucket, share the memory out, start the shards.
 
-use crate::audit::Audit;
 use crate::batch::Labels;
 use crate::chunks::chunk_shape;
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
+use crate::decode::{Decode, DecodeFunction, Dtype, Fit, PerChannel, PixelLayout};
 use crate::environment::Environment;
-use crate::importance::{Reporter, drawn};
-use crate::layout::{Layout, seat};
-use crate::listing::{KeptListing, Saved, given_or_listed};
-use crate::loader::{Loader, Parts};
-use crate::memory::{MemoryStats, map_memory, share_out};
-use crate::metrics::Metrics;
+use crate::importance::drawn;
+use crate::listing::{KeptListing, given_or_listed};
+use crate::loader::Loader;
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
-use crate::peers::{PeerServer, Peers};
-use crate::records::{Format, Records};
+use crate::prepared::Prepared;
+use crate::records::Format;
 use crate::scanning::records;
-use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
-use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
+use crate::sharing::{DECODED_AHEAD, Sharing, SharingOptions, join, listen};
+use crate::spill::{disk_unit, open_directories, settle_for};
 use crate::state::{State, fingerprint, state_at};
-use crate::watch::Watched;
-use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
-use fuelrail_flow::{
-    BadSamples, ByteRange, ChannelEnds, Consumer, Finished, Listed, Listing, Objects, Outlet, SpillSetup, channels,
-    keep_for_others,
-};
-use fuelrail_io::{Backend, Receiver, Region, RingChoice, Topology, channel};
-use fuelrail_plan::importance::{Horizons, Mode};
+use crate::watch::Report;
+use fuelrail_base::{ByteSize, Duration, Result, SampleId};
+use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing, Objects};
+use fuelrail_io::RingChoice;
+use fuelrail_plan::importance::Mode;
 use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Prefetch;
@@ -50,10 +42,8 @@ pub struct LoaderBuilder {
     report: Option<WatchReporter>,
 }
 
-type ReportFn = dyn Fn(&str) + Send + Sync;
-
 #[derive(Clone)]
-struct WatchReporter(Arc<ReportFn>);
+struct WatchReporter(Arc<Report>);
 
 impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -187,6 +177,26 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
+        let prepared = self.prepare()?;
+        if prepared.config.network.shared_read { join(prepared) } else { prepared.start() }
+    }
+
+    /// Lists the bucket, and hands the batches of one loader over it to the jobs of this machine that connect in `share_dir`: those that set
+    /// `shared_read`. Nothing is read before [`Sharing::serve`](crate::Sharing::serve).
+    ///
+    /// # Errors
+    /// As [`build`](LoaderBuilder::build); `Usage` when another process serves this URI in that directory.
+    pub fn share(mut self, options: SharingOptions) -> Result<Sharing> {
+        self.config.network.shared_read = false;
+        self.config.decode.depth = self.config.decode.depth.max(DECODED_AHEAD);
+        self.config.validate()?;
+        // Before the listing, which takes time: jobs that come meanwhile wait.
+        let listener = listen(&self.config)?;
+        let prepared = Prepared { lent: true, ..self.prepare()? };
+        Sharing::new(listener, prepared, options)
+    }
+
+    fn prepare(self) -> Result<Prepared> {
         let LoaderBuilder { mut config, listing, ranges, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.settle()?;
@@ -213,7 +223,7 @@ impl LoaderBuilder {
         }
         let chunks = chunk_shape(&config, &objects)?;
         if let Some(shape) = chunks {
-            let order = run_from(&config, &objects, None, Cursor::default())?.chunked(shape);
+            let order = run_from(&config, &objects, None)?.chunked(shape);
             objects = objects.chunked(order.order());
         }
         if let Some(unit) = disk_unit(&directories) {
@@ -231,23 +241,34 @@ impl LoaderBuilder {
         let Order { mixture, mixture_epoch, mixture_window, seed, shuffle, .. } = &config.order;
         let mixed = |mixture| mixed(mixture, &objects, (*mixture_epoch, *mixture_window), (*seed, *shuffle));
         let mixture = mixture.as_ref().map(mixed).transpose()?;
-        let run = |start| Ok(run_from(&config, &objects, mixture.as_ref(), start)?.chunked(chunks.unwrap_or_default()));
-        let run = match &state {
-            None => run(Cursor::default())?,
-            Some(state) => {
-                let start = Cursor::default();
-                state.check(&state_at(&run(start)?, &fingerprint, config.order.importance, start))?;
-                run(Cursor { epoch: state.epoch, position: state.position })?
-            }
-        };
-        let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
-        let known = (labels, records, fingerprint, saved);
-        start_shards(config, ring, (objects, directories), drawn, known, (notices, report))
+        let mut run = run_from(&config, &objects, mixture.as_ref())?.chunked(chunks.unwrap_or_default());
+        if let Some(state) = &state {
+            state.check(&state_at(&run, &fingerprint, config.order.importance, Cursor::default()))?;
+            run = run.starting_at(Cursor { epoch: state.epoch, position: state.position })?;
+        }
+        let (run, horizons) = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
+        let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<Report>, |to| to.0);
+        let (labels, lent) = (Arc::new(labels), false);
+        Ok(Prepared {
+            config,
+            ring,
+            objects,
+            directories,
+            run,
+            horizons,
+            labels,
+            records,
+            fingerprint,
+            saved,
+            notices,
+            report,
+            lent,
+        })
     }
 }
 
-/// This rank's run from a place on.
-fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixture>>, start: Cursor) -> Result<Run> {
+/// This rank's run, from its begin.
+fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixture>>) -> Result<Run> {
     let run = Run::new(RunConfig {
         samples: mixture.map_or_else(|| objects.catalog().samples(), |mixture| mixture.places()),
         seed: config.order.seed,
@@ -258,7 +279,7 @@ fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixt
         batch_size: config.batch_size,
         drop_last: config.order.drop_last,
         epochs: config.epochs,
-        start,
+        start: Cursor::default(),
     })?;
     match mixture {
         None => Ok(run),
@@ -286,6 +307,7 @@ pub(crate) fn read_ranges(
     plain.disk.dirs.clear();
     plain.peers.addresses.clear();
     plain.metrics_listen = None;
+    plain.network.shared_read = false;
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges.clone());
     builder.listing = Some(listing.clone());
@@ -293,152 +315,6 @@ pub(crate) fn read_ranges(
         batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
     }
     Ok(())
-}
-
-fn start_shards(
-    mut config: Config,
-    (backend, notice): (Backend, Option<String>),
-    (objects, directories): (Arc<Objects>, Vec<Directory>),
-    (run, horizons): (Run, Option<Horizons>),
-    (labels, records, fingerprint, saved): (Labels, Option<Arc<Records>>, String, Saved),
-    (mut notices, report): (Vec<String>, Option<WatchReporter>),
-) -> Result<Loader> {
-    let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<ReportFn>, |to| to.0);
-    config.ring = backend.into();
-    notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
-    let topology = config.topology();
-    let peers = Peers::of(&config, (&objects, &run, &fingerprint), &mut notices)?;
-    let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
-    let layout = share_out(&config, &objects, &topology, (!directories.is_empty(), room))?;
-    config.shards = Some(layout.shards);
-    let seating = seat(&config, &topology, &mut notices);
-    notices.extend(shortages(&config, &objects, &layout));
-    let (arena, regions, extra) = map_memory(&layout, seating.as_ref(), &mut notices)?;
-    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
-    let channels = channels(layout.shards, keepers(&config, &layout, &directories));
-    let mut memory = MemoryStats::new(&config, &objects, &layout, &arena, &channels);
-    memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
-    let kept = arena.clone();
-    let consumer = Arc::new(Consumer::default());
-    let unit = disk_unit(&directories);
-    let spill = unit.map(|unit| spill_config(&config, objects.catalog(), &layout, unit)).transpose()?;
-    let plan = Plan {
-        backend,
-        objects: Arc::clone(&objects),
-        run: run.clone(),
-        layout,
-        arena,
-        seating,
-        spill,
-        consumer: Arc::clone(&consumer),
-        pace: ledger(&config, objects.endpoint(), &mut notices),
-        peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
-    };
-    let said = (&mut notices, Arc::clone(&report));
-    let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
-    let memories = regions.into_iter().zip(channels).zip(disks);
-    let (starting, lanes, shards, peer_server) = start_each(&config, &plan, memories, peers, &mut notices)?;
-    let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
-    let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
-    let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = match decoding.zip(extra) {
-        None => Supply::Raw(outlet),
-        Some(decoding) => {
-            let source = (Arc::clone(&objects), records.clone());
-            let stage = DecodeStage::start(&config, decoding, source, outlet, run.batches())?;
-            Supply::Decoded(stage)
-        }
-    };
-    let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()), memory)?;
-    let parts = Parts {
-        config,
-        objects,
-        run,
-        labels,
-        records,
-        fingerprint,
-        saved,
-        supply,
-        arena: kept,
-        memory,
-        shards,
-        threads: starting.hand_over(),
-        consumer,
-        notices,
-        audit,
-        segment_manager,
-        reporter,
-        metrics,
-        peer_server,
-    };
-    Loader::new(parts, Box::new(move |text| report(text)))
-}
-
-/// Shards that have started: themselves, the lanes that their batches come by, how they are watched, and the server that serves other
-/// ranks from them.
-type Started = (Starting, Vec<Receiver<Finished>>, Vec<Watched>, Option<PeerServer>);
-
-fn start_each(
-    config: &Config,
-    plan: &Plan,
-    memories: impl Iterator<Item = ((Region, ChannelEnds), Option<SpillSetup>)>,
-    peers: Option<Peers>,
-    notices: &mut Vec<String>,
-) -> Result<Started> {
-    let peers = peers.map(|peers| peers.share_out(plan.layout.shards, &plan.objects, &plan.run));
-    let (setups, start_server) = peers.unzip();
-    let mut setups = setups.into_iter().flatten();
-    let (mut starting, mut lanes) = (Starting::default(), Vec::new());
-    for (id, ((region, channels), disk)) in (0u16..).zip(memories) {
-        let (deliver, from) = channel(OPEN_BATCHES_MAX);
-        lanes.push(from);
-        starting.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
-    }
-    let shards = starting.wait(notices)?;
-    let server = start_server.map(|start| start()).transpose()?;
-    Ok((starting, lanes, shards, server))
-}
-
-/// Whether shards keep blocks for each other.
-fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool {
-    keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples)
-}
-
-/// The log of what is delivered, where one is wanted.
-fn audit(config: &Config, run: &Run, fingerprint: &str, samples: u64) -> Result<Option<Audit>> {
-    let Some(path) = &config.audit else { return Ok(None) };
-    let start = state_at(run, fingerprint, config.order.importance, run.config().start);
-    Audit::create(path, (config.rank, config.world), start, run.mixture().map(|_| samples)).map(Some)
-}
-
-/// Takes the default where no budget was given, and says so.
-fn choose_budget(config: &mut Config) -> Option<String> {
-    let (limit, from) = config.memory_limit();
-    config.memory.limit = Some(limit);
-    from.map(|from| format!("memory_limit: {limit} ({from})"))
-}
-
-/// What is decoded, with the choices that were left open made, and written into the configuration.
-fn settle_decoding(
-    config: &mut Config,
-    layout: &Layout,
-    topology: &Topology,
-    notices: &mut Vec<String>,
-) -> Option<Decode> {
-    let decode = config.decoded()?;
-    let left = || topology.shards().saturating_sub(usize::from(layout.shards)).clamp(1, DECODE_THREADS_MAX);
-    config.decode.threads.get_or_insert_with(left);
-    let asked = config.decode.depth as u64;
-    if layout.decoded_batches < asked {
-        config.decode.depth = layout.decoded_batches as usize;
-        notices.push(format!(
-            "decode_depth: {} of {asked} decoded batches of {} fit beside the shards; raise memory_limit for more",
-            layout.decoded_batches,
-            ByteSize(layout.extra_bytes / layout.decoded_batches)
-        ));
-    }
-    Some(decode)
 }
 
 #[cfg(test)]

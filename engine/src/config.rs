@@ -179,6 +179,16 @@ impl Config {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
+        check(
+            !self.network.shared_read || self.network.share_dir.is_some(),
+            "shared_read without a share_dir".into(),
+            "name the directory that the process that reads is given: fuelrail share --share-dir",
+        )?;
+        check(
+            !self.network.shared_read || self.order.importance.is_none() && self.peers.addresses.is_empty(),
+            "shared_read with importance or peers".into(),
+            "jobs that draw epochs by their own losses read alone; peers are a setting of the process that reads",
+        )?;
         self.importance(0)?;
         let is_plain = self.order.name == OrderName::Global && self.order.importance.is_none();
         check(

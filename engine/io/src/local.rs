@@ -207,7 +207,8 @@ impl AsFd for LocalSocket {
 /// Sleeps until one of these can be read, or written where that is said; at most `limit`.
 pub fn wait_for<'f>(descriptors: impl IntoIterator<Item = (BorrowedFd<'f>, bool)>, limit: Duration) {
     let events = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let polled = descriptors.into_iter().map(|(descriptor, writes)| PollFd::from_borrowed_fd(descriptor, events(writes)));
+    let polled =
+        descriptors.into_iter().map(|(descriptor, writes)| PollFd::from_borrowed_fd(descriptor, events(writes)));
     let mut polled: Vec<PollFd<'_>> = polled.collect();
     // An early return is a look more; the limit is far below what does not fit.
     let _ = poll(&mut polled, Timespec::try_from(limit).ok().as_ref());

@@ -56,9 +56,14 @@ impl Slot {
         if !self.borrowed {
             return Ok(());
         }
-        let mapping = Mapping::new(self.len.max(1), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None).map_err(|error| {
-            Error::from_io(Kind::Budget, format_args!("copying a shared batch of {}", ByteSize(self.len as u64)), error)
-        })?;
+        let mapping =
+            Mapping::new(self.len.max(1), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None).map_err(|error| {
+                Error::from_io(
+                    Kind::Budget,
+                    format_args!("copying a shared batch of {}", ByteSize(self.len as u64)),
+                    error,
+                )
+            })?;
         let remote = Arc::new(RemoteFreeList::new(Arc::new(mapping), 1));
         let ptr = remote.at(0, self.len);
         // SAFETY: the new mapping has that many bytes and is known to nobody else; the old ones are kept by this slot's hold.
