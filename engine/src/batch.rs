@@ -68,6 +68,22 @@ impl Batch {
         Batch { weights, ids, labels: classes, offsets, shape, objects, records, inner, _lease: lease }
     }
 
+    /// As the shards delivered it.
+    pub(crate) fn into_assembled(self) -> Assembled {
+        self.inner
+    }
+
+    /// Its memory, positions and samples.
+    pub(crate) fn assembled(&self) -> &Assembled {
+        &self.inner
+    }
+
+    /// Whether its bytes lie in memory of another process, under `shared_read`: reading them is all that may be done in place.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        self.inner.slot.is_borrowed()
+    }
+
     /// The epoch it belongs to, from 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -185,9 +201,13 @@ impl Batch {
     }
 
     /// The bytes, writable: changes in place are visible to this consumer only. Waits for blocks that are still being written to disk
-    /// from here: milliseconds, and only soon after delivery.
+    /// from here: milliseconds, and only soon after delivery. Of a [borrowed](Batch::is_borrowed) batch all bytes are copied first, once.
+    ///
+    /// # Panics
+    /// When the system has no memory for that copy.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.inner.slot.own().expect("memory for a copy of a borrowed batch");
         while self.inner.slot.is_read_pinned() {
             std::thread::sleep(PIN_POLL);
         }

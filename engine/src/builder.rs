@@ -1,37 +1,29 @@
 //! Building a loader: read the configuration, list the bucket, share the memory out, start the shards.
 
-use crate::audit::Audit;
 use crate::batch::Labels;
 use crate::chunks::chunk_shape;
 use crate::config::{Config, Decoding, Order, setters};
 use crate::credentials::{CredentialProvider, SharedProvider};
-use crate::decode::{Decode, DecodeFunction, DecodeStage, Dtype, Fit, PerChannel, PixelLayout, Supply};
+use crate::decode::{Decode, DecodeFunction, Dtype, Fit, PerChannel, PixelLayout};
 use crate::environment::Environment;
-use crate::importance::{Reporter, drawn};
-use crate::layout::{Layout, seat};
-use crate::listing::{KeptListing, Saved, given_or_listed};
-use crate::loader::{Loader, Parts};
-use crate::memory::{MemoryStats, map_memory, share_out};
-use crate::metrics::Metrics;
+use crate::importance::drawn;
+use crate::listing::{KeptListing, given_or_listed};
+use crate::loader::Loader;
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
 use crate::packed::PackedShards;
-use crate::peers::{PeerServer, Peers};
-use crate::records::{Format, Records};
+use crate::prepared::Prepared;
+use crate::records::Format;
 use crate::scanning::records;
-use crate::spill::{Directory, disk_unit, open_directories, settle_for, start_segment_manager};
-use crate::starting::{Plan, ShardThread, Starting, ledger, shortages, spill_config};
+use crate::sharing::{DECODED_AHEAD, Sharing, SharingOptions, join, listen};
+use crate::spill::{disk_unit, open_directories, settle_for};
 use crate::state::{State, fingerprint, state_at};
-use crate::unpack::{Packed, Shares, Unpacker};
-use crate::watch::Watched;
-use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
-use fuelrail_base::{ByteSize, Duration, Result, SampleId, ShardId};
-use fuelrail_flow::{
-    BadSamples, ByteRange, ChannelEnds, Consumer, Finished, Listed, Listing, Objects, Outlet, SpillSetup, channels,
-    keep_for_others,
-};
-use fuelrail_io::{Backend, Receiver, Region, RingChoice, Topology, Waker, channel};
-use fuelrail_plan::importance::{Horizons, Mode};
+use crate::unpack::Packed;
+use crate::watch::Report;
+use fuelrail_base::{ByteSize, Duration, Result, SampleId};
+use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing, Objects};
+use fuelrail_io::RingChoice;
+use fuelrail_plan::importance::Mode;
 use fuelrail_plan::order::{self, MixtureEpoch, OrderName};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Prefetch;
@@ -52,16 +44,8 @@ pub struct LoaderBuilder {
     report: Option<WatchReporter>,
 }
 
-type ReportFn = dyn Fn(&str) + Send + Sync;
-
 #[derive(Clone)]
-struct WatchReporter(Arc<ReportFn>);
-
-impl Default for WatchReporter {
-    fn default() -> WatchReporter {
-        WatchReporter(Arc::new(|text| tracing::warn!("{text}")))
-    }
-}
+struct WatchReporter(Arc<Report>);
 
 impl std::fmt::Debug for WatchReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -195,6 +179,26 @@ impl LoaderBuilder {
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
+        let prepared = self.prepare()?;
+        if prepared.config.network.shared_read { join(prepared) } else { prepared.start() }
+    }
+
+    /// Lists the bucket, and hands the batches of one loader over it to the jobs of this machine that connect in `share_dir`: those that set
+    /// `shared_read`. Nothing is read before [`Sharing::serve`](crate::Sharing::serve).
+    ///
+    /// # Errors
+    /// As [`build`](LoaderBuilder::build); `Usage` when another process serves this URI in that directory.
+    pub fn share(mut self, options: SharingOptions) -> Result<Sharing> {
+        self.config.network.shared_read = false;
+        self.config.decode.depth = self.config.decode.depth.max(DECODED_AHEAD);
+        self.config.validate()?;
+        // Before the listing, which takes time: jobs that come meanwhile wait.
+        let listener = listen(&self.config)?;
+        let prepared = Prepared { lent: true, ..self.prepare()? };
+        Sharing::new(listener, prepared, options)
+    }
+
+    fn prepare(self) -> Result<Prepared> {
         let LoaderBuilder { mut config, listing, ranges, state, scores, report } = self;
         config.validate()?;
         let ring = config.ring.settle()?;
@@ -212,7 +216,8 @@ impl LoaderBuilder {
         let records = records(&config, (&listing, id), packed.as_ref(), &mut notices, &mut read)?.map(Arc::new);
         let mut ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
-        let packed = packed.zip(ranges.as_mut()).map(|(packed, ranges)| Packed::new(packed, listing.clone(), ranges));
+        let packed = packed.zip(ranges.as_mut());
+        let packed = packed.map(|(packed, ranges)| Packed::new(packed, listing.clone(), ranges, open_ranges));
         let objects = Objects::of(route.endpoint, addresses, listing, config.memory.block_size.0)?.through(route.proxy);
         let objects = objects.over(route.tls).signed_by(route.authority);
         // What reads packed shards has the disks.
@@ -234,18 +239,30 @@ impl LoaderBuilder {
         let Order { mixture, mixture_epoch, mixture_window, seed, shuffle, .. } = &config.order;
         let mixed = |mixture| mixed(mixture, &objects, (*mixture_epoch, *mixture_window), (*seed, *shuffle));
         let mixture = mixture.as_ref().map(mixed).transpose()?;
-        let run = |start| Ok(run_from(&config, &objects, mixture.as_ref(), start)?.chunked(chunks.unwrap_or_default()));
-        let run = match &state {
-            None => run(Cursor::default())?,
-            Some(state) => {
-                let start = Cursor::default();
-                state.check(&state_at(&run(start)?, &fingerprint, config.order.importance, start))?;
-                run(Cursor { epoch: state.epoch, position: state.position })?
-            }
-        };
-        let drawn = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
-        let known = (labels, records, fingerprint, saved);
-        start_shards(config, ring, (objects, directories, packed.map(Arc::new)), drawn, known, (notices, report))
+        let mut run = run_from(&config, &objects, mixture.as_ref())?.chunked(chunks.unwrap_or_default());
+        if let Some(state) = &state {
+            state.check(&state_at(&run, &fingerprint, config.order.importance, Cursor::default()))?;
+            run = run.starting_at(Cursor { epoch: state.epoch, position: state.position })?;
+        }
+        let (run, horizons) = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
+        let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<Report>, |to| to.0);
+        let (labels, packed, lent) = (Arc::new(labels), packed.map(Arc::new), false);
+        Ok(Prepared {
+            config,
+            ring,
+            objects,
+            directories,
+            packed,
+            run,
+            horizons,
+            labels,
+            records,
+            fingerprint,
+            saved,
+            notices,
+            report,
+            lent,
+        })
     }
 }
 
@@ -262,7 +279,7 @@ fn cut(
     }
     let chunks = chunk_shape(config, &objects)?;
     if let Some(shape) = chunks {
-        let order = run_from(config, &objects, None, Cursor::default())?.chunked(shape);
+        let order = run_from(config, &objects, None)?.chunked(shape);
         objects = objects.chunked(order.order());
     }
     if let Some(unit) = disk_unit {
@@ -271,8 +288,8 @@ fn cut(
     Ok((objects, chunks))
 }
 
-/// This rank's run from a place on.
-fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixture>>, start: Cursor) -> Result<Run> {
+/// This rank's run, from its begin.
+fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixture>>) -> Result<Run> {
     let run = Run::new(RunConfig {
         samples: mixture.map_or_else(|| objects.catalog().samples(), |mixture| mixture.places()),
         seed: config.order.seed,
@@ -283,7 +300,7 @@ fn run_from(config: &Config, objects: &Objects, mixture: Option<&Arc<order::Mixt
         batch_size: config.batch_size,
         drop_last: config.order.drop_last,
         epochs: config.epochs,
-        start,
+        start: Cursor::default(),
     })?;
     match mixture {
         None => Ok(run),
@@ -304,209 +321,26 @@ pub(crate) fn read_ranges(
     if ranges.is_empty() {
         return Ok(());
     }
-    let mut plain = config.clone();
+    let mut plain = Config { bad_samples: BadSamples::Raise, ..config.clone() };
     plain.disk.dirs.clear();
-    for batch in ranges_builder(plain, listing, ranges.clone()).build()? {
+    for batch in open_ranges(plain, listing, ranges.clone())? {
         batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
     }
     Ok(())
 }
 
-/// What reads ranges of the listed objects, one a batch, in the order given, and otherwise as a loader's settings say.
-pub(crate) fn ranges_builder(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> LoaderBuilder {
+/// Reads ranges of the listed objects, one a batch, in the order given, and otherwise as a loader's settings say.
+fn open_ranges(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> Result<Loader> {
     let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config };
-    (plain.bad_samples, plain.memory.cache_limit) = (BadSamples::Raise, ByteSize(0));
-    plain.decode.shape = None;
     (plain.fields, plain.classes, plain.peers.addresses) = (Vec::new(), Vec::new(), Vec::new());
+    plain.memory.cache_limit = ByteSize(0);
+    plain.decode.shape = None;
     plain.metrics_listen = None;
+    plain.network.shared_read = false;
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges);
     builder.listing = Some(listing.clone());
-    builder
-}
-
-fn start_shards(
-    mut config: Config,
-    (backend, notice): (Backend, Option<String>),
-    (objects, directories, packed): (Arc<Objects>, Vec<Directory>, Option<Arc<Packed>>),
-    (run, horizons): (Run, Option<Horizons>),
-    (labels, records, fingerprint, saved): (Labels, Option<Arc<Records>>, String, Saved),
-    (mut notices, report): (Vec<String>, Option<WatchReporter>),
-) -> Result<Loader> {
-    let report = report.unwrap_or_default().0;
-    config.ring = backend.into();
-    notices.extend(notice.into_iter().chain(choose_budget(&mut config)));
-    let topology = config.topology();
-    let peers = Peers::of(&config, (&objects, &run, &fingerprint), &mut notices)?;
-    let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
-    let shares = packed.as_ref().map(|packed| packed.shares(&config, &run, &topology)).transpose()?;
-    let own = shares.as_ref().map_or_else(|| config.clone(), |shares| shares.own.clone());
-    let layout = share_out(&own, &objects, &topology, (!directories.is_empty(), room))?;
-    config.shards = Some(layout.shards);
-    let seating = seat(&config, &topology, &mut notices);
-    notices.extend(shortages(&own, &objects, &layout));
-    let (arena, regions, extra) = map_memory(&layout, seating.as_ref(), &mut notices)?;
-    let decoding = settle_decoding(&mut config, &layout, &topology, &mut notices);
-    let channels = channels(layout.shards, keepers(&config, &layout, &directories));
-    let mut memory = MemoryStats::new(&own, &objects, &layout, &arena, &channels);
-    memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
-    memory.rest_bytes += shares.as_ref().map_or(0, |shares| shares.unpacked_bytes);
-    let consumer = Arc::new(Consumer::default());
-    let spill =
-        disk_unit(&directories).map(|unit| spill_config(&config, objects.catalog(), &layout, unit)).transpose()?;
-    let plan = Plan {
-        backend,
-        objects: Arc::clone(&objects),
-        run: run.clone(),
-        layout,
-        arena: arena.clone(),
-        seating,
-        spill,
-        consumer: Arc::clone(&consumer),
-        pace: ledger(&config, objects.endpoint(), &mut notices),
-        peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
-    };
-    let said = (&mut notices, Arc::clone(&report));
-    let (segment_manager, disks) = start_segment_manager(&config, &layout, directories, &objects, said)?;
-    let memories = regions.into_iter().zip(channels).zip(disks);
-    let started = match packed.zip(shares) {
-        Some((packed, shares)) => start_unpacking(&config, (&packed, &shares), &plan, memories)?,
-        None => start_each(&config, &plan, memories, peers, &mut notices)?,
-    };
-    let Started { starting, lanes, wakers, shards, peer_server, unpacker, mut threads } = started;
-    let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
-    let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
-    let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-    let supply = supply(&config, outlet, (&objects, records.as_ref()), decoding.zip(extra), run.batches())?;
-    threads.extend(starting.hand_over());
-    let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()), memory)?;
-    let parts = Parts {
-        config,
-        objects,
-        run,
-        labels,
-        records,
-        fingerprint,
-        saved,
-        supply,
-        arena,
-        memory,
-        shards,
-        threads,
-        consumer,
-        notices,
-        audit,
-        segment_manager,
-        reporter,
-        metrics,
-        peer_server,
-        unpacker,
-    };
-    Loader::new(parts, Box::new(move |text| report(text)))
-}
-
-/// The batches as they are delivered: decoded, where there is something to decode them to.
-fn supply(
-    config: &Config,
-    outlet: Outlet,
-    (objects, records): (&Arc<Objects>, Option<&Arc<Records>>),
-    decoded: Option<(Decode, Region)>,
-    batches: u64,
-) -> Result<Supply> {
-    let source = (Arc::clone(objects), records.cloned());
-    Ok(match decoded {
-        None => Supply::Raw(outlet),
-        Some(to) => Supply::Decoded(DecodeStage::start(config, to, source, outlet, batches)?),
-    })
-}
-
-/// What has started: shards, or what unpacks in their place.
-#[derive(Default)]
-struct Started {
-    starting: Starting,
-    /// What the batches come by, and who is woken when one has been taken.
-    lanes: Vec<Receiver<Finished>>,
-    wakers: Vec<Waker>,
-    /// How shards are watched, and the server that serves other ranks from them.
-    shards: Vec<Watched>,
-    peer_server: Option<PeerServer>,
-    unpacker: Option<Unpacker>,
-    threads: Vec<ShardThread>,
-}
-
-fn start_unpacking(
-    config: &Config,
-    (packed, shares): (&Arc<Packed>, &Shares),
-    plan: &Plan,
-    mut memories: impl Iterator<Item = ((Region, ChannelEnds), Option<SpillSetup>)>,
-) -> Result<Started> {
-    let ((region, _), _) = memories.next().expect("its own settings have one shard");
-    let (unpacker, lane, threads) = packed.start(config, shares, (&plan.objects, &plan.run), region, &plan.consumer)?;
-    let wakers = vec![unpacker.waker().clone()];
-    Ok(Started { lanes: vec![lane], wakers, unpacker: Some(unpacker), threads, ..Started::default() })
-}
-
-fn start_each(
-    config: &Config,
-    plan: &Plan,
-    memories: impl Iterator<Item = ((Region, ChannelEnds), Option<SpillSetup>)>,
-    peers: Option<Peers>,
-    notices: &mut Vec<String>,
-) -> Result<Started> {
-    let peers = peers.map(|peers| peers.share_out(plan.layout.shards, &plan.objects, &plan.run));
-    let (setups, start_server) = peers.unzip();
-    let mut setups = setups.into_iter().flatten();
-    let (mut starting, mut lanes) = (Starting::default(), Vec::new());
-    for (id, ((region, channels), disk)) in (0u16..).zip(memories) {
-        let (deliver, from) = channel(OPEN_BATCHES_MAX);
-        lanes.push(from);
-        starting.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
-    }
-    let shards = starting.wait(notices)?;
-    let peer_server = start_server.map(|start| start()).transpose()?;
-    let wakers = shards.iter().map(|s| s.waker.clone()).collect();
-    Ok(Started { starting, lanes, wakers, shards, peer_server, ..Started::default() })
-}
-
-/// Whether shards keep blocks for each other.
-fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool {
-    keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples)
-}
-
-/// The log of what is delivered, where one is wanted.
-fn audit(config: &Config, run: &Run, fingerprint: &str, samples: u64) -> Result<Option<Audit>> {
-    let Some(path) = &config.audit else { return Ok(None) };
-    let start = state_at(run, fingerprint, config.order.importance, run.config().start);
-    Audit::create(path, (config.rank, config.world), start, run.mixture().map(|_| samples)).map(Some)
-}
-
-/// Takes the default where no budget was given, and says so.
-fn choose_budget(config: &mut Config) -> Option<String> {
-    let (limit, from) = config.memory_limit();
-    config.memory.limit = Some(limit);
-    from.map(|from| format!("memory_limit: {limit} ({from})"))
-}
-
-/// What is decoded, with the choices that were left open made, and written into the configuration.
-fn settle_decoding(
-    config: &mut Config,
-    layout: &Layout,
-    topology: &Topology,
-    notices: &mut Vec<String>,
-) -> Option<Decode> {
-    let decode = config.decoded()?;
-    let left = || topology.shards().saturating_sub(usize::from(layout.shards)).clamp(1, DECODE_THREADS_MAX);
-    config.decode.threads.get_or_insert_with(left);
-    let asked = config.decode.depth as u64;
-    if layout.decoded_batches < asked {
-        config.decode.depth = layout.decoded_batches as usize;
-        notices.push(format!(
-            "decode_depth: {} of {asked} decoded batches of {} fit beside the shards; raise memory_limit for more",
-            layout.decoded_batches,
-            ByteSize(layout.extra_bytes / layout.decoded_batches)
-        ));
-    }
-    Some(decode)
+    builder.build()
 }
 
 #[cfg(test)]

@@ -185,6 +185,16 @@ impl Config {
             "fields is set, and format is not parquet".into(),
             "leave it out: batches have all fields of a record",
         )?;
+        check(
+            !self.network.shared_read || self.network.share_dir.is_some(),
+            "shared_read without a share_dir".into(),
+            "name the directory that the process that reads is given: fuelrail share --share-dir",
+        )?;
+        check(
+            !self.network.shared_read || self.order.importance.is_none() && self.peers.addresses.is_empty(),
+            "shared_read with importance or peers".into(),
+            "jobs that draw epochs by their own losses read alone; peers are a setting of the process that reads",
+        )?;
         self.importance(0)?;
         let is_plain = self.order.name == OrderName::Global && self.order.importance.is_none();
         check(

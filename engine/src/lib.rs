@@ -62,6 +62,7 @@ mod names;
 mod packed;
 #[cfg_attr(not(feature = "clouds"), path = "peers/absent.rs")]
 mod peers;
+mod prepared;
 mod proxy;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
@@ -70,6 +71,7 @@ mod scanning;
 mod serve;
 #[cfg(feature = "clouds")]
 mod service;
+mod sharing;
 mod spill;
 mod starting;
 mod state;
@@ -109,6 +111,7 @@ pub use loader::{Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
 pub use mixture::Mixture;
 pub use records::Format;
+pub use sharing::{Sharing, SharingOptions};
 pub use state::State;
 pub use stats::{DiskFacts, GateStats, PeerFacts, Quantiles, ShardStats, Stats};
 pub use system::{on_warning, print_warnings};

@@ -1,19 +1,22 @@
 //! The loader: the consumer's end of the engine.
 
+mod facts;
+
 use crate::audit::Audit;
-use crate::batch::{Batch, Labels, key_of};
+use crate::batch::{Batch, Labels};
 use crate::config::Config;
 use crate::decode::{DecodeStage, Shape, Supply};
 use crate::importance::Reporter;
 use crate::listing::Saved;
-use crate::memory::{Memory, MemoryStats, Remains, batch_room_max};
+use crate::memory::MemoryStats;
 use crate::metrics::Metrics;
 use crate::peers::PeerServer;
 use crate::records::Records;
+use crate::sharing::RelayThread;
 use crate::spill::SegmentManager;
 use crate::starting::ShardThread;
 use crate::state::{State, state_at};
-use crate::stats::{Stats, Tally};
+use crate::stats::Tally;
 use crate::unpack::Unpacker;
 use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
@@ -21,7 +24,6 @@ use fuelrail_flow::{Consumer, Finished, Objects, Snapshot};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
-use std::borrow::Cow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,13 +71,17 @@ pub(crate) struct Parts {
     pub config: Config,
     pub objects: Arc<Objects>,
     pub run: Run,
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     pub records: Option<Arc<Records>>,
     pub fingerprint: String,
     pub saved: Saved,
     pub supply: Supply,
     pub arena: Arena,
     pub memory: MemoryStats,
+    /// Batches of the greatest size that fit into the memory.
+    pub room: u64,
+    /// Its batches are lent to other processes, which may keep them for any time.
+    pub lent: bool,
     pub shards: Vec<Watched>,
     pub threads: Vec<ShardThread>,
     pub consumer: Arc<Consumer>,
@@ -88,6 +94,8 @@ pub(crate) struct Parts {
     pub peer_server: Option<PeerServer>,
     /// Makes and removes segments of the disk as long as the shards live.
     pub segment_manager: Option<SegmentManager>,
+    /// Hands on the batches that another process reads. There are no shards beside it.
+    pub relay: Option<RelayThread>,
     /// Makes the batches in the place of shards.
     pub unpacker: Option<Unpacker>,
 }
@@ -215,14 +223,15 @@ impl Loader {
         self.tally.end_call(ready);
         let Finished { seq, result } = taken?;
         let mut assembled = result.map_err(|error| self.parts.saved.judged(error))?;
-        // Decoding has looked at its own.
-        if let Some(records) = self.parts.records.as_ref().filter(|_| self.parts.supply.stage().is_none()) {
+        // Decoding has looked at its own, and so has who read what is handed on.
+        let is_checked = self.parts.supply.stage().is_some() || self.parts.relay.is_some();
+        if let Some(records) = self.parts.records.as_ref().filter(|_| !is_checked) {
             records.leave_out_flawed(&mut assembled, &self.parts.objects, self.parts.config.bad_samples)?;
         }
         self.parts.saved.look_at(&assembled.left_out);
-        let shape = self.parts.supply.stage().map(|stage| Shape::new(assembled.samples.len(), stage.decode()));
+        let shape = self.parts.config.decoded().map(|decode| Shape::new(assembled.samples.len(), &decode));
         let draw = self.parts.run.draw(assembled.spec.epoch);
-        let named = (&self.parts.labels, Arc::clone(&self.parts.objects), self.parts.records.clone());
+        let named = (&*self.parts.labels, Arc::clone(&self.parts.objects), self.parts.records.clone());
         let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
@@ -283,7 +292,7 @@ impl Loader {
             }
             waker.disarm();
             let waited = self.tally.waiting + begun.elapsed();
-            if self.leases() == 0 || waited < LEASE_PATIENCE || !self.is_held_up_by_leases() {
+            if self.leases() == 0 || self.parts.lent || waited < LEASE_PATIENCE || !self.is_held_up_by_leases() {
                 self.held_since = None;
             } else if self.held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
                 break Err(self.lease_error());
@@ -303,23 +312,22 @@ impl Loader {
         Arc::strong_count(&self.lease) - 1
     }
 
-    fn is_held_up_by_leases(&self) -> bool {
-        let unpacker = self.parts.unpacker.as_ref();
-        let shards = || match unpacker {
-            Some(unpacker) => unpacker.is_starved(),
-            None => self.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
-        };
-        self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
+    /// Its own, or those that read alone in the place of another process.
+    pub(crate) fn shards(&self) -> &[Watched] {
+        self.parts.relay.as_ref().map_or(&self.parts.shards, |relay| relay.shards())
     }
 
     fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
         let unpacker = self.parts.unpacker.as_ref();
-        unpacker.map_or_else(|| snapshots(self.watched(), patience), |unpacker| unpacker.snapshots(patience))
+        unpacker.map_or_else(|| snapshots(self.shards(), patience), |unpacker| unpacker.snapshots(patience))
     }
 
-    /// Its shards; none where records are unpacked.
-    pub(crate) fn watched(&self) -> &[Watched] {
-        &self.parts.shards
+    fn is_held_up_by_leases(&self) -> bool {
+        let shards = || match &self.parts.unpacker {
+            Some(unpacker) => unpacker.is_starved(),
+            None => self.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
+        };
+        self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
     }
 
     fn lease_error(&self) -> Error {
@@ -347,116 +355,6 @@ impl Loader {
     /// As [`Reporter::report`].
     pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
         self.parts.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
-    }
-
-    /// Counters and latencies so far. In a forked child only what was taken before the fork.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        if !self.guard.holds() {
-            return Stats::new(&self.tally, self.started.elapsed(), &[]);
-        }
-        let shards = self.snapshots(Duration::from_secs(1));
-        let slots = self.parts.arena.outstanding() as u64;
-        let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
-            .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
-        let disk = match &self.parts.segment_manager {
-            Some(segment_manager) => stats.disk.map(|disk| disk.with_segment_manager(&segment_manager.facts())),
-            None => None,
-        };
-        let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
-        let memory = MemoryStats { tables_bytes: self.parts.memory.tables_bytes + on_disk, ..self.parts.memory };
-        Stats { slots, disk, memory, ..stats }
-    }
-
-    /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
-    #[must_use]
-    pub fn close(self) -> Remains {
-        if !self.guard.holds() {
-            return Remains::default();
-        }
-        let (arena, shards) = (self.parts.arena.clone(), self.parts.shards.clone());
-        drop(self);
-        let operations = shards.iter().map(|shard| shard.status.latest().operations as u64).sum();
-        Remains { operations, slots: arena.outstanding() as u64 }
-    }
-
-    /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
-    #[must_use]
-    pub fn memory(&self) -> Memory {
-        Memory(self.parts.arena.clone())
-    }
-
-    /// The most room that one batch can take, bytes: what a device buffer must hold.
-    #[must_use]
-    pub fn batch_bytes_max(&self) -> u64 {
-        let config = &self.parts.config;
-        match self.parts.supply.stage() {
-            Some(stage) => u64::from(config.batch_size) * stage.decode().sample_bytes(),
-            None => batch_room_max(config, self.parts.objects.catalog()),
-        }
-    }
-
-    /// The effective configuration: what was left open is replaced by what was chosen.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.parts.config
-    }
-
-    /// What is not as fast or as safe as it could be, each with cause and cure. Print them.
-    #[must_use]
-    pub fn notices(&self) -> &[String] {
-        &self.parts.notices
-    }
-
-    /// Samples in the data set.
-    #[must_use]
-    pub fn samples(&self) -> u64 {
-        self.parts.objects.catalog().samples()
-    }
-
-    /// Batches of this rank in this run, from its start.
-    #[must_use]
-    pub fn batches(&self) -> u64 {
-        self.parts.run.batches()
-    }
-
-    /// Bytes of the data set.
-    #[must_use]
-    pub fn total_bytes(&self) -> u64 {
-        self.parts.objects.catalog().total_bytes()
-    }
-
-    /// The key of the object that a sample is, or lies in.
-    ///
-    /// # Panics
-    /// When the id is not of this data set.
-    #[must_use]
-    pub fn key(&self, sample: SampleId) -> &str {
-        self.parts.objects.key(sample)
-    }
-
-    /// The key of a sample's record, or its number where the format has no keys; of a sample that is an object, the object's.
-    ///
-    /// # Panics
-    /// When the id is not of this data set.
-    #[must_use]
-    pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
-        key_of(&self.parts.objects, self.parts.records.as_deref(), sample)
-    }
-
-    /// The listed length of a sample, bytes.
-    ///
-    /// # Panics
-    /// When the id is not of this data set.
-    #[must_use]
-    pub fn size(&self, sample: SampleId) -> u64 {
-        self.parts.objects.catalog().size(sample)
-    }
-
-    /// Names of the classes; a batch's labels index them.
-    #[must_use]
-    pub fn classes(&self) -> &[String] {
-        &self.parts.labels.classes
     }
 }
 
@@ -491,12 +389,14 @@ impl Drop for Loader {
             self.parts.threads.drain(..).for_each(core::mem::forget);
             self.parts.supply.forget();
             core::mem::forget(self.parts.segment_manager.take());
-            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take(), self.parts.unpacker.take()));
+            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take(), self.parts.relay.take()));
+            core::mem::forget(self.parts.unpacker.take());
             return;
         }
         self.watchdog = None;
         // What is lent comes back before the shards end.
-        (self.parts.peer_server, self.parts.metrics, self.parts.unpacker) = (None, None, None);
+        (self.parts.peer_server, self.parts.metrics, self.parts.relay) = (None, None, None);
+        self.parts.unpacker = None;
         self.parts.shards.iter().for_each(Watched::stop);
         for thread in self.parts.threads.drain(..) {
             // next_batch returns the cause.

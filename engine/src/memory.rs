@@ -99,6 +99,7 @@ const OPEN_BLOCK_BYTES: u64 = 768;
 pub(crate) fn map_memory(
     layout: &Layout,
     seating: Option<&Seating>,
+    lent: bool,
     notices: &mut Vec<String>,
 ) -> Result<(Arena, Vec<Region>, Option<Region>)> {
     let (arena, mut regions) = Arena::new(&ArenaConfig {
@@ -106,6 +107,7 @@ pub(crate) fn map_memory(
         regions: layout.shards,
         extra_bytes: layout.extra_bytes,
         huge_pages: HugePages::Auto,
+        lent,
         nodes: seating.map_or_else(Vec::new, |seating| (0..layout.shards).map(|shard| seating.node(shard)).collect()),
         ..ArenaConfig::default()
     })?;

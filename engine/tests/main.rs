@@ -36,6 +36,7 @@ mod real_files;
 mod records;
 mod redirects;
 mod resume;
+mod sharing;
 mod shutdown;
 mod signed;
 mod spill;

@@ -74,6 +74,35 @@ impl Kind {
         }
     }
 
+    /// The kind whose [`word`](Kind::word) this is.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Kind> {
+        use Kind::*;
+        let all = [
+            Usage,
+            Environment,
+            Budget,
+            Network,
+            Throttled,
+            Server,
+            Truncated,
+            Stalled,
+            Protocol,
+            Mismatch,
+            Changed,
+            NotFound,
+            Expired,
+            Exists,
+            Denied,
+            Untrusted,
+            Undecodable,
+            File,
+            Program,
+            Cancelled,
+        ];
+        all.into_iter().find(|kind| kind.word() == word)
+    }
+
     /// The kind as one lower-case word, for JSON and logs.
     #[must_use]
     pub fn word(self) -> &'static str {

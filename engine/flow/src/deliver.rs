@@ -54,7 +54,9 @@ impl Consumer {
         taken / shards + u64::from(taken % shards > shard)
     }
 
-    pub(crate) fn waits(&self) -> bool {
+    /// The consumer is blocked.
+    #[must_use]
+    pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
 }

@@ -45,7 +45,7 @@ pub use objects::{ByteRange, Objects, Server};
 pub use peers::{LentBlock, PeerInbox, PeerLink, PeerOutbox, PeerRequest, PeerRoom, PeerRoute, PeerSetup, peer_queue};
 pub use setup::{ShardConfig, ShardEnds, keep_for_others, scratch_bytes};
 pub use shard::Shard;
-pub use spans::{SampleSpan, SampleSpans};
+pub use spans::{FreeLists, SampleSpan, SampleSpans};
 pub use spill::{
     Contents, DiskStats, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
     spill_memory_bytes,

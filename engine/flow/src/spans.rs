@@ -29,7 +29,8 @@ pub struct SampleSpans {
 }
 
 impl SampleSpans {
-    pub(crate) fn push(&mut self, placed: SampleSpan) {
+    /// Adds the next sample.
+    pub fn push(&mut self, placed: SampleSpan) {
         self.list.push(placed);
     }
 
@@ -82,12 +83,16 @@ impl Drop for SampleSpans {
     }
 }
 
-/// The free lists of one shard: emptied, with their memory.
-pub(crate) struct FreeLists(Arc<ArrayQueue<Vec<SampleSpan>>>);
+/// The free lists of what makes batches: emptied, with their memory.
+pub struct FreeLists(Arc<ArrayQueue<Vec<SampleSpan>>>);
 
 impl FreeLists {
     /// Keeps at most `capacity` lists, and starts with `lists` of them with room for `samples`.
-    pub(crate) fn new(capacity: usize, lists: usize, samples: usize) -> FreeLists {
+    ///
+    /// # Panics
+    /// When it is to keep none.
+    #[must_use]
+    pub fn new(capacity: usize, lists: usize, samples: usize) -> FreeLists {
         let free_lists = ArrayQueue::new(capacity);
         for _ in 0..lists.min(capacity) {
             drop(free_lists.push(Vec::with_capacity(samples)));
@@ -96,7 +101,8 @@ impl FreeLists {
     }
 
     /// An empty list: one that was returned, or a new one.
-    pub(crate) fn list(&self) -> SampleSpans {
+    #[must_use]
+    pub fn list(&self) -> SampleSpans {
         SampleSpans { list: self.0.pop().unwrap_or_default(), free_lists: Arc::clone(&self.0) }
     }
 }

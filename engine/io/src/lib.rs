@@ -13,6 +13,8 @@ pub mod conformance;
 mod directory;
 mod extent;
 mod ledger;
+mod lent;
+mod local;
 #[cfg(all(test, loom))]
 mod models;
 mod probe;
@@ -34,6 +36,8 @@ pub use channel::{Receiver, Sender, channel};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use ledger::{Division, SharedWords};
+pub use lent::BorrowedMemory;
+pub use local::{LocalListener, LocalSocket, Received, wait_for};
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 #[doc(hidden)]
 pub use process::{

@@ -10,14 +10,20 @@
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+use std::sync::Arc;
 
-use crate::remote_free::{Hold, PinClaim};
+use fuelrail_base::{ByteSize, Error, Kind, Result};
 
-/// Unique owner of a piece of the arena. Dropped on any thread, it returns to its region.
+use crate::arena::Mapping;
+use crate::remote_free::{Hold, PinClaim, RemoteFreeList};
+
+/// Unique owner of a piece of the arena, or borrower of a piece of another process's. Dropped on any thread, it returns to its region.
 pub struct Slot {
     hold: Hold,
     ptr: NonNull<u8>,
     len: usize,
+    /// It is mapped to be read only: a write would end the process.
+    borrowed: bool,
 }
 
 // SAFETY: a slot is the only way to its bytes; `hold` keeps the mapping alive until the slot is dropped, on whatever
@@ -28,7 +34,42 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     pub(crate) fn new(hold: Hold, ptr: NonNull<u8>, len: usize) -> Slot {
-        Slot { hold, ptr, len }
+        Slot { hold, ptr, len, borrowed: false }
+    }
+
+    /// A slot of memory that another process lends.
+    pub(crate) fn borrowed(hold: Hold, ptr: NonNull<u8>, len: usize) -> Slot {
+        Slot { hold, ptr, len, borrowed: true }
+    }
+
+    /// Whether its bytes are another process's: they can be read, and neither written nor filled anew.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        self.borrowed
+    }
+
+    /// Copies bytes of another process to memory of this one, which can be written, and gives the borrowed memory back.
+    ///
+    /// # Errors
+    /// `Budget` when the system has no memory for that.
+    pub fn own(&mut self) -> Result<()> {
+        if !self.borrowed {
+            return Ok(());
+        }
+        let mapping =
+            Mapping::new(self.len.max(1), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None).map_err(|error| {
+                Error::from_io(
+                    Kind::Budget,
+                    format_args!("copying a shared batch of {}", ByteSize(self.len as u64)),
+                    error,
+                )
+            })?;
+        let remote = Arc::new(RemoteFreeList::new(Arc::new(mapping), 1));
+        let ptr = remote.at(0, self.len);
+        // SAFETY: the new mapping has that many bytes and is known to nobody else; the old ones are kept by this slot's hold.
+        unsafe { core::ptr::copy_nonoverlapping(self.ptr.as_ptr(), ptr.as_ptr(), self.len) };
+        *self = Slot::new(remote.hand_out(0), ptr, self.len);
+        Ok(())
     }
 
     /// Shortens the slot to `len` bytes. The memory behind stays reserved until the slot is dropped.
@@ -49,21 +90,22 @@ impl Slot {
     /// Starts filling from byte 0.
     ///
     /// # Panics
-    /// While it is read-pinned.
+    /// While it is read-pinned, or borrowed.
     #[must_use]
     pub fn fill(self) -> Filling {
-        self.assert_not_read_pinned();
+        self.assert_writable();
         Filling { slot: self, at: 0 }
     }
 
-    fn assert_not_read_pinned(&self) {
+    fn assert_writable(&self) {
         assert!(!self.is_read_pinned(), "a slot is not written while it is read-pinned");
+        assert!(!self.borrowed, "a slot of another process's memory is not written");
     }
 
     /// Where the kernel may write `len` bytes from `from` on, for operations of the ring only.
     pub(crate) fn target(&mut self, from: usize, len: usize) -> *mut u8 {
         assert!(from + len <= self.len, "a target lies inside its slot");
-        self.assert_not_read_pinned();
+        self.assert_writable();
         self.ptr.as_ptr().wrapping_add(from)
     }
 }
@@ -73,17 +115,17 @@ impl Deref for Slot {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `ptr..ptr+len` lies in the mapping, which the hold keeps alive until this slot is dropped; the bytes
-        // are initialised (anonymous mappings start as zeroes) and nobody writes them: no window or operation exists
-        // while the slot is a slot.
+        // are initialised (mappings start as zeroes) and nobody writes them: no window or operation exists
+        // while the slot is a slot, and who lends memory does not write it until it is told that it is released.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Slot {
     /// # Panics
-    /// While it is read-pinned.
+    /// While it is read-pinned, or borrowed.
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.assert_not_read_pinned();
+        self.assert_writable();
         // SAFETY: as for `deref`; `&mut self` makes this the only access, because there is no read pin, and only windows, of
         // which there are none while the slot is a slot, could make one.
         unsafe { core::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }

@@ -8,6 +8,7 @@ use crate::order::{ChunkShape, Mixture, Order, OrderName, StepOrder};
 use crate::split::Split;
 use crate::usage;
 use core::ops::Range;
+use fuelrail_base::search::first_wanted;
 use fuelrail_base::{BatchSeq, Result, SampleId, limits};
 use std::sync::Arc;
 
@@ -142,6 +143,29 @@ impl Run {
         let split = |from| Split::new(samples, from, world, rank, batch_size, drop_last);
         let order = Order::named(order, samples, seed, shuffle);
         Ok(Run { config, order, known: None, mixture: None, first: split(start.position), later: split(0) })
+    }
+
+    /// The same run from another place on.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`](fuelrail_base::Kind) when that is beyond its end.
+    pub fn starting_at(self, start: Cursor) -> Result<Run> {
+        let config = RunConfig { start, ..self.config };
+        config.validate()?;
+        let RunConfig { samples, world, rank, batch_size, drop_last, .. } = config;
+        let first = Split::new(samples, start.position, world, rank, batch_size, drop_last);
+        Ok(Run { config, first, ..self })
+    }
+
+    /// The number of the batch that comes first at a place between two steps of the run; its end's where that is its end. `None` where no
+    /// step begins there.
+    #[must_use]
+    pub fn seq_at(&self, place: Cursor) -> Option<BatchSeq> {
+        if place == self.config.start {
+            return Some(BatchSeq(0));
+        }
+        let last = first_wanted(0..self.batches(), |seq| self.cursor_after(BatchSeq(seq)) >= place);
+        (last < self.batches() && self.cursor_after(BatchSeq(last)) == place).then_some(BatchSeq(last + 1))
     }
 
     /// The configuration it was made from.

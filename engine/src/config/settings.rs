@@ -35,7 +35,7 @@ pub struct Setting {
     /// What it does.
     pub about: &'static str,
     pub(super) set: fn(&mut Config, &Given) -> Result<()>,
-    pub(super) get: fn(&Config) -> serde_json::Value,
+    pub(crate) get: fn(&Config) -> serde_json::Value,
 }
 
 macro_rules! first {
@@ -345,6 +345,10 @@ settings! {
         /// A local directory in which the loaders of this machine write down the rate of requests that a server asks for, so that they
         /// share it evenly; without one each finds a rate of its own.
         share_dir: Option<PathBuf> = None,
+        /// Take the batches from the process `fuelrail share` that serves this URI in `share_dir`, which reads them once for all jobs of the
+        /// machine. What decides the batches must be set as it is there. Where there is no such process, or it goes, or leaves a slow job
+        /// behind, the job reads alone, from where it is.
+        shared_read: bool = false,
     }
     /// Blocks that the ranks of a job keep for each other.
     peers: Peers {

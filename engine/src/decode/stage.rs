@@ -72,10 +72,6 @@ impl DecodeStage {
         Ok(stage)
     }
 
-    pub(crate) fn decode(&self) -> &Decode {
-        &self.shared.wanted
-    }
-
     pub(crate) fn facts(&self) -> &Arc<Facts> {
         &self.shared.facts
     }

@@ -36,6 +36,8 @@ pub struct ArenaConfig {
     pub slots_per_region: usize,
     /// The NUMA node of each shard's region, in their order; no node is requested where there is no entry.
     pub nodes: Vec<Option<usize>>,
+    /// Whether other processes shall map it, to read: see [`Arena::lend`](crate::Arena::lend).
+    pub lent: bool,
 }
 
 impl Default for ArenaConfig {
@@ -48,6 +50,7 @@ impl Default for ArenaConfig {
             huge_pages: HugePages::Auto,
             slots_per_region: 8192,
             nodes: Vec::new(),
+            lent: false,
         }
     }
 }

@@ -5,10 +5,12 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::config::{ArenaConfig, ArenaReport, HUGE_PAGE_BYTES, Huge, HugePages, PAGE_BYTES};
 
@@ -17,6 +19,8 @@ use super::config::{ArenaConfig, ArenaReport, HUGE_PAGE_BYTES, Huge, HugePages, 
 pub(crate) struct Mapping {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
+    /// Stays open as long as it is mapped: the file of memory that is lent, or the socket that it was lent over.
+    pub(super) kept: Option<Arc<OwnedFd>>,
 }
 
 // SAFETY: a mapping is an address range; it hands out raw addresses only, whose use is governed by slots and windows.
@@ -30,19 +34,32 @@ impl Mapping {
     /// # Errors
     /// The kernel's.
     pub(crate) fn new(len: usize, flags: libc::c_int, file: Option<&File>) -> io::Result<Mapping> {
-        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.map_or(-1, AsRawFd::as_raw_fd));
+        Mapping::with(len, libc::PROT_READ | libc::PROT_WRITE, flags, file.map_or(-1, AsRawFd::as_raw_fd))
+    }
+
+    /// A mapping of memory that another process lends, to be read alone. `kept` stays open as long as it lasts.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn borrowed(len: usize, memory: &OwnedFd, kept: Arc<OwnedFd>) -> io::Result<Mapping> {
+        let mut mapping = Mapping::with(len, libc::PROT_READ, libc::MAP_SHARED, memory.as_raw_fd())?;
+        mapping.kept = Some(kept);
+        Ok(mapping)
+    }
+
+    fn with(len: usize, access: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<Mapping> {
         // SAFETY: asks for a new range anywhere; no existing memory is affected.
         let base = unsafe { libc::mmap(core::ptr::null_mut(), len, access, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is nowhere near zero"), len })
+        Ok(Mapping { base: NonNull::new(base.cast()).expect("a mapping is nowhere near zero"), len, kept: None })
     }
 
     /// An empty mapping, for tests that only count.
     #[cfg(all(test, loom))]
-    pub(crate) fn none() -> std::sync::Arc<Mapping> {
-        std::sync::Arc::new(Mapping { base: NonNull::dangling(), len: 0 })
+    pub(crate) fn none() -> Arc<Mapping> {
+        Arc::new(Mapping { base: NonNull::dangling(), len: 0, kept: None })
     }
 
     /// The first byte and the length.
@@ -129,11 +146,12 @@ fn map_with(config: &ArenaConfig, reserve: impl Fn(usize) -> Option<Mapping>) ->
     // of it is there.
     let divides = whole(HUGE_PAGE_BYTES) == bytes && bytes > 0;
     let mut notices = Vec::new();
-    let reserved = (config.huge_pages == HugePages::Auto && divides).then(|| reserve(bytes as usize)).flatten();
+    let may_reserve = config.huge_pages == HugePages::Auto && divides && !config.lent;
+    let reserved = may_reserve.then(|| reserve(bytes as usize)).flatten();
     let (mapping, page_bytes, huge) = match reserved.and_then(|mapping| populated(mapping, config, &mut notices)) {
         Some(mapping) => (mapping, HUGE_PAGE_BYTES, Huge::Explicit),
         None => {
-            let others = not_reserved(config, bytes)?;
+            let others = if config.lent { lent(bytes)? } else { not_reserved(config, bytes)? };
             notices.extend(place(&others.0, config));
             others
         }
@@ -209,6 +227,35 @@ fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)
     }
 }
 
+/// Memory with a descriptor (memfd) that can be sent to other processes. It can neither shrink, which would end those that read it with a
+/// SIGBUS, nor grow; and from here on nobody else can write it, nor map it to write. Against anonymous memory reserved huge pages are lost,
+/// and transparent ones unless the system allows them for such memory.
+fn lent(bytes: u64) -> Result<(Mapping, u64, Huge)> {
+    let sealed = || -> io::Result<Mapping> {
+        let memory = rustix::fs::memfd_create("fuelrail", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&memory, bytes)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let mut mapping = Mapping::with(bytes as usize, access, libc::MAP_SHARED, memory.as_raw_fd())?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&memory, seals)?;
+        mapping.kept = Some(Arc::new(memory));
+        Ok(mapping)
+    };
+    let mapping = sealed().map_err(|error| {
+        Error::from_io(Kind::Environment, format_args!("making memory of {} to share (memfd)", ByteSize(bytes)), error)
+            .with_hint("allow memfd_create in the seccomp profile, and use Linux 5.1 or newer")
+    })?;
+    let (base, len) = mapping.range();
+    // SAFETY: advice about our own mapping; it changes which pages back it, never what they hold.
+    let advised = unsafe { libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE) } == 0;
+    let text = std::fs::read_to_string(format!("/{SHMEM_ENABLED}")).unwrap_or_default();
+    if advised && ["[always]", "[within_size]", "[advise]", "[force]"].iter().any(|word| text.contains(word)) {
+        return Ok((mapping, HUGE_PAGE_BYTES, Huge::Transparent));
+    }
+    let why = format!("shared memory has them where the system allows it (echo advise > /{SHMEM_ENABLED})");
+    Ok((mapping, PAGE_BYTES, Huge::None(why)))
+}
+
 fn ordinary(bytes: u64) -> Result<Mapping> {
     anonymous(bytes as usize, 0).ok_or_else(|| refused(bytes))
 }
@@ -223,7 +270,7 @@ fn aligned(bytes: usize) -> Result<Mapping> {
     std::mem::forget(loose);
     let part = |from: usize, len: usize| {
         // SAFETY: `from + len` lies inside the mapping just made; the pointer is not null because its base is not.
-        Mapping { base: unsafe { NonNull::new_unchecked(base.add(from)) }, len }
+        Mapping { base: unsafe { NonNull::new_unchecked(base.add(from)) }, len, kept: None }
     };
     if skip > 0 {
         drop(part(0, skip));
@@ -245,6 +292,7 @@ fn refused(bytes: u64) -> Error {
     Error::new(Kind::Budget, cause).with_hint("ask for less memory, or raise the address-space limit (ulimit -v)")
 }
 
+const SHMEM_ENABLED: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
 pub(crate) const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The kernel's mode for transparent huge pages.

@@ -4,6 +4,7 @@
 //! Owns the only large memory of the engine. It is unmapped when the last of the arena, its regions and their slots
 //! is gone, so never while a slot, a window or an operation still names it. Pages are populated as they are touched.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fuelrail_base::Result;
@@ -66,6 +67,12 @@ impl Arena {
         let extra = self.report.extra_bytes as usize;
         let bytes = move |n| if n == last && extra > 0 { extra } else { region };
         (0..self.remotes.len()).map(move |n| (base.wrapping_add(n * region), bytes(n)))
+    }
+
+    /// The descriptor of its memory, for another process to map; `None` unless that was [asked for](ArenaConfig::lent).
+    #[must_use]
+    pub fn lend(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping.kept.as_ref().map(|memory| memory.as_fd())
     }
 
     /// The mapping, for a ring that registers it: it must keep this until the kernel has unregistered it.

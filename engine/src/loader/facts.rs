@@ -1,0 +1,132 @@
+//! What a loader tells of itself.
+
+use super::Loader;
+use crate::batch::key_of;
+use crate::config::Config;
+use crate::memory::{Memory, MemoryStats, Remains, batch_room_max};
+use crate::stats::Stats;
+use fuelrail_base::{Duration, SampleId};
+use fuelrail_plan::run::Run;
+use std::borrow::Cow;
+
+impl Loader {
+    /// Counters and latencies so far. In a forked child only what was taken before the fork.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if !self.guard.holds() {
+            return Stats::new(&self.tally, self.started.elapsed(), &[]);
+        }
+        let shards = self.snapshots(Duration::from_secs(1));
+        let slots = self.parts.arena.outstanding() as u64;
+        let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
+            .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
+        let disk = match &self.parts.segment_manager {
+            Some(segment_manager) => stats.disk.map(|disk| disk.with_segment_manager(&segment_manager.facts())),
+            None => None,
+        };
+        let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
+        let memory = MemoryStats { tables_bytes: self.parts.memory.tables_bytes + on_disk, ..self.parts.memory };
+        Stats { slots, disk, memory, ..stats }
+    }
+
+    /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
+    #[must_use]
+    pub fn close(self) -> Remains {
+        if !self.guard.holds() {
+            return Remains::default();
+        }
+        let (arena, shards) = (self.parts.arena.clone(), self.shards().to_vec());
+        drop(self);
+        let operations = shards.iter().map(|shard| shard.status.latest().operations as u64).sum();
+        Remains { operations, slots: arena.outstanding() as u64 }
+    }
+
+    /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory(self.parts.arena.clone())
+    }
+
+    /// Batches of the greatest size that fit into its memory.
+    pub(crate) fn room(&self) -> u64 {
+        self.parts.room
+    }
+
+    /// The order that it delivers.
+    pub(crate) fn run(&self) -> &Run {
+        &self.parts.run
+    }
+
+    /// The most room that one batch can take, bytes: what a device buffer must hold.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> u64 {
+        let config = &self.parts.config;
+        match config.decoded() {
+            Some(decode) => u64::from(config.batch_size) * decode.sample_bytes(),
+            None => batch_room_max(config, self.parts.objects.catalog()),
+        }
+    }
+
+    /// The effective configuration: what was left open is replaced by what was chosen.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.parts.config
+    }
+
+    /// What is not as fast or as safe as it could be, each with cause and cure. Print them.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.parts.notices
+    }
+
+    /// Samples in the data set.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.parts.objects.catalog().samples()
+    }
+
+    /// Batches of this rank in this run, from its start.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.parts.run.batches()
+    }
+
+    /// Bytes of the data set.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.parts.objects.catalog().total_bytes()
+    }
+
+    /// The key of the object that a sample is, or lies in.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn key(&self, sample: SampleId) -> &str {
+        self.parts.objects.key(sample)
+    }
+
+    /// The key of a sample's record, or its number where the format has no keys; of a sample that is an object, the object's.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
+        key_of(&self.parts.objects, self.parts.records.as_deref(), sample)
+    }
+
+    /// The listed length of a sample, bytes.
+    ///
+    /// # Panics
+    /// When the id is not of this data set.
+    #[must_use]
+    pub fn size(&self, sample: SampleId) -> u64 {
+        self.parts.objects.catalog().size(sample)
+    }
+
+    /// Names of the classes; a batch's labels index them.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.parts.labels.classes
+    }
+}

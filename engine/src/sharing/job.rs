@@ -1,0 +1,396 @@
+//! The job's side: its relay hands on the batches that another process reads, and reads alone where that ends.
+
+use super::protocol::{
+    Connection, Head, Heard, LeftOut, ToJob, ToReader, VERSION, garbled, message, samples, socket_name, terms,
+};
+use super::thread::{RelayEnds, RelayThread};
+use crate::config::Config;
+use crate::layout::Layout;
+use crate::listing::Saved;
+use crate::loader::Loader;
+use crate::memory::{MemoryStats, share_out};
+use crate::prepared::{Delivery, Prepared, settle_decoding};
+use crate::state::state_at;
+use fuelrail_base::limits::OPEN_BATCHES_MAX;
+use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
+use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, Objects, Outlet, PeerRoom};
+use fuelrail_io::{Arena, ArenaConfig, BorrowedMemory, LocalSocket, OwnDirectory, Sender, channel, wait_for};
+use fuelrail_plan::run::{BatchSpec, Run};
+use futures_core::Stream;
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::time::Instant;
+
+/// How long the process that reads may take to answer: it lists first, as the job has.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// The longest sleep of a relay.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A job's own memory where it decodes nothing.
+const PAGE_BYTES: u64 = 4096;
+
+/// A loader that takes its batches from the process that serves its URI; or reads alone, if there is none.
+///
+/// # Errors
+/// `Usage` where that process has another setting; those of a loader.
+pub(crate) fn join(mut prepared: Prepared) -> Result<Loader> {
+    match agree(&prepared)? {
+        Ok((connection, decodes)) => relayed(prepared, connection, decodes),
+        Err(why) => {
+            prepared.notices.push(format!("shared_read: {why}; this job reads alone"));
+            prepared.config.network.shared_read = false;
+            prepared.start()
+        }
+    }
+}
+
+/// The connection to the process that reads, and whether it decodes; or why the job reads alone.
+fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
+    let Prepared { config, run, fingerprint, .. } = prepared;
+    let dir = config.network.share_dir.as_deref().expect("checked: shared_read has a share_dir");
+    let found = OwnDirectory::find(dir).and_then(|own| match own {
+        None => Ok(None),
+        Some(own) => LocalSocket::connect(&own, &socket_name(&config.uri)),
+    });
+    let socket = match found {
+        Ok(Some(socket)) => socket,
+        Ok(None) => return Ok(Err(format!("no process serves {} in {}", config.uri, dir.display()))),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let start = run.config().start;
+    let terms = terms(config, &state_at(run, fingerprint, None, start));
+    let hello = ToReader::Hello { version: VERSION, terms, epoch: start.epoch, position: start.position };
+    let mut connection = Connection::over(socket);
+    connection.say(message(&hello, &[]), None);
+    let begun = Instant::now();
+    loop {
+        match connection.hear()? {
+            Heard::Message(ToJob::Agreed { decodes }, ..) => return Ok(Ok((connection, decodes))),
+            Heard::Message(ToJob::Alone { why }, ..) => return Ok(Err(why)),
+            Heard::Message(ToJob::Refused { cause, hint }, ..) => {
+                return Err(Error::new(Kind::Usage, format!("shared_read: {cause}")).with_hint(hint));
+            }
+            Heard::Message(..) => return Err(garbled("it does not answer the first")),
+            Heard::Closed => return Ok(Err("the process that reads ended before it answered".into())),
+            Heard::Nothing if begun.elapsed() > ANSWER_LIMIT => {
+                return Ok(Err(format!("the process that reads did not answer within {} s", ANSWER_LIMIT.as_secs())));
+            }
+            Heard::Nothing => {
+                connection.flush();
+                wait_for([(connection.socket.as_fd(), connection.is_stuck())], LOOK_AGAIN);
+            }
+        }
+    }
+}
+
+/// A loader whose batches come over this connection.
+fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Result<Loader> {
+    prepared.settle();
+    let config = &mut prepared.config;
+    let topology = config.topology();
+    let has_disk = !prepared.directories.is_empty();
+    let layout = share_out(config, &prepared.objects, &topology, (has_disk, PeerRoom::default()))?;
+    let decodes = config.decode.shape.is_some() && !decoded;
+    let alone = alone(&mut prepared, decodes.then_some(&layout));
+    // What is decoded here needs memory here; the rest waits until this job reads alone.
+    let extra_bytes = if decodes { layout.extra_bytes } else { 0 };
+    let memory = ArenaConfig { bytes: PAGE_BYTES + extra_bytes, extra_bytes, ..ArenaConfig::default() };
+    let (arena, mut regions) = Arena::new(&memory)?;
+    let Prepared { config, objects, run, notices, .. } = &mut prepared;
+    let extra = regions.pop().filter(|_| decodes);
+    let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
+    let memory = MemoryStats::new(config, objects, &layout, &arena, &[]);
+    let (out, from) = channel(1);
+    let (consumer, ends) = (Arc::new(Consumer::default()), RelayEnds::new());
+    let outlet = Outlet::new(vec![from], vec![ends.waker.clone()], Arc::clone(&consumer), run.batches());
+    let reader = Reader {
+        connection,
+        memory: None,
+        expected: Expected {
+            run: run.clone(),
+            objects: Arc::clone(objects),
+            sample_bytes: config.decoded().filter(|_| decoded).map(|decode| decode.sample_bytes()),
+            lists: FreeLists::new(OPEN_BATCHES_MAX, 0, 0),
+        },
+        serves: true,
+        told: None,
+    };
+    let relay = Relay {
+        ends: ends.clone(),
+        out,
+        ready: VecDeque::new(),
+        next: 0,
+        reader: Some(reader),
+        alone: Some(alone),
+        loader: None,
+        run: run.clone(),
+        consumer: Arc::clone(&consumer),
+    };
+    let relay = Some(RelayThread::start(ends, &consumer, move || relay.serve())?);
+    let (shards, threads, segment_manager, peer_server) = (Vec::new(), Vec::new(), None, None);
+    prepared.deliver(Delivery {
+        outlet,
+        consumer,
+        arena,
+        decoding,
+        memory,
+        room: 0,
+        shards,
+        threads,
+        segment_manager,
+        peer_server,
+        relay,
+        unpacker: None,
+    })
+}
+
+/// The loader that reads alone where sharing ends. Where its batches are decoded behind the relay, it leaves the memory for that.
+fn alone(prepared: &mut Prepared, decoding: Option<&Layout>) -> Prepared {
+    let Prepared { config, ring, objects, run, labels, records, fingerprint, report, .. } = prepared;
+    let mut own = Config { audit: None, metrics_listen: None, ..config.clone() };
+    own.network.shared_read = false;
+    if let Some(layout) = decoding {
+        own.decode.shape = None;
+        own.memory.limit = own.memory.limit.map(|limit| ByteSize(limit.0 - layout.extra_bytes));
+    }
+    Prepared {
+        config: own,
+        ring: (ring.0, None),
+        objects: Arc::clone(objects),
+        directories: core::mem::take(&mut prepared.directories),
+        packed: prepared.packed.clone(),
+        run: run.clone(),
+        horizons: None,
+        labels: Arc::clone(labels),
+        records: records.clone(),
+        fingerprint: fingerprint.clone(),
+        // Errors are judged where they are delivered.
+        saved: Saved::default(),
+        notices: Vec::new(),
+        report: Arc::clone(report),
+        lent: false,
+    }
+}
+
+/// Takes batches from the process that reads, or from a loader of its own, and hands them on in order.
+struct Relay {
+    ends: RelayEnds,
+    out: Sender<Finished>,
+    /// Received and not handed on yet: as many as the other process gives ahead.
+    ready: VecDeque<Finished>,
+    /// The next batch to be received.
+    next: u64,
+    /// Stays as long as batches of it are held.
+    reader: Option<Reader>,
+    alone: Option<Prepared>,
+    loader: Option<Loader>,
+    run: Run,
+    consumer: Arc<Consumer>,
+}
+
+/// Wakes the relay for its own loader.
+struct Task(fuelrail_io::Waker);
+
+impl Wake for Task {
+    fn wake(self: Arc<Task>) {
+        self.0.wake();
+    }
+}
+
+impl Relay {
+    fn serve(mut self) -> Result<()> {
+        let (event, task) = (self.ends.waker.event()?, Arc::new(Task(self.ends.waker.clone())).into());
+        while !self.ends.is_stopped() {
+            self.ends.waker.drain();
+            let sleeps = self.ends.waker.arm();
+            if !self.turn(&task)? && sleeps {
+                // One that does not serve has nothing to say, and perhaps an end that wakes.
+                let reader = self.reader.iter().filter(|reader| reader.serves).map(|reader| &reader.connection);
+                let sockets = reader.map(|connection| (connection.socket.as_fd(), connection.is_stuck()));
+                wait_for(sockets.chain([(event.as_fd(), false)]), LOOK_AGAIN);
+            }
+            self.ends.waker.disarm();
+        }
+        self.ready.clear();
+        if let Some(reader) = &mut self.reader {
+            reader.release();
+            reader.connection.say(message(&ToReader::Leaves, &[]), None);
+        }
+        Ok(())
+    }
+
+    /// Whether anything moved.
+    fn turn(&mut self, task: &std::task::Waker) -> Result<bool> {
+        let mut moved = false;
+        if let Some(reader) = &mut self.reader {
+            reader.release();
+            reader.connection.flush();
+            let starves = self.consumer.waits() && self.ready.is_empty() && self.out.room() > 0;
+            moved |= reader.hear(&mut self.next, &mut self.ready, &self.ends)?;
+            if !reader.serves {
+                // Others wait for that memory, perhaps.
+                let mut borrowed = self.ready.iter_mut().filter_map(|batch| batch.result.as_mut().ok());
+                borrowed.try_for_each(|batch| batch.slot.own())?;
+                reader.release();
+            } else if starves && !moved && reader.told != Some(self.next) {
+                reader.told = Some(self.next);
+                reader.connection.say(message(&ToReader::Waits(self.next), &[]), None);
+            }
+        }
+        let is_served = self.reader.as_ref().is_some_and(|reader| reader.serves);
+        self.reader.take_if(|reader| !reader.serves && reader.outstanding() == 0);
+        if !is_served && self.ready.is_empty() && self.out.room() > 0 {
+            self.read_alone(task)?;
+        }
+        while let Some(batch) = self.ready.pop_front() {
+            match self.out.send(batch) {
+                Ok(()) => moved = true,
+                Err(batch) => {
+                    self.ready.push_front(batch);
+                    break;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes the next batch of a loader of its own, which begins where the other process stopped.
+    fn read_alone(&mut self, task: &std::task::Waker) -> Result<()> {
+        let Some(spec) = self.run.batch(BatchSeq(self.next)) else { return Ok(()) };
+        if let Some(mut prepared) = self.alone.take() {
+            let last = self.next.checked_sub(1);
+            let start = last.map_or(self.run.config().start, |last| self.run.cursor_after(BatchSeq(last)));
+            prepared.run = prepared.run.starting_at(start)?;
+            let loader = prepared.start()?;
+            loader.notices().iter().for_each(|notice| tracing::info!("{notice}"));
+            drop(self.ends.alone.set(loader.shards().to_vec()));
+            self.loader = Some(loader);
+        }
+        let Some(loader) = &mut self.loader else { return Ok(()) };
+        let result = match Pin::new(loader).poll_next(&mut Context::from_waker(task)) {
+            Poll::Pending => return Ok(()),
+            Poll::Ready(Some(Ok(batch))) => Ok(Assembled { spec, ..batch.into_assembled() }),
+            Poll::Ready(Some(Err(error))) => Err(error),
+            Poll::Ready(None) => return Err(garbled("its run ends early")),
+        };
+        self.ready.push_back(Finished { seq: BatchSeq(self.next), result });
+        self.next += 1;
+        Ok(())
+    }
+}
+
+/// The process that reads, as a job sees it.
+struct Reader {
+    connection: Connection,
+    memory: Option<BorrowedMemory>,
+    expected: Expected,
+    /// Batches come from it.
+    serves: bool,
+    /// The batch that it was told is waited for.
+    told: Option<u64>,
+}
+
+impl Reader {
+    /// Says what was let go of.
+    fn release(&mut self) {
+        let Reader { connection, memory, .. } = self;
+        if let Some(memory) = memory {
+            memory.take_released(|name| connection.say(message(&ToReader::Released(name), &[]), None));
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.memory.as_ref().map_or(0, BorrowedMemory::outstanding)
+    }
+
+    /// Takes in what it says. Whether it said anything.
+    fn hear(&mut self, next: &mut u64, ready: &mut VecDeque<Finished>, ends: &RelayEnds) -> Result<bool> {
+        let mut heard = false;
+        while self.serves {
+            match self.connection.hear()? {
+                Heard::Nothing => break,
+                Heard::Closed => self.end("the process that reads has gone", *next),
+                Heard::Message(ToJob::Alone { why }, ..) => self.end(&why, *next),
+                Heard::Message(ToJob::Memory, _, Some(memory)) if self.memory.is_none() => {
+                    let memory = BorrowedMemory::map(&memory, &self.connection.socket, OPEN_BATCHES_MAX as u32)?;
+                    memory.set_waker(ends.waker.clone());
+                    self.memory = Some(memory);
+                }
+                Heard::Message(ToJob::Batch(head), table, _) => {
+                    let memory = self.memory.as_mut().ok_or_else(|| garbled("a batch before the memory"))?;
+                    let seq = BatchSeq(*next);
+                    let batch = self.expected.read(seq, &head, &table, memory);
+                    ready.push_back(Finished { seq, result: Ok(batch.map_err(|cause| garbled(&cause))?) });
+                    *next += 1;
+                }
+                Heard::Message(..) => return Err(garbled("it is not due")),
+            }
+            heard = true;
+        }
+        Ok(heard)
+    }
+
+    fn end(&mut self, why: &str, next: u64) {
+        self.serves = false;
+        if self.expected.run.batch(BatchSeq(next)).is_some() {
+            tracing::warn!("shared_read: {why}; this job reads alone from batch {next} on");
+        }
+    }
+}
+
+/// What batches must be, whoever hands them over.
+struct Expected {
+    run: Run,
+    objects: Arc<Objects>,
+    /// Bytes of a sample, where they come decoded.
+    sample_bytes: Option<u64>,
+    lists: FreeLists,
+}
+
+impl Expected {
+    /// The batch of a message; what is wrong with it otherwise.
+    fn read(&self, seq: BatchSeq, head: &Head, table: &[u8], memory: &mut BorrowedMemory) -> Result<Assembled, String> {
+        let spec = self.run.batch(seq).ok_or("a batch behind the last")?;
+        if (head.epoch, head.from..head.to) != (spec.epoch, spec.positions.clone()) {
+            let (epoch, positions) = (spec.epoch, &spec.positions);
+            let of = format!("epoch {} and positions {}..{}", head.epoch, head.from, head.to);
+            return Err(format!("a batch of {of} in the place of epoch {epoch} and {positions:?}"));
+        }
+        let mut left_out = head.left_out.iter().map(LeftOut::read).peekable();
+        let mut given = samples(table).ok_or("a table that is cut")?;
+        let (mut spans, mut missing) = (self.lists.list(), Vec::new());
+        for (at, id) in self.run.samples(&spec).enumerate() {
+            if let Some(out) = left_out.next_if(|(out, _)| *out == id) {
+                missing.push(out);
+                continue;
+            }
+            let span =
+                given.next().filter(|span| span.id == id).ok_or(format!("sample {} is not number {at}", id.0))?;
+            let due = self.sample_bytes.unwrap_or_else(|| self.objects.catalog().size(id));
+            let end = (span.offset as u64).checked_add(due).filter(|end| *end <= head.len);
+            if span.len as u64 != due || end.is_none() {
+                return Err(format!("sample {} of {due} bytes at {}+{} of {}", id.0, span.offset, span.len, head.len));
+            }
+            spans.push(span);
+        }
+        if given.len() > 0 || left_out.next().is_some() {
+            return Err("more samples than the batch has".into());
+        }
+        self.is_dense(&spec, head, spans.len())?;
+        let slot = memory.slot(head.name, head.offset, head.len);
+        let slot = slot.ok_or(format!("bytes {}+{} outside the memory, or too many batches", head.offset, head.len))?;
+        Ok(Assembled { spec, slot, samples: spans, left_out: missing })
+    }
+
+    /// A decoded batch is its samples and nothing else.
+    fn is_dense(&self, spec: &BatchSpec, head: &Head, samples: usize) -> Result<(), String> {
+        match self.sample_bytes {
+            Some(bytes) if bytes * samples as u64 != head.len => {
+                Err(format!("{} bytes for {samples} decoded samples of batch {}", head.len, spec.seq.0))
+            }
+            _ => Ok(()),
+        }
+    }
+}

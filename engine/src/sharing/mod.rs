@@ -1,0 +1,15 @@
+//! One read for many jobs: a process reads a data set, and hands each batch to every job of the machine that trains on it in the same order.
+//!
+//! The process that reads is `reader`: it owns the loader with its caches, and each batch until all jobs have released it. A job's loader has
+//! no shards: a relay (`job`) takes the batches as slots over the other process's memory, and where that ends a loader of its own. What the two
+//! say to each other is `protocol`.
+
+mod job;
+mod protocol;
+mod reader;
+mod thread;
+
+pub(crate) use job::join;
+pub(crate) use reader::{DECODED_AHEAD, listen};
+pub use reader::{Sharing, SharingOptions};
+pub(crate) use thread::RelayThread;

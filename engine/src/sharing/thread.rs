@@ -1,0 +1,68 @@
+//! The loader's hold on the thread of its relay.
+
+use crate::system::spawn;
+use crate::watch::Watched;
+use fuelrail_base::{Result, canary};
+use fuelrail_flow::Consumer;
+use fuelrail_io::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+/// What a relay and its loader share.
+#[derive(Clone)]
+pub(super) struct RelayEnds {
+    stop: Arc<AtomicBool>,
+    /// Wakes the relay.
+    pub waker: Waker,
+    /// The shards that read alone, from when they do.
+    pub alone: Arc<OnceLock<Vec<Watched>>>,
+}
+
+impl RelayEnds {
+    pub(super) fn new() -> RelayEnds {
+        RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), alone: Arc::default() }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// The thread of a relay. It ends when this is dropped.
+pub(crate) struct RelayThread {
+    ends: RelayEnds,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RelayThread {
+    /// Runs `relay` on a thread of its own. Its error is the run's.
+    pub(super) fn start(
+        ends: RelayEnds,
+        consumer: &Arc<Consumer>,
+        relay: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<RelayThread> {
+        let consumer = Arc::clone(consumer);
+        let guarded = canary::inherited(move || {
+            consumer.failure.guard("shared_read", relay);
+        });
+        let thread = Some(spawn("fuelrail-relay", guarded)?);
+        Ok(RelayThread { ends, thread })
+    }
+
+    /// The shards that read alone, if they do.
+    pub(crate) fn shards(&self) -> &[Watched] {
+        self.ends.alone.get().map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Drop for RelayThread {
+    fn drop(&mut self) {
+        self.ends.stop.store(true, Ordering::Release);
+        self.ends.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has failed the run.
+            let _ = thread.join();
+        }
+    }
+}
