@@ -5,14 +5,14 @@ mod once;
 
 pub use once::PackedRecords;
 
-use crate::records::{Format, MdsShard, Read, mds_shards};
+use crate::records::find::{MdsShard, Read, mds_shards};
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::mds::{Columns, Encoding, Scan};
 #[cfg(feature = "parquet")]
 use fuelrail_format::parquet::{File, TAIL_BYTES, footer_bytes};
-use fuelrail_format::{Field, Index, IndexBuilder, TakeFields, is_below, is_named, scan_whole};
+use fuelrail_format::{Field, Format, Index, IndexBuilder, TakeFields, is_below, is_named, scan_whole};
 #[cfg(feature = "parquet")]
 use std::collections::HashMap;
 

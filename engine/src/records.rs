@@ -2,10 +2,10 @@
 //!
 //! Owns the index. What the bytes of a shard mean is `format`'s; who reads them is the caller's.
 
-mod find;
+pub(crate) mod find;
 mod kept;
 
-pub(crate) use find::{Asked, MdsShard, Read, content_of, mds_shards};
+pub(crate) use find::{Asked, Read, content_of};
 pub use fuelrail_format::Format;
 pub(crate) use kept::Kept;
 

@@ -1,6 +1,5 @@
 //! Records of shards, in a build without the feature `formats`: there are none.
 
-use crate::packed::PackedShards;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
 use fuelrail_wire::kept::SourceId;
@@ -37,7 +36,7 @@ pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 impl Records {
-    pub(crate) fn find(_: &Listing, _: Option<&PackedShards>, _: &Asked, _: Read<'_>) -> Result<Records> {
+    pub(crate) fn find<P>(_: &Listing, _: Option<&P>, _: &Asked, _: Read<'_>) -> Result<Records> {
         Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
     }
 
