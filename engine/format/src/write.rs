@@ -1,4 +1,4 @@
-//! Writing shards: tar archives as WebDataset has them, MDS, TFRecord of `tf.Example`, and Parquet.
+//! Writing shards: tar archives as WebDataset has them, MDS, TFRecord of `tf.Example`, Parquet, and arrays of tokens.
 //!
 //! A [`Writer`] holds one shard in memory, and the same records always make the same bytes: there is no time, user or random number in
 //! them. All but archives have types; bytes without one are taken as the webdataset package takes them by the name of their field: `cls` is
@@ -50,8 +50,11 @@ impl Writer {
     /// [`Usage`](fuelrail_base::Kind::Usage) for a format that is not written, and a limit above [`SHARD_BYTES_MAX`].
     pub fn new(format: Format, limit: u64, columns: Option<mds::Columns>) -> Result<Writer> {
         let is_parquet = cfg!(feature = "parquet") && format == Format::Parquet;
-        if !(matches!(format, Format::WebDataset | Format::Mds | Format::TfRecord) || is_parquet) {
-            return Err(unsupported(format!("{format} is not written"), "use webdataset, mds, tfrecord or parquet"));
+        if !(matches!(format, Format::WebDataset | Format::Mds | Format::TfRecord | Format::Tokens) || is_parquet) {
+            return Err(unsupported(
+                format!("{format} is not written"),
+                "use webdataset, mds, tfrecord, parquet or tokens",
+            ));
         }
         if !(1..=SHARD_BYTES_MAX).contains(&limit) {
             return Err(unsupported(
@@ -97,6 +100,15 @@ impl Writer {
                 return Err(unsupported("the record before it has the same key", hint));
             }
             return tar::record(key, fields, &mut self.bytes);
+        }
+        if self.format == Format::Tokens {
+            let [(_, Value::Bytes(tokens))] = fields else {
+                let names = fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                let cause = format!("tokens are one field of numbers, and it has {}", shown(names.as_bytes()));
+                return Err(unsupported(cause, "name the field of the tokens with --fields; text has no tokens yet"));
+            };
+            self.bytes.extend_from_slice(tokens);
+            return Ok(());
         }
         let key = key.map(|key| (KEY, Value::Text(key)));
         let mut fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.typed(name))).chain(key).collect();

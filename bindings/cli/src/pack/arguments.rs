@@ -11,6 +11,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail pack s3://bucket/photos/ s3://bucket/shards/ --format webdataset --shuffle --seed 7
   fuelrail pack s3://bucket/train-{000..127}.tar ./mds/ --source-format webdataset --format mds
   fuelrail pack ./hf/ ./tars/ --source-format parquet --format webdataset --fields image.bytes,label
+  fuelrail pack ./hf/ ./tokens/ --source-format parquet --format tokens --fields input_ids
   fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --shard-size 64MiB --json
 
 Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and
@@ -18,7 +19,7 @@ a/1.json are the fields jpg and json of the record a/1. An object without an ext
 data. Where all objects lie in two or more folders, the number of the folder, by name, is the field
 cls. Run the same command again after an interruption: it writes what is missing.";
 
-/// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, TFRecord, or Parquet
+/// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, TFRecord, Parquet, or arrays of tokens
 ///
 /// Shards are named shard-000000 and so on, and appear when they are whole. The same source and seed make the same bytes. TARGET/pack.json
 /// says what they were made of, and their sizes and checksums. A shard is held in memory until it is written.
@@ -31,7 +32,7 @@ pub(crate) struct Pack {
     /// Where the shards go: a folder, or the URI of a prefix, outside of the source
     #[serde(skip)]
     pub(super) target: String,
-    /// What to write: webdataset, mds, tfrecord or parquet
+    /// What to write: webdataset, mds, tfrecord, parquet, or tokens (the numbers of one field, one record behind the other)
     #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>)]
     #[serde(skip)]
     pub(super) format: Format,

@@ -153,6 +153,27 @@ fn shards_become_shards_of_another_format_and_back() {
 }
 
 #[test]
+fn numbers_of_one_field_become_arrays_of_tokens() {
+    let (source, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let documents: Vec<Vec<u8>> =
+        (0..9_u16).map(|n| (0..n * 100).flat_map(|at| (at * n).to_le_bytes()).collect()).collect();
+    for (n, tokens) in documents.iter().enumerate() {
+        fs::write(source.path().join(format!("{n}.ids")), tokens).unwrap();
+        fs::write(source.path().join(format!("{n}.txt")), "text").unwrap();
+    }
+    let target = utf8(&out.path().join("tokens")).to_owned();
+    let tokens = ["--format", "tokens", "--shard-size", "3KB"];
+    let refused = pack(utf8(source.path()), &target, &tokens);
+    assert!(refused.code == 2 && refused.err.contains("--fields"), "{}", refused.err);
+    pack(utf8(source.path()), &target, &[&tokens[..], &["--fields", "ids"]].concat()).done();
+    let written = shards(&out.path().join("tokens"));
+    assert!(written.len() > 2 && written.keys().all(|name| name.ends_with(".tokens")), "{:?}", written.keys());
+    assert_eq!(written.into_values().collect::<Vec<_>>().concat(), documents.concat());
+    let windows = ["records", &target, "--format", "tokens", "--token-window", "64"];
+    assert!(!fuelrail(&windows).done().out.is_empty(), "the manifest beside them is no array");
+}
+
+#[test]
 fn rows_of_parquet_become_shards_and_shards_become_parquet() {
     let (photos, out) = (photos(30), tempfile::tempdir().unwrap());
     let at = |name: &str| utf8(&out.path().join(name)).to_owned();
