@@ -121,10 +121,17 @@ impl Feed for GpuFeed {
         self.order.clone()
     }
 
+    fn stats(&self) -> Option<Stats> {
+        self.feed.loader_stats(STATS_PATIENCE)
+    }
+
     fn reporter(&self) -> Option<Reporter> {
         self.reporter.clone()
     }
 }
+
+/// How long the copy thread may take to reply.
+const STATS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The first batches of a feed, again and again, from where the model is: for trials, to see what feeding costs.
 pub(crate) struct ResidentFeed {

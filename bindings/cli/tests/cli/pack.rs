@@ -170,7 +170,7 @@ fn numbers_of_one_field_become_arrays_of_tokens() {
     assert!(written.len() > 2 && written.keys().all(|name| name.ends_with(".tokens")), "{:?}", written.keys());
     assert_eq!(written.into_values().collect::<Vec<_>>().concat(), documents.concat());
     let windows = ["records", &target, "--format", "tokens", "--token-window", "64"];
-    assert!(!fuelrail(&windows).done().out.is_empty(), "the manifest beside them is no array");
+    assert!(!fuelrail(&windows).done().is_empty(), "the manifest beside them is no array");
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn what_makes_no_sense_is_refused() {
             ended.err
         );
     };
-    refused(from, &to, &["--format", "tokens"], "tokens is not written");
+    refused(from, &to, &["--format", "manifest"], "manifest is not written");
     refused(from, &to, &["--format", "mds", "--shard-size", "3GiB"], "outside 1 byte to 2 GiB");
     refused(from, &to, &["--format", "mds", "--source-format", "parquet"], "ends with .parquet");
     refused(from, &to, &["--format", "mds", "--seed", "1"], "--shuffle");

@@ -212,7 +212,7 @@ fn what_would_not_be_read_back_is_refused() {
         &[("cls", Value::Int(1))],
         "it has the fields __key__, cls, and the first record __key__, cls, txt",
     );
-    for (format, limit) in [(Format::Tokens, 1), (Format::Mds, 0), (Format::Mds, SHARD_BYTES_MAX + 1)] {
+    for (format, limit) in [(Format::Manifest, 1), (Format::Mds, 0), (Format::Mds, SHARD_BYTES_MAX + 1)] {
         assert_eq!(Writer::new(format, limit, None).unwrap_err().kind(), Kind::Usage);
     }
 }
