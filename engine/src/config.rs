@@ -179,11 +179,16 @@ impl Config {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
-        let is_parquet = self.format.is_some_and(|format| format.word() == "parquet");
+        let format = self.format.map_or("none", |format| format.word());
         check(
-            self.fields.is_empty() || is_parquet,
-            "fields is set, and format is not parquet".into(),
+            self.fields.is_empty() || format == "parquet",
+            format!("fields is set, and format is {format}"),
             "leave it out: batches have all fields of a record",
+        )?;
+        check(
+            self.side_cars.is_empty() || format == "objects",
+            format!("side_cars is set, and format is {format}"),
+            "set format = objects, or leave it out",
         )?;
         check(
             !self.network.shared_read || self.network.share_dir.is_some(),

@@ -18,7 +18,7 @@ pub(crate) fn records(
     read: Read<'_>,
 ) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
-    let content = content_of(id, listing, &config.fields);
+    let content = content_of(id, listing, config.fields.iter().chain(&config.side_cars));
     let asked = Asked {
         format,
         content: content.unwrap_or_default(),
@@ -27,6 +27,7 @@ pub(crate) fn records(
         is_decoded: config.decode.shape.is_some(),
         window: (config.token_window, config.token_stride, config.token_bytes),
         file: config.record_file.clone(),
+        side_cars: config.side_cars.clone(),
     };
     // Those are made without reading the bucket, and depend on more than the objects.
     let is_kept = content.is_some() && !["tokens", "manifest"].contains(&format.word());

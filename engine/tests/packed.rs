@@ -199,7 +199,7 @@ mod parquet {
         assert_eq!(some, expected);
         let refused = |builder: LoaderBuilder| builder.build().unwrap_err().to_string();
         assert!(refused(loader_at(uri).format(Format::Parquet).fields(["none"])).contains("named 'none'"));
-        assert!(refused(loader_at(uri).format(Format::WebDataset).fields([name])).contains("format is not parquet"));
+        assert!(refused(loader_at(uri).format(Format::WebDataset).fields([name])).contains("format is webdataset"));
     }
 
     #[test]

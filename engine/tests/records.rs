@@ -222,6 +222,48 @@ fn examples_have_their_features_and_one_with_a_wrong_checksum_is_a_bad_sample() 
 }
 
 #[test]
+fn side_cars_are_fields_of_the_record_whose_key_is_theirs_but_for_the_extension() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..30 {
+        fs::create_dir_all(dir.path().join(format!("{}", n % 3))).unwrap();
+        let path = |extension: &str| dir.path().join(format!("{}/{n:02}.{extension}", n % 3));
+        fs::write(path(if n % 4 == 0 { "png" } else { "JPG" }), some(n, 500 + n)).unwrap();
+        if n != 7 {
+            fs::write(path("cls"), format!("{}\n", n % 5)).unwrap();
+        }
+        fs::write(path("Json"), format!("{{\"n\": {n}}}")).unwrap();
+    }
+    fs::write(dir.path().join("alone.json"), "{}").unwrap();
+    let bucket = folder(dir.path(), "");
+    let builder = || loader(&bucket).format(Format::Objects).side_cars(["json", ".cls"]).batch_size(4);
+    let mut loader = builder().label_field("cls").epochs(2).build().unwrap();
+    assert_eq!(loader.samples(), 31);
+    let mut times = [0; 30];
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        for (i, sample) in batch.samples().enumerate() {
+            let key = loader.record_key(sample.id).into_owned();
+            let Some((_, number)) = key.split_once('/') else {
+                assert_eq!((key.as_str(), batch.field(i, "json").as_deref()), ("alone", Some(&b"{}"[..])));
+                continue;
+            };
+            let n: usize = number.parse().unwrap();
+            times[n] += 1;
+            assert_eq!(batch.field(i, if n.is_multiple_of(4) { "png" } else { "jpg" }).as_deref(), Some(&*some(n, 500 + n)));
+            assert_eq!(batch.field(i, "json").as_deref(), Some(format!("{{\"n\": {n}}}").as_bytes()));
+            assert_eq!(
+                (batch.field(i, "cls").is_some(), sample.label),
+                if n == 7 { (false, NO_LABEL) } else { (true, n as u32 % 5) }
+            );
+        }
+    }
+    assert!(times.iter().all(|times| *times == 2), "{times:?}");
+    assert!((30..=60).contains(&loader.stats().requests), "side-cars are read at start alone");
+    let error = loader_at("/data/").format(Format::WebDataset).side_cars(["json"]).build().unwrap_err();
+    assert!(error.to_string().contains("format is webdataset"), "{error}");
+}
+
+#[test]
 fn shards_that_are_missing_or_of_another_format_are_refused_by_name() {
     let refused = |uri: &Path, format| loader_at(uri.to_str().unwrap()).format(format).build().unwrap_err().to_string();
     let parquet = refused(&golden("mds"), Format::Parquet);

@@ -23,6 +23,14 @@ pub struct Records {
     open: Vec<(String, Vec<(usize, Span)>)>,
 }
 
+/// A key without its extension, and the extension, empty where there is none. `None` for a key that ends with a slash, which is no sample.
+#[must_use]
+pub fn split(key: &str) -> Option<(&str, String)> {
+    let name = key.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = key[name..].rfind('.').map_or(key.len(), |dot| name + dot);
+    (name < key.len()).then(|| (&key[..dot], key.get(dot + 1..).unwrap_or_default().to_lowercase()))
+}
+
 impl Records {
     /// No records yet. With `side_cars`, objects with the same key but for the extension are one record; with `labels`, the name of the
     /// object's folder becomes the field [`LABEL`].
@@ -36,13 +44,7 @@ impl Records {
     /// # Errors
     /// [`Kind::Usage`] when the index cannot hold it, or two keys differ in the case of their extension only.
     pub fn add(&mut self, object: u32, key: &str, size: u64, index: &mut IndexBuilder) -> Result<()> {
-        let name = key.rfind('/').map_or(0, |slash| slash + 1);
-        if name == key.len() {
-            return Ok(());
-        }
-        let dot = key[name..].rfind('.').map_or(key.len(), |dot| name + dot);
-        let stem = &key[..dot];
-        let extension = key.get(dot + 1..).unwrap_or_default().to_lowercase();
+        let Some((stem, extension)) = split(key) else { return Ok(()) };
         let place =
             if index.field_count() == 0 || index.field_name(0) == extension { Place::Near } else { Place::SideCar };
         let field = index.field(&extension, place).map_err(|error| error.with_object(key))?;

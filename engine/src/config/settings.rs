@@ -202,6 +202,9 @@ settings! {
         /// Under `manifest`, a local CSV or JSONL file of records: `key` of an object, and of a part of it `offset` and `length`, bytes; its
         /// bytes are the field `data`, and all other columns are fields, too.
         record_file: Option<PathBuf> = None,
+        /// Under `objects`, the extensions of side-cars, such as `json` and `cls`: small objects that belong to the one whose key differs in the
+        /// extension only, and are fields of its record. They are read at start, one request each.
+        side_cars: Vec<String> = Vec::new(),
         /// Under `parquet`, the columns that are read, and those below them; without any all.
         fields: Vec<String> = Vec::new(),
         /// The field of a record that is its label, as a decimal number; without one records have no label.

@@ -25,6 +25,7 @@ pub(crate) struct Asked {
     pub(crate) is_decoded: bool,
     pub(crate) window: (Option<u64>, Option<u64>, u32),
     pub(crate) file: Option<PathBuf>,
+    pub(crate) side_cars: Vec<String>,
 }
 
 /// Where every record of a data set lies.
@@ -85,7 +86,7 @@ impl Records {
     }
 }
 
-pub(crate) fn content_of(_: SourceId, _: &Listing, _: &[String]) -> Option<[u8; 16]> {
+pub(crate) fn content_of<'n>(_: SourceId, _: &Listing, _: impl Iterator<Item = &'n String>) -> Option<[u8; 16]> {
     None
 }
 

@@ -5,8 +5,11 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::bytes::Dtype;
 use fuelrail_format::tokens::{self, Window, Windows};
-use fuelrail_format::{Field, Format, Index, IndexBuilder, Need, Place, Scan, manifest, mds, objects, tar, tfrecord};
+use fuelrail_format::{
+    Field, Format, Index, IndexBuilder, Need, Place, Scan, Span, manifest, mds, objects, tar, tfrecord,
+};
 use fuelrail_wire::kept::SourceId;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +30,8 @@ pub(crate) struct Asked {
     pub(crate) window: (Option<u64>, Option<u64>, u32),
     /// The file that lists the records.
     pub(crate) file: Option<PathBuf>,
+    /// Extensions of side-cars.
+    pub(crate) side_cars: Vec<String>,
 }
 
 /// Shards are read in pieces of this length, bytes.
@@ -38,14 +43,15 @@ pub(crate) type Read<'r> =
 
 /// The index of all records, in the order of the listing.
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
-    let &Asked { format, content, window, ref file, .. } = asked;
+    let &Asked { format, content, window, ref file, ref side_cars, .. } = asked;
     let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
         shards.flat_map(|at| ByteRange::pieces(at, listing.size(at as usize), PIECE_BYTES))
     };
     match format {
-        Format::Objects => of_objects(listing, index),
+        Format::Objects if side_cars.is_empty() => of_objects(listing, index),
+        Format::Objects => with_side_cars(listing, side_cars, index, read),
         Format::WebDataset => {
             let begin = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
             scan(listing, whole(|key| key.ends_with(".tar")), begin, index, read)
@@ -69,6 +75,54 @@ fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder
         records.add(at as u32, listing.key(at), listing.size(at), &mut index)?;
     }
     records.finish(&mut index)?;
+    Ok(index)
+}
+
+/// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. A side-car of none is
+/// a record of that field alone.
+fn with_side_cars(
+    listing: &Listing,
+    extensions: &[String],
+    mut index: IndexBuilder,
+    read: Read<'_>,
+) -> Result<IndexBuilder> {
+    let split = |at: usize| {
+        let key = listing.key(at);
+        let (stem, extension) = objects::split(key)?;
+        let named = extensions.iter().position(|name| name.trim_start_matches('.').eq_ignore_ascii_case(&extension));
+        Some((stem, extension, named))
+    };
+    let is_side_car = |at: &usize| split(*at).is_some_and(|(.., named)| named.is_some());
+    let whole = |at: usize| ByteRange { object: at as u32, first: 0, len: listing.size(at) };
+    let mut beside: BTreeMap<&str, Vec<(String, Vec<u8>)>> = BTreeMap::new();
+    read((0..listing.len()).filter(is_side_car).map(whole).collect(), &mut |range, bytes| {
+        let (stem, extension, _) = split(range.object as usize).expect("it has an extension");
+        beside.entry(stem).or_default().push((extension, bytes.to_vec()));
+        Ok(())
+    })?;
+    let mut push = |index: &mut IndexBuilder, at: usize, own: Option<&str>, stem: &str| {
+        let place = |count| if count == 0 { Place::Near } else { Place::SideCar };
+        let sides = beside.remove(stem).unwrap_or_default();
+        let mut fields = Vec::new();
+        if let Some(extension) = own {
+            let known = (0..index.field_count()).find(|n| index.field_name(*n) == extension);
+            let field = known.map_or_else(|| index.field(extension, place(index.field_count())), Ok)?;
+            let span = Span { object: at as u32, offset: 0, length: listing.size(at) };
+            fields.push((field, Field::Span(span)));
+        }
+        for (name, bytes) in &sides {
+            fields.push((index.field(name, Place::Value)?, Field::Value(bytes)));
+        }
+        if fields.is_empty() { Ok(()) } else { index.push(stem.as_bytes(), &fields) }
+    };
+    for at in (0..listing.len()).filter(|at| !is_side_car(at)) {
+        let Some((stem, extension, _)) = split(at) else { continue };
+        push(&mut index, at, Some(&extension), stem).map_err(|error| error.with_object(listing.key(at)))?;
+    }
+    for at in (0..listing.len()).filter(is_side_car) {
+        let Some((stem, ..)) = split(at) else { continue };
+        push(&mut index, at, None, stem).map_err(|error| error.with_object(listing.key(at)))?;
+    }
     Ok(index)
 }
 
@@ -262,14 +316,18 @@ impl Scanning {
 }
 
 /// What tells one content of a data set from another: a hash of where it is, whether its server was verified, keys, sizes and entity tags,
-/// and the fields that are read. `None` where an object has no tag: nothing tells then whether it changed.
-pub(crate) fn content_of(id: SourceId, listing: &Listing, fields: &[String]) -> Option<[u8; 16]> {
+/// and the fields that are read, or are side-cars. `None` where an object has no tag: nothing tells then whether it changed.
+pub(crate) fn content_of<'n>(
+    id: SourceId,
+    listing: &Listing,
+    fields: impl Iterator<Item = &'n String>,
+) -> Option<[u8; 16]> {
     let mut hash = Xxh3::new();
     hash.update(&id.0);
     for at in 0..listing.len() {
         let (key, tag) = (listing.key(at), listing.etag(at)?);
         hash_object(&mut hash, key, &tag, listing.size(at));
     }
-    fields.iter().for_each(|field| hash.update(format!("{field}\n").as_bytes()));
+    fields.for_each(|field| hash.update(format!("{field}\n").as_bytes()));
     Some(hash.digest128().to_le_bytes())
 }
