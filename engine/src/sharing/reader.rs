@@ -158,7 +158,7 @@ impl Sharing {
     }
 
     /// Reads for the jobs that come until those that came have gone, or `stop` says so. `tell` hears of each that joins, leaves or is left
-    /// behind. Returns the counters of the loader, if it was needed.
+    /// behind. Returns the counters of the loader, if it was needed; its `slots` are the batches that jobs have still.
     ///
     /// # Errors
     /// Those of the loader; the jobs then read alone.
@@ -170,10 +170,11 @@ impl Sharing {
         };
         self.jobs.iter_mut().filter(|job| job.is_served()).for_each(|job| job.part(&why));
         outcome?;
-        if self.jobs.is_empty() {
-            self.held.clear();
-        }
-        Ok(self.loader.as_ref().map(Loader::stats))
+        // Closed before the batches that jobs may still read are dropped.
+        Ok(self.loader.take().map(|loader| {
+            let stats = loader.stats();
+            Stats { slots: loader.close().slots, ..stats }
+        }))
     }
 
     fn turns(&mut self, stop: &dyn Fn() -> bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
