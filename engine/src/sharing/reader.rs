@@ -214,7 +214,8 @@ impl Sharing {
 
     /// Sleeps until a job says something or takes something, or the loader has something.
     fn rest(&self) -> Result<()> {
-        let event = self.loader.as_ref().map(Loader::event).transpose()?;
+        // Readable until the loader is looked at.
+        let event = self.loader.as_ref().filter(|_| !self.is_full()).map(Loader::event).transpose()?;
         let jobs = self.jobs.iter().map(|job| (job.connection.socket.as_fd(), job.connection.is_stuck()));
         let event = event.iter().map(|event| (event.as_fd(), false));
         wait_for(jobs.chain(event).chain([(self.listener.as_fd(), false)]), LOOK_AGAIN);
@@ -327,6 +328,8 @@ impl Sharing {
         prepared.run = prepared.run.starting_at(first)?;
         let loader = prepared.start()?;
         loader.notices().iter().for_each(|notice| tell(notice));
+        // Made before the first look that finds nothing.
+        loader.event()?;
         self.run = loader.run().clone();
         self.loader = Some(loader);
         tell(&format!(
