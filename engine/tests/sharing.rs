@@ -1,67 +1,22 @@
 //! One read for many jobs: what each gets, what the bucket is asked for, and what happens to those that are slow, late, killed or set otherwise.
 
 use crate::common::pictures::{png, scene};
+use crate::common::reading::Reading;
 use crate::common::{Delivered, PATIENCE, bucket, drain, eventually, folder, loader, loader_at, take};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{Audit, ByteSize, Fit, Format, Kind, Loader, LoaderBuilder, SharingOptions, State, Stats, Taken};
+use fuelrail::{Audit, ByteSize, Fit, Format, Kind, Loader, LoaderBuilder, SharingOptions, State, Taken};
 use fuelrail_bucket::{Bucket, DataSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
 
 const SAMPLES: u64 = 1200;
 const BATCH: u32 = 4;
 /// So many batches may jobs be apart, and so many does one hold at most, with memory for more than twice as many.
 const AHEAD: u64 = 32;
-
-/// The process that reads, on a thread.
-struct Reading {
-    thread: Option<JoinHandle<fuelrail::Result<Option<Stats>>>>,
-    stop: Arc<AtomicBool>,
-    told: Arc<Mutex<Vec<String>>>,
-}
-
-impl Reading {
-    fn start(builder: LoaderBuilder, dir: &Path, jobs: usize, wait: Duration) -> Reading {
-        let sharing = builder.share_dir(dir).share(SharingOptions { jobs, wait }).unwrap();
-        let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (stopped, lines) = (Arc::clone(&stop), Arc::clone(&told));
-        let thread = std::thread::spawn(move || {
-            sharing.serve(&|| stopped.load(Ordering::Relaxed), &mut |line| lines.lock().unwrap().push(line.to_owned()))
-        });
-        Reading { thread: Some(thread), stop, told }
-    }
-
-    fn said(&self, text: &str) -> bool {
-        self.told.lock().unwrap().iter().any(|line| line.contains(text))
-    }
-
-    /// Ends by itself.
-    fn end(mut self) -> (Stats, Vec<String>) {
-        let thread = self.thread.take().unwrap();
-        let begun = Instant::now();
-        while !thread.is_finished() {
-            assert!(begun.elapsed() < PATIENCE, "it never ended: {:?}", self.told.lock().unwrap());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let stats = thread.join().unwrap().unwrap().expect("it has read");
-        (stats, self.told.lock().unwrap().clone())
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
 
 fn job(builder: LoaderBuilder, dir: &Path) -> LoaderBuilder {
     builder.share_dir(dir).shared_read(true)
@@ -163,9 +118,7 @@ fn a_batch_that_is_changed_is_a_copy_and_one_that_outlives_its_loader_stays() {
     let rest = drain(&mut one, &set).unwrap();
     assert_eq!(rest.order.len() as u64, 40 - u64::from(BATCH));
     assert_eq!(kept.bytes(), bytes);
-    assert!(
-        !reading.said("left after 2 batches") && reading.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    );
+    assert!(!reading.said("left after 2 batches") && !reading.is_over());
     drop((one, changed, same, kept));
     assert_eq!(reading.end().0.slots, 0);
 }
@@ -189,7 +142,7 @@ fn a_job_that_stops_delays_others_up_to_the_bound_and_then_reads_alone() {
             scope.spawn(move || assert!(drain(&mut loader, set).unwrap() == *expected));
         }
     });
-    assert!(reading.said("is left behind"), "{:?}", reading.told.lock().unwrap());
+    assert!(reading.said("is left behind"), "{:?}", reading.told());
     assert_eq!(bucket.counters().get_requests, SAMPLES, "for the others nothing was read twice");
     delivered.order.extend(drain(&mut slow, &set).unwrap().order);
     assert!(delivered == expected);
@@ -275,7 +228,7 @@ fn each_setting_that_decides_batches_is_named_where_it_differs() {
     assert!(second.kind() == Kind::Usage && second.to_string().contains("another process listens"), "{second}");
     let no_dir = settings(&bucket).shared_read(true).build().unwrap_err();
     assert!(no_dir.kind() == Kind::Usage && no_dir.to_string().contains("share_dir"), "{no_dir}");
-    assert_eq!(reading.told.lock().unwrap().iter().filter(|line| line.contains("is refused")).count(), 9);
+    assert_eq!(reading.told().iter().filter(|line| line.contains("is refused")).count(), 9);
 }
 
 /// Set in a child: what it shall do, as JSON.
@@ -463,7 +416,7 @@ fn a_decoding_job_that_is_left_behind_decodes_what_it_reads_alone() {
         };
         let [mut slow, mut quick] = [build(), build()].map(|thread| thread.join().unwrap());
         assert!(all(&mut quick) == expected);
-        assert!(reading.said("is left behind"), "{:?}", reading.told.lock().unwrap());
+        assert!(reading.said("is left behind"), "{:?}", reading.told());
         assert!(all(&mut slow) == expected);
         assert!(slow.stats().requests > 0);
         drop((slow, quick));

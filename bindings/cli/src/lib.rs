@@ -77,7 +77,7 @@ enum Command {
     Pack(pack::Pack),
     Records(records::Records),
     Bench(bench::Bench),
-    Share(share::Share),
+    Share(Box<share::Share>),
     Cache(cache::Cache),
     Train(train::Train),
     Tune(tune::Tune),
