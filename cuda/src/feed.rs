@@ -106,6 +106,11 @@ impl Feed {
     /// no CUDA, or it refuses, with what to do.
     pub fn start(loader: Loader, config: FeedConfig) -> Result<Feed> {
         config.validate()?;
+        if loader.borrows() {
+            let cause =
+                "the batches of a shared read lie in another process's memory, which is not registered with the GPU";
+            return Err(Error::new(Kind::Usage, cause).with_hint("set shared_read = false for what feeds a GPU"));
+        }
         let device = Device::open(config.device)?;
         let timeout = Duration::from_millis(config.copy_timeout_ms);
         let canary = Canary::new();

@@ -249,7 +249,10 @@ fn side_cars_are_fields_of_the_record_whose_key_is_theirs_but_for_the_extension(
             };
             let n: usize = number.parse().unwrap();
             times[n] += 1;
-            assert_eq!(batch.field(i, if n.is_multiple_of(4) { "png" } else { "jpg" }).as_deref(), Some(&*some(n, 500 + n)));
+            assert_eq!(
+                batch.field(i, if n.is_multiple_of(4) { "png" } else { "jpg" }).as_deref(),
+                Some(&*some(n, 500 + n))
+            );
             assert_eq!(batch.field(i, "json").as_deref(), Some(format!("{{\"n\": {n}}}").as_bytes()));
             assert_eq!(
                 (batch.field(i, "cls").is_some(), sample.label),

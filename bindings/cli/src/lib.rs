@@ -23,6 +23,7 @@ pub mod report;
 pub mod screen;
 mod serve;
 mod settings;
+mod share;
 pub mod train;
 mod tune;
 pub mod tuning;
@@ -76,6 +77,7 @@ enum Command {
     Pack(pack::Pack),
     Records(records::Records),
     Bench(bench::Bench),
+    Share(Box<share::Share>),
     Cache(cache::Cache),
     Train(train::Train),
     Tune(tune::Tune),
@@ -125,6 +127,7 @@ fn run(command: Command) -> Outcome {
         Command::Pack(args) => pack::run(&args),
         Command::Records(args) => records::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Share(args) => share::run(&args),
         Command::Cache(args) => cache::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),

@@ -188,14 +188,16 @@ impl Batch {
             return Err(PyBufferError::new_err("a batch is in the CPU's memory; copy the tensor to the device"));
         }
         let (batch, shape) = self.dense(py)?;
-        let copied = copy == Some(true);
+        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        // Without a version it cannot be marked read-only, and a write to borrowed memory would end the process.
+        let copied = copy == Some(true) || !versioned && batch.is_borrowed();
         let memory = if copied {
             Memory::Bytes(batch.bytes().to_vec())
         } else {
             let all = 0..batch.bytes().len();
             Memory::Batch(batch, all)
         };
-        ffi::capsule(py, memory, shape, max_version.is_some_and(|(major, _)| major >= 1))
+        ffi::capsule(py, memory, shape, versioned)
     }
 
     /// (kDLCPU, 0).

@@ -47,6 +47,12 @@ impl Loader {
         Memory(self.parts.arena.clone())
     }
 
+    /// Whether batches lie outside [`memory`](Loader::memory): in that of the process that reads for this one, under `shared_read`.
+    #[must_use]
+    pub fn borrows(&self) -> bool {
+        self.parts.relay.is_some() && self.parts.supply.stage().is_none()
+    }
+
     /// Batches of the greatest size that fit into its memory.
     pub(crate) fn room(&self) -> u64 {
         self.parts.room

@@ -7,6 +7,8 @@
 mod job;
 mod protocol;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(crate) use job::join;

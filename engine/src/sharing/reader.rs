@@ -158,7 +158,7 @@ impl Sharing {
     }
 
     /// Reads for the jobs that come until those that came have gone, or `stop` says so. `tell` hears of each that joins, leaves or is left
-    /// behind. Returns the counters of the loader, if it was needed.
+    /// behind. Returns the counters of the loader, if it was needed; its `slots` are the batches that jobs have still.
     ///
     /// # Errors
     /// Those of the loader; the jobs then read alone.
@@ -170,10 +170,11 @@ impl Sharing {
         };
         self.jobs.iter_mut().filter(|job| job.is_served()).for_each(|job| job.part(&why));
         outcome?;
-        if self.jobs.is_empty() {
-            self.held.clear();
-        }
-        Ok(self.loader.as_ref().map(Loader::stats))
+        // Closed before the batches that jobs may still read are dropped.
+        Ok(self.loader.take().map(|loader| {
+            let stats = loader.stats();
+            Stats { slots: loader.close().slots, ..stats }
+        }))
     }
 
     fn turns(&mut self, stop: &dyn Fn() -> bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
@@ -213,7 +214,8 @@ impl Sharing {
 
     /// Sleeps until a job says something or takes something, or the loader has something.
     fn rest(&self) -> Result<()> {
-        let event = self.loader.as_ref().map(Loader::event).transpose()?;
+        // Readable until the loader is looked at.
+        let event = self.loader.as_ref().filter(|_| !self.is_full()).map(Loader::event).transpose()?;
         let jobs = self.jobs.iter().map(|job| (job.connection.socket.as_fd(), job.connection.is_stuck()));
         let event = event.iter().map(|event| (event.as_fd(), false));
         wait_for(jobs.chain(event).chain([(self.listener.as_fd(), false)]), LOOK_AGAIN);
@@ -326,6 +328,8 @@ impl Sharing {
         prepared.run = prepared.run.starting_at(first)?;
         let loader = prepared.start()?;
         loader.notices().iter().for_each(|notice| tell(notice));
+        // Made before the first look that finds nothing.
+        loader.event()?;
         self.run = loader.run().clone();
         self.loader = Some(loader);
         tell(&format!(

@@ -10,6 +10,7 @@ pub mod nginx;
 pub mod pictures;
 pub mod process;
 pub mod proxy;
+pub mod reading;
 pub mod recorder;
 pub mod s3s;
 pub mod secure;

@@ -3,7 +3,7 @@
 pub mod accelerators;
 mod feed;
 pub mod latency;
-mod read;
+pub(crate) mod read;
 pub mod reading;
 
 use clap::{Args, Subcommand};

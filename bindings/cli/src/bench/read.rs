@@ -29,20 +29,12 @@ the loader is gone, without the content hash, whose CPU time is reported separat
 samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
 concatenated files must agree. For speed without the hash: --hash false.";
 
-/// Read a prefix as a trainer would: wall time, CPU-seconds per GB, waits, hits, content hash
+/// What a loader reads and how
 #[derive(Args, Serialize, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Read {
-    /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
-    #[serde(skip)]
-    uri: Option<String>,
-    /// How objects hold samples: webdataset, mds, tfrecord, tokens or objects; without it every object is a sample
+pub(crate) struct LoaderSettings {
+    /// How objects hold samples: webdataset, mds, tfrecord, parquet, tokens or objects; without it every object is a sample
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
-    /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls; of Parquet no other columns are read
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "format")]
-    #[serde(skip)]
-    fields: Vec<String>,
     /// Samples per batch [default: 64]
     #[arg(long, value_name = "N")]
     batch_size: Option<u32>,
@@ -125,6 +117,32 @@ pub(crate) struct Read {
     /// The objects as key<TAB>size or JSON lines, for servers that cannot list
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
+    /// Keep the bucket's listing, and the index of records, in DIR for later runs
+    #[arg(long, value_name = "DIR")]
+    listing_dir: Option<PathBuf>,
+}
+
+/// Read a prefix as a trainer would: wall time, CPU-seconds per GB, waits, hits, content hash
+#[derive(Args, Serialize, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Read {
+    /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
+    #[serde(skip)]
+    uri: Option<String>,
+    /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls; of Parquet no other columns are read
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "format")]
+    #[serde(skip)]
+    fields: Vec<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    settings: LoaderSettings,
+    /// Take the batches from the `fuelrail share` that serves this URI in --share-dir
+    #[arg(long, requires = "share_dir")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shared_read: bool,
+    /// A local directory where loaders share the rate of requests, and the read
+    #[arg(long, value_name = "DIR")]
+    share_dir: Option<PathBuf>,
     /// A TOML file with settings
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]

@@ -12,6 +12,7 @@ mod records;
 mod refusals;
 mod seccomp;
 mod serve;
+mod share;
 mod tune;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};

@@ -1,0 +1,75 @@
+//! `fuelrail share`: reads a data set once for all jobs of a machine that train on it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fuelrail::{ByteSize, LoaderBuilder, SharingOptions, read_duration};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::bench::read::LoaderSettings;
+use crate::failure::{Outcome, stop_on_signals};
+use crate::screen::{JsonTo, Table, note};
+use crate::settings::{given, load};
+
+const EXAMPLES: &str = "Examples:
+  fuelrail share s3://bucket/training/ --share-dir /run/fuelrail --jobs 4 --batch-size 256 --epochs 90
+  fuelrail share http://127.0.0.1:9000/bucket/ --share-dir /tmp --config run.toml --decode 224x224x3 --wait 30s
+  fuelrail bench read http://127.0.0.1:9000/bucket/ --share-dir /tmp --shared-read --config run.toml
+
+Start it before the jobs, which set shared_read = true and the same share_dir. What decides the batches must be set as it is here: seed,
+order, batch_size, rank, world and the like; where this process decodes, what it decodes to. Memory, cache and spill_dirs are this process's.
+It ends when the jobs have gone, or with Ctrl-C; jobs that are left then read alone.";
+
+/// Read a data set once for all jobs of this machine
+#[derive(Args, Serialize, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Share {
+    /// What to read, as the jobs name it
+    uri: String,
+    /// A local directory where the jobs find this process
+    #[arg(long, value_name = "DIR")]
+    share_dir: PathBuf,
+    /// Begin when so many jobs are there
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[serde(skip)]
+    jobs: usize,
+    /// Leave a slow job behind when others have waited for it so long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = |text: &str| read_duration(text, "s"))]
+    #[serde(skip)]
+    wait: Duration,
+    #[command(flatten)]
+    #[serde(flatten)]
+    settings: LoaderSettings,
+    /// A TOML file with settings
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Print the counters at the end as one JSON document
+    #[arg(long)]
+    #[serde(skip)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Share) -> Outcome {
+    let config = load(args.config.as_deref(), &given(args))?;
+    let stop = stop_on_signals()?;
+    let sharing = LoaderBuilder::new(config).share(SharingOptions { jobs: args.jobs, wait: args.wait })?;
+    note(&format!(
+        "serving {} in {} to {} jobs or more; ends with Ctrl-C",
+        args.uri,
+        args.share_dir.display(),
+        args.jobs
+    ));
+    let stats = sharing.serve(&|| stop.check().is_err(), &mut |line| note(line))?.unwrap_or_default();
+    let document = json!({ "schema": 1, "uri": args.uri, "stats": stats });
+    JsonTo::output(args.json).show(&document, || {
+        let read = format!("{} samples, {} in {} batches", stats.samples, ByteSize(stats.bytes), stats.batches);
+        let requests = format!("{}, {} retries", stats.requests, stats.retries);
+        let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
+        Table::facts(facts).text()
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

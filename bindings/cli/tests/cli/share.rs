@@ -1,0 +1,91 @@
+//! `share`: one read for several commands that read.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use fuelrail_bucket::DataSet;
+
+use super::{SMALL, bench_read, bucket_of, fuelrail, program};
+
+/// A process that reads for others.
+struct Shared {
+    child: Child,
+    lines: BufReader<ChildStderr>,
+}
+
+impl Shared {
+    fn start(uri: &str, dir: &Path, args: &[&str]) -> Shared {
+        let mut command = program();
+        command.args(["share", uri, "--json", "--share-dir"]).arg(dir).args(SMALL).args(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut shared = Shared { lines: BufReader::new(child.stderr.take().unwrap()), child };
+        shared.hears("serving");
+        shared
+    }
+
+    /// Reads its lines up to one with this text.
+    fn hears(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "it ended before it said '{text}'");
+        }
+    }
+
+    fn end(mut self) -> serde_json::Value {
+        let told = serde_json::from_reader(self.child.stdout.take().unwrap()).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        told
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // For a test that fails half-way; a program that has ended cannot be killed, and need not.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn commands_that_read_in_one_order_share_a_pass() {
+    let (set, dir) = (DataSet::digits(200, 3), tempfile::tempdir().unwrap());
+    let bucket = bucket_of(&set, "");
+    let uri = bucket.url("");
+    let alone = bench_read(&uri, &["--batch-size", "8", "--json"]).json();
+    bucket.reset_counters();
+    let shared = Shared::start(&uri, dir.path(), &["--batch-size", "8", "--jobs", "3"]);
+    let share_dir = dir.path().to_str().unwrap();
+    let args = ["--batch-size", "8", "--json", "--shared-read", "--share-dir", share_dir];
+    let args = [&["bench", "read", &uri], &SMALL[..], &args].concat();
+    std::thread::scope(|scope| {
+        let jobs = [(); 3].map(|()| scope.spawn(|| fuelrail(&args).json()));
+        for job in jobs {
+            let read = job.join().unwrap();
+            assert_eq!((&read["content_hash"], &read["requests"]), (&alone["content_hash"], &0.into()));
+            assert_eq!(read["samples"], 200);
+        }
+    });
+    let told = shared.end();
+    assert_eq!((&told["stats"]["samples"], &told["stats"]["slots"]), (&200.into(), &0.into()), "{told}");
+    assert_eq!(bucket.counters().get_requests, 200);
+}
+
+#[test]
+fn another_setting_is_refused_and_ctrl_c_ends_it() {
+    let (set, dir) = (DataSet::digits(40, 3), tempfile::tempdir().unwrap());
+    let bucket = bucket_of(&set, "");
+    let uri = bucket.url("");
+    let mut shared = Shared::start(&uri, dir.path(), &["--seed", "1"]);
+    let share_dir = dir.path().to_str().unwrap();
+    let refused = bench_read(&uri, &["--seed", "2", "--shared-read", "--share-dir", share_dir]);
+    assert_eq!(refused.code, 2, "{}", refused.err);
+    assert!(refused.err.contains("seed is 2 here, and 1 at the process that reads"), "{}", refused.err);
+    shared.hears("is refused: seed");
+    let id = shared.child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert_eq!(shared.end()["stats"]["batches"], 0);
+    let alone = bench_read(&uri, &["--json", "--shared-read", "--share-dir", share_dir]);
+    assert!(alone.err.contains("this job reads alone"), "{}", alone.err);
+}

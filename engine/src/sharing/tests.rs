@@ -1,0 +1,177 @@
+//! A process that speaks the protocol wrongly, on either side: an error, and nothing of it is believed.
+
+use super::protocol::{Connection, Head, Heard, ToJob, ToReader, message, socket_name};
+use super::{Sharing, SharingOptions};
+use crate::{Loader, LoaderBuilder};
+use fuelrail_base::{Duration, Error, Kind};
+use fuelrail_io::{Arena, ArenaConfig, LocalListener, LocalSocket, OwnDirectory, wait_for};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Eight files of 100 bytes, and a loader of two a batch.
+fn files(dir: &Path) -> LoaderBuilder {
+    let folder = dir.join("files");
+    std::fs::create_dir_all(&folder).unwrap();
+    (0..8).for_each(|n| std::fs::write(folder.join(n.to_string()), [n; 100]).unwrap());
+    let builder = Loader::builder(format!("{}/", folder.display())).batch_size(2).shuffle(false).shards(1).pin(false);
+    builder.memory_limit("16MiB".parse().unwrap()).share_dir(dir)
+}
+
+fn own(dir: &Path) -> OwnDirectory {
+    OwnDirectory::open(dir).unwrap()
+}
+
+fn name(builder: &LoaderBuilder) -> String {
+    socket_name(&builder.config().uri)
+}
+
+/// What a job's loader says to a process that agrees, lends 1 MiB and then says this; it closes behind it.
+fn job_meets(say: impl FnOnce(&mut Connection, OwnedFd) + Send) -> Option<Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path());
+    let listener = LocalListener::bind(own(dir.path()), &name(&builder)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            wait_for([(listener.as_fd(), false)], PATIENCE);
+            let mut connection = Connection::over(listener.accept().unwrap().unwrap());
+            wait_for([(connection.socket.as_fd(), false)], PATIENCE);
+            let Heard::Message(ToReader::Hello { .. }, ..) = connection.hear().unwrap() else { panic!("a hello") };
+            connection.say(message(&ToJob::Agreed { decodes: false }, &[]), None);
+            let (arena, _) = Arena::new(&ArenaConfig { bytes: 1 << 20, lent: true, ..ArenaConfig::default() }).unwrap();
+            say(&mut connection, arena.lend().unwrap().try_clone_to_owned().unwrap());
+        });
+        let mut loader = builder.clone().shared_read(true).build().unwrap();
+        loader.find_map(|batch| batch.err())
+    })
+}
+
+/// The first batch, as it must be said.
+fn head() -> Head {
+    Head { name: 0, epoch: 0, from: 0, to: 2, offset: 4096, len: 256, left_out: Vec::new() }
+}
+
+fn table(rows: &[[u64; 4]]) -> Vec<u8> {
+    rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+const NONE: u64 = u64::MAX;
+const ROWS: [[u64; 4]; 2] = [[0, 0, 100, NONE], [1, 128, 100, NONE]];
+
+#[test]
+fn a_job_reads_alone_behind_a_sound_batch_and_refuses_what_is_none() {
+    let lie = |head: Head, table: Vec<u8>| {
+        job_meets(move |connection, memory| {
+            connection.say(message(&ToJob::Memory, &[]), Some(memory));
+            connection.say(message(&ToJob::Batch(head), &table), None);
+        })
+    };
+    assert_eq!(lie(head(), table(&ROWS)), None, "a sound one, and the rest alone");
+    let with = |at: usize, column: usize, value: u64| {
+        let mut rows = ROWS;
+        rows[at][column] = value;
+        lie(head(), table(&rows))
+    };
+    let lies = [
+        ("another sample", with(1, 0, 2)),
+        ("no sample of the set", with(1, 0, u64::MAX)),
+        ("an offset behind the batch", with(1, 1, 200)),
+        ("an offset behind all memory", with(1, 1, u64::MAX)),
+        ("a sample too long", with(0, 2, 101)),
+        ("a length that wraps", with(0, 2, u64::MAX)),
+        ("a sample too few", lie(head(), table(&ROWS[..1]))),
+        ("a sample too many", lie(head(), table(&[ROWS[0], ROWS[1], [2, 0, 100, NONE]]))),
+        ("a cut table", lie(head(), table(&ROWS)[..60].to_vec())),
+        ("memory beyond the end", lie(Head { offset: 1 << 20, ..head() }, table(&ROWS))),
+        ("memory that wraps", lie(Head { offset: u64::MAX - 10, ..head() }, table(&ROWS))),
+        ("another epoch", lie(Head { epoch: 1, ..head() }, table(&ROWS))),
+        ("other positions", lie(Head { from: 2, to: 4, ..head() }, table(&ROWS))),
+        (
+            "a batch without memory",
+            job_meets(|connection, _| {
+                connection.say(message(&ToJob::Batch(head()), &table(&ROWS)), None);
+            }),
+        ),
+        (
+            "memory twice",
+            job_meets(|connection, memory| {
+                connection.say(message(&ToJob::Memory, &[]), Some(memory.try_clone().unwrap()));
+                connection.say(message(&ToJob::Memory, &[]), Some(memory));
+            }),
+        ),
+        (
+            "a file in the place of memory",
+            job_meets(|connection, _| {
+                connection.say(message(&ToJob::Memory, &[]), Some(std::fs::File::open("/dev/null").unwrap().into()));
+            }),
+        ),
+        ("no JSON", job_meets(|connection, _| connection.say(Arc::from(&b"\x0a\0\0\0\x02\0\0\0xx"[..]), None))),
+        (
+            "a length that lies",
+            job_meets(|connection, _| connection.say(Arc::from(&b"\x09\0\0\0\x02\0\0\0{}"[..]), None)),
+        ),
+        (
+            "a head that lies",
+            job_meets(|connection, _| connection.say(Arc::from(&b"\x0a\0\0\0\xff\0\0\0{}"[..]), None)),
+        ),
+        ("four bytes", job_meets(|connection, _| connection.say(Arc::from(&b"\x04\0\0\0"[..]), None))),
+    ];
+    for (what, error) in lies {
+        let error = error.unwrap_or_else(|| panic!("{what} was believed"));
+        assert!(error.kind() == Kind::Protocol && error.hint().is_some(), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_message_that_is_cut_by_the_end_is_not_there() {
+    let cut = job_meets(|connection, _| {
+        let whole = message(&ToJob::Batch(head()), &vec![0; 60_000]);
+        // The first of two packets.
+        assert!(connection.socket.send(&whole[..48 << 10], None).unwrap());
+    });
+    assert_eq!(cut, None, "the job reads alone");
+}
+
+/// The process that reads, which must not be troubled by what is said to it.
+fn reader_meets(say: impl FnOnce(&LocalSocket)) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path());
+    let sharing: Sharing = builder.clone().share(SharingOptions { jobs: 1, ..SharingOptions::default() }).unwrap();
+    let (stop, told) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            sharing.serve(&|| stop.load(Ordering::Relaxed), &mut |line| told.lock().unwrap().push(line.to_owned()))
+        });
+        let socket = LocalSocket::connect(&own(dir.path()), &name(&builder)).unwrap().unwrap();
+        say(&socket);
+        // An honest one beside it gets all.
+        let honest = builder.shared_read(true).build().unwrap();
+        assert!(honest.notices().iter().all(|notice| !notice.contains("shared_read")), "{:?}", honest.notices());
+        assert_eq!(honest.map(|batch| batch.unwrap().len()).sum::<usize>(), 8);
+        drop(socket);
+        assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
+    });
+    told.into_inner().unwrap()
+}
+
+#[test]
+fn a_job_that_speaks_wrongly_is_dropped() {
+    let nonsense: [(&str, Arc<[u8]>); 5] = [
+        ("bytes", Arc::from(&b"GET / HTTP/1.1"[..])),
+        ("a release before the hello", message(&ToReader::Released(3), &[])),
+        ("a length beyond all", Arc::from(&[0xFF; 12][..])),
+        ("an answer", message(&ToJob::Agreed { decodes: true }, &[])),
+        ("another version", {
+            message(&ToReader::Hello { version: 99, terms: Default::default(), epoch: 0, position: 0 }, &[])
+        }),
+    ];
+    for (what, said) in nonsense {
+        let told = reader_meets(|socket| assert!(socket.send(&said, None).unwrap()));
+        assert!(told.iter().any(|line| line.contains("is dropped") || line.contains("is refused")), "{what}: {told:?}");
+    }
+    let told = reader_meets(|_| {});
+    assert!(told.iter().all(|line| !line.contains("dropped")), "silence is none: {told:?}");
+}
