@@ -14,7 +14,7 @@ use crate::peers::{PeerServer, Peers};
 use crate::records::Records;
 use crate::sharing::RelayThread;
 use crate::spill::{Directory, SegmentManager, disk_unit, start_segment_manager};
-use crate::starting::{Plan, ShardThread, Starting, ledger, shortages, spill_config};
+use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::state_at;
 use crate::unpack::{Packed, Unpacker};
 use crate::watch::{Report, Watched};
@@ -61,7 +61,8 @@ pub(crate) struct Delivery {
     /// Batches of the greatest size that fit into it.
     pub room: u64,
     pub shards: Vec<Watched>,
-    pub threads: Vec<ShardThread>,
+    /// Ends the threads of the shards where the rest fails.
+    pub starting: Starting,
     pub segment_manager: Option<SegmentManager>,
     pub peer_server: Option<PeerServer>,
     pub relay: Option<RelayThread>,
@@ -111,7 +112,6 @@ impl Prepared {
         let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
         let fit = u64::from(layout.shards) * (layout.batch_bytes / batch_room_max(config, objects.catalog()).max(1));
         let room = if decoding.is_some() { layout.decoded_batches } else { fit };
-        let threads = starting.hand_over();
         let relay = None;
         self.deliver(Delivery {
             outlet,
@@ -121,7 +121,7 @@ impl Prepared {
             memory,
             room,
             shards,
-            threads,
+            starting,
             segment_manager,
             peer_server,
             relay,
@@ -141,7 +141,7 @@ impl Prepared {
         memory.rest_bytes += shares.unpacked_bytes;
         let consumer = Arc::new(Consumer::default());
         let region = regions.pop().expect("its own settings have one shard");
-        let (unpacker, lane, threads) = packed.start(config, &shares, (objects, run), region, &consumer)?;
+        let (unpacker, lane) = packed.start(config, &shares, (objects, run), region, &consumer)?;
         let wakers = vec![unpacker.waker().clone()];
         let outlet = Outlet::new(vec![lane], wakers, Arc::clone(&consumer), run.batches());
         let fit = layout.batch_bytes / batch_room_max(config, objects.catalog()).max(1);
@@ -154,7 +154,7 @@ impl Prepared {
             memory,
             room,
             shards: Vec::new(),
-            threads,
+            starting: Starting::default(),
             segment_manager: None,
             peer_server: None,
             relay: None,
@@ -173,7 +173,7 @@ impl Prepared {
     pub(crate) fn deliver(self, from: Delivery) -> Result<Loader> {
         let Prepared { config, objects, run, horizons, labels, records, fingerprint, saved, notices, report, .. } =
             self;
-        let Delivery { outlet, consumer, arena, decoding, mut memory, room, shards, threads, .. } = from;
+        let Delivery { outlet, consumer, arena, decoding, mut memory, room, shards, starting, .. } = from;
         let Delivery { segment_manager, peer_server, relay, unpacker, .. } = from;
         memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
         let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
@@ -201,7 +201,7 @@ impl Prepared {
             room,
             lent,
             shards,
-            threads,
+            threads: starting.hand_over(),
             consumer,
             notices,
             audit,

@@ -25,7 +25,6 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use walk::{Step, Walk};
 
 /// How long threads wait before they look whether they are to stop.
@@ -42,15 +41,14 @@ impl Packed {
         (objects, run): (&Arc<Objects>, &Run),
         region: Region,
         consumer: &Arc<Consumer>,
-    ) -> Result<(Unpacker, Receiver<Finished>, Vec<JoinHandle<()>>)> {
+    ) -> Result<(Unpacker, Receiver<Finished>)> {
         let shared = Arc::new(Shared::new());
         // From here on a failure stops the threads already started.
-        let unpacker = Unpacker(Arc::clone(&shared));
+        let mut unpacker = Unpacker { shared: Arc::clone(&shared), threads: Vec::new() };
         region.set_waker(shared.waker.clone());
-        let mut threads = Vec::new();
         let mut begin = |name: String, work: Box<dyn FnOnce() -> Result<()> + Send>| -> Result<()> {
             let consumer = Arc::clone(consumer);
-            threads.push(spawn(&name.clone(), move || _ = consumer.failure.guard(name, work))?);
+            unpacker.threads.push(spawn(&name.clone(), move || _ = consumer.failure.guard(name, work))?);
             Ok(())
         };
         let (jobs, to_unpack) = sync_channel(1);
@@ -79,7 +77,7 @@ impl Packed {
             next: 0,
         };
         begin("fuelrail-fill".into(), Box::new(move || filling.run()))?;
-        Ok((unpacker, lane, threads))
+        Ok((unpacker, lane))
     }
 
     /// Unpacks what is read.

@@ -2,7 +2,7 @@
 
 use crate::common::pictures::{png, scene};
 use crate::common::reading::Reading;
-use crate::common::{Delivered, PATIENCE, bucket, drain, eventually, folder, loader, loader_at, take};
+use crate::common::{Delivered, PATIENCE, bucket, drain, eventually, folder, least_budget, loader, loader_at, take};
 use ::png::{BitDepth, ColorType};
 use fuelrail::{Audit, ByteSize, Fit, Format, Kind, Loader, LoaderBuilder, SharingOptions, State, Taken};
 use fuelrail_bucket::{Bucket, DataSet};
@@ -155,6 +155,40 @@ fn a_job_that_stops_delays_others_up_to_the_bound_and_then_reads_alone() {
         assert_once(&dir.path().join(log), 1);
     }
     assert_eq!(reading.end().0.slots, 0);
+}
+
+#[test]
+fn a_job_that_keeps_more_than_its_share_goes_on_alone() {
+    let (set, dir) = (DataSet::digits(SAMPLES, 7), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let reading = Reading::start(settings(&bucket), dir.path(), 1, Duration::from_millis(1));
+    let mut loader = job(settings(&bucket), dir.path()).build().unwrap();
+    let kept: Vec<_> = (0..AHEAD + 20).map(|_| loader.next_batch().unwrap().unwrap()).collect();
+    assert_eq!(kept.iter().filter(|batch| batch.is_borrowed()).count() as u64, AHEAD);
+    assert!(reading.said("keeps as many as a job may"), "{:?}", reading.told());
+    let (mut delivered, mut rest) = (Delivered::default(), Delivered::default());
+    kept.iter().for_each(|batch| take(batch, &loader, &set, &mut delivered));
+    rest.order = drain(&mut loader, &set).unwrap().order;
+    delivered.order.append(&mut rest.order);
+    assert!(delivered == drain(&mut settings(&bucket).build().unwrap(), &set).unwrap());
+    drop((kept, loader));
+    assert_eq!(reading.end().0.slots, 0);
+}
+
+#[test]
+fn memory_for_too_few_batches_is_refused_and_the_job_reads_alone() {
+    let (set, dir) = (DataSet::digits(40, 7), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let least = least_budget(settings(&bucket).share_dir(dir.path()));
+    let sharing = settings(&bucket).memory_limit(ByteSize(least)).share_dir(dir.path());
+    let sharing = sharing.share(SharingOptions::default()).unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}).unwrap_err());
+        let mut loader = job(settings(&bucket), dir.path()).build().unwrap();
+        assert_eq!(drain(&mut loader, &set).unwrap().order.len(), 40);
+        let error = serving.join().unwrap();
+        assert!(error.kind() == Kind::Budget && error.to_string().contains("memory_limit"), "{error}");
+    });
 }
 
 #[test]

@@ -85,6 +85,13 @@ proptest! {
         if !batches.is_empty() {
             let stop = stop % run.batches();
             let rest = Run::new(RunConfig { start: run.cursor_after(BatchSeq(stop)), ..whole }).unwrap();
+            prop_assert_eq!(&run.clone().starting_at(rest.config().start).unwrap(), &rest);
+            prop_assert_eq!(run.seq_at(rest.config().start), Some(BatchSeq(stop + 1)));
+            let between = batches[stop as usize].positions.end.max(1) - 1;
+            let between = Cursor { epoch: batches[stop as usize].epoch, position: between };
+            let begins = |seq: u64| seq.checked_sub(1).map_or(start, |last| run.cursor_after(BatchSeq(last)));
+            let found = (0..=run.batches()).find(|seq| begins(*seq) == between).map(BatchSeq);
+            prop_assert_eq!(run.seq_at(between), found);
             prop_assert_eq!(rest.batches(), run.batches() - stop - 1);
             let expected = batches[stop as usize + 1..].iter().map(|batch| (batch.epoch, batch.positions.clone()));
             prop_assert!(expected.eq(all_batches(&rest).into_iter().map(|batch| (batch.epoch, batch.positions))));

@@ -10,6 +10,7 @@ use crate::listing::Saved;
 use crate::loader::Loader;
 use crate::memory::{MemoryStats, share_out};
 use crate::prepared::{Delivery, Prepared, settle_decoding};
+use crate::starting::Starting;
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
@@ -129,7 +130,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
         consumer: Arc::clone(&consumer),
     };
     let relay = Some(RelayThread::start(ends, &consumer, move || relay.serve())?);
-    let (shards, threads, segment_manager, peer_server) = (Vec::new(), Vec::new(), None, None);
+    let (shards, starting, segment_manager, peer_server) = (Vec::new(), Starting::default(), None, None);
     prepared.deliver(Delivery {
         outlet,
         consumer,
@@ -138,7 +139,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
         memory,
         room: 0,
         shards,
-        threads,
+        starting,
         segment_manager,
         peer_server,
         relay,

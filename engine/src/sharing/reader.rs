@@ -14,7 +14,7 @@ use crate::prepared::Prepared;
 use crate::state::state_at;
 use crate::stats::Stats;
 use crate::system::refused;
-use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
 use fuelrail_io::{LocalListener, OwnDirectory, wait_for};
 use fuelrail_plan::run::{Cursor, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,8 @@ impl Default for SharingOptions {
 pub(crate) const DECODED_AHEAD: usize = 16;
 /// Most batches that jobs can be apart.
 const APART_MAX: u64 = 64;
+/// Batches that a job may hold at least: one that it works on while it asks for the next.
+const AHEAD_MIN: u64 = 2;
 /// The longest sleep, and the longest while a slow job keeps others waiting.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -327,6 +329,16 @@ impl Sharing {
         let first = self.jobs.iter().filter(|job| job.is_served()).map(|job| job.start).min().unwrap_or_default();
         prepared.run = prepared.run.starting_at(first)?;
         let loader = prepared.start()?;
+        if loader.room() < 2 * AHEAD_MIN {
+            let (room, bytes) = (loader.room(), ByteSize(2 * AHEAD_MIN * loader.batch_bytes_max()));
+            let cause = format!(
+                "memory holds {room} batches at their longest, and jobs that share them need {}",
+                2 * AHEAD_MIN
+            );
+            return Err(
+                Error::new(Kind::Budget, cause).with_hint(format!("raise memory_limit above {bytes} for each shard"))
+            );
+        }
         loader.notices().iter().for_each(|notice| tell(notice));
         // Made before the first look that finds nothing.
         loader.event()?;
@@ -360,7 +372,7 @@ impl Sharing {
 
     /// Batches that a job may hold: what it keeps when it is left behind is kept from the others.
     fn ahead(&self) -> usize {
-        (self.apart() / 2).max(1) as usize
+        (self.apart() / 2).max(AHEAD_MIN) as usize
     }
 
     /// The oldest batch that a job still needs.
@@ -414,20 +426,26 @@ impl Sharing {
         held.retain(|number, _| is_wanted(number));
     }
 
-    /// Leaves those behind that have kept others waiting for too long: nothing can be read for the ones because of the others.
+    /// Leaves those behind that have kept others waiting for too long, because nothing can be read for the ones before the others are done;
+    /// and those that wait for a batch while they keep all they may hold.
     fn look_for_slow(&mut self, tell: &mut dyn FnMut(&str)) {
-        let since = self.looked.elapsed();
+        let since = if self.delayed { self.looked.elapsed() } else { Duration::ZERO };
         self.looked = Instant::now();
-        let (end, since) = (self.end, if self.delayed { since } else { Duration::ZERO });
-        let starves = |job: &Job| job.is_served() && job.at == end && job.waits == Some(job.given);
+        let (end, ahead) = (self.end, self.ahead());
+        let waits = |job: &Job| job.is_served() && job.waits == Some(job.given);
+        let hoards = |job: &Job| waits(job) && job.holds.len() >= ahead;
+        let starves = |job: &Job| waits(job) && job.at == end && !hoards(job);
         self.jobs.iter_mut().filter(|job| starves(job)).for_each(|job| job.delay = Duration::ZERO);
-        self.delayed = !self.over && self.is_full() && self.jobs.iter().any(starves);
-        let Some(oldest) = self.oldest().filter(|_| self.delayed) else { return };
-        for job in self.jobs.iter_mut().filter(|job| job.is_served() && job.oldest() == oldest) {
+        let delays = !self.over && self.is_full() && self.jobs.iter().any(starves);
+        let oldest = self.oldest().filter(|_| delays);
+        self.delayed = delays || self.jobs.iter().any(hoards);
+        let is_slow = |job: &&mut Job| hoards(job) || job.is_served() && Some(job.oldest()) == oldest;
+        for job in self.jobs.iter_mut().filter(is_slow) {
             job.delay += since;
             if job.delay >= self.options.wait {
-                tell(&format!("job {} is left behind at batch {}: others have waited for it", job.pid, job.at));
-                job.part("others have waited too long for it");
+                let why = if hoards(job) { "it keeps as many as a job may" } else { "others have waited for it" };
+                tell(&format!("job {} is left behind at batch {}: {why}", job.pid, job.at));
+                job.part(why);
             }
         }
     }

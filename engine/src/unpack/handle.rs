@@ -6,9 +6,13 @@ use fuelrail_flow::Snapshot;
 use fuelrail_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The threads of a loader that unpacks, as the loader sees them.
-pub(crate) struct Unpacker(pub(super) Arc<Shared>);
+pub(crate) struct Unpacker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) threads: Vec<JoinHandle<()>>,
+}
 
 pub(super) struct Shared {
     pub stop: AtomicBool,
@@ -36,16 +40,16 @@ impl Shared {
 impl Unpacker {
     /// Whether only the consumer can make room for the next batch.
     pub(crate) fn is_starved(&self) -> bool {
-        self.0.starved.load(Ordering::Relaxed)
+        self.shared.starved.load(Ordering::Relaxed)
     }
 
     pub(crate) fn waker(&self) -> &Waker {
-        &self.0.waker
+        &self.shared.waker
     }
 
     /// What was counted of reading.
     pub(crate) fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        let (mut found, reading) = self.0.read().clone();
+        let (mut found, reading) = self.shared.read().clone();
         found.extend(snapshots(&reading, patience));
         found
     }
@@ -53,7 +57,11 @@ impl Unpacker {
 
 impl Drop for Unpacker {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-        self.0.waker.wake();
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.waker.wake();
+        for thread in self.threads.drain(..) {
+            // The run's failure has the cause.
+            let _ = thread.join();
+        }
     }
 }
