@@ -50,10 +50,18 @@ fn excused(ring: &Backend, criterion: &str) -> bool {
 fn a_small_soak_holds_on_every_ring() {
     let _alone = alone();
     for ring in Backend::ALL {
-        let mut soaking = small(2.0);
-        soaking.settings.push(("ring".to_owned(), ring.name().to_owned()));
         let mut heard = 0;
-        let report = soak(&soaking, &mut |_| heard += 1).unwrap();
+        let mut run = |seconds: f64| {
+            let mut soaking = small(seconds);
+            soaking.settings.push(("ring".to_owned(), ring.name().to_owned()));
+            heard = 0;
+            soak(&soaking, &mut |_| heard += 1).unwrap()
+        };
+        let mut report = run(2.0);
+        if report.totals.hits == 0 || report.totals.disk_hits == 0 {
+            // A machine with other work may not come to a second epoch in so short a time.
+            report = run(20.0);
+        }
         let found: Vec<&str> = failing(&report).into_iter().filter(|name| !excused(ring, name)).collect();
         assert_eq!(found, [""; 0], "{ring}: {:#?} {:#?}", report.criteria, report.notices);
         assert!(heard == report.moments.len() && heard > 0, "{ring}: {heard} moments");
