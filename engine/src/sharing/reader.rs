@@ -129,6 +129,13 @@ impl Job {
         self.stage == Stage::Served
     }
 
+    fn leave(&mut self, to: Stage, tell: &mut dyn FnMut(&str)) {
+        if self.is_served() {
+            tell(&format!("job {} has left after {} batches", self.pid, self.given));
+        }
+        self.stage = to;
+    }
+
     fn say(&mut self, what: &ToJob) {
         self.connection.say(message(what, &[]), None);
     }
@@ -204,7 +211,8 @@ impl Sharing {
             moved |= self.give();
             self.free();
             self.look_for_slow(tell);
-            if self.loader.is_some() && self.jobs.is_empty() {
+            // One that is not served and holds nothing keeps nobody.
+            if self.loader.is_some() && self.jobs.iter().all(|job| !job.is_served() && job.holds.is_empty()) {
                 break;
             }
             if !moved {
@@ -241,10 +249,9 @@ impl Sharing {
                     }
                     Ok(Heard::Message(ToReader::Waits(taken), ..)) => job.waits = Some(taken),
                     Ok(Heard::Message(ToReader::Released(name), ..)) if job.holds.remove(&name) => {}
-                    Ok(Heard::Message(ToReader::Leaves, ..)) => job.stage = Stage::Apart,
+                    Ok(Heard::Message(ToReader::Leaves, ..)) => job.leave(Stage::Apart, tell),
                     Ok(Heard::Closed) => {
-                        job.stage = Stage::Gone;
-                        tell(&format!("job {} has left after {} batches", job.pid, job.given));
+                        job.leave(Stage::Gone, tell);
                         break;
                     }
                     // Not due, or no message: what it holds is not known any more, so it has to go.

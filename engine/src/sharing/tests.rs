@@ -151,8 +151,9 @@ fn reader_meets(say: impl FnOnce(&LocalSocket)) -> Vec<String> {
         let honest = builder.shared_read(true).build().unwrap();
         assert!(honest.notices().iter().all(|notice| !notice.contains("shared_read")), "{:?}", honest.notices());
         assert_eq!(honest.map(|batch| batch.unwrap().len()).sum::<usize>(), 8);
-        drop(socket);
+        // It ends although the other one is still connected.
         assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
+        drop(socket);
     });
     told.into_inner().unwrap()
 }
