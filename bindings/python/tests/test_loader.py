@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from conftest import DIGITS, SMALL
+from conftest import COMMAND, DIGITS, SMALL
 
 import fuelrail
 
@@ -117,6 +117,30 @@ def test_two_loaders_at_once(digits):
         pairs = [(list(a.ids), list(b.ids)) for a, b in zip(one, two, strict=True)]
     for taken in zip(*pairs, strict=True):
         assert sorted(sum(taken, [])) == list(range(DIGITS))
+
+
+def test_programs_share_one_read(serve, tmp_path):
+    bucket = serve("digits", "--count", 200)
+    alone = [(list(batch.ids), [bytes(batch.sample(i)) for i in range(len(batch))]) for batch in fuelrail.Loader(bucket.url, batch_size=16, **SMALL)]
+    command = [COMMAND, "share", bucket.url, "--share-dir", tmp_path, "--jobs", "2", "--batch-size", "16", "--memory-limit", "64MiB", "--shards", "1", "--pin", "false"]
+    # Its errors go to ours.
+    reader = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not any(path.is_socket() for path in tmp_path.glob("*/*")):
+            assert reader.poll() is None and time.monotonic() < deadline, "nobody listens"
+            time.sleep(0.01)
+        shared = {"shared_read": True, "share_dir": os.fspath(tmp_path)}
+        one, two = (fuelrail.Loader(bucket.url, batch_size=16, **SMALL, **shared) for _ in range(2))
+        with one, two:
+            for expected, first, second in zip(alone, one, two, strict=True):
+                for batch in (first, second):
+                    assert (list(batch.ids), [bytes(batch.sample(i)) for i in range(len(batch))]) == expected
+            assert one.stats()["requests"] == two.stats()["requests"] == 0
+        assert reader.wait(timeout=60) == 0
+    finally:
+        reader.kill()
+        reader.wait()
 
 
 def test_threads_share_a_loader(digits):
