@@ -117,7 +117,7 @@ fn counted(ring: Backend, script: &str) -> (Stats, Counters) {
     let set = DataSet::digits(150, 5);
     let bucket = bucket(&set, &format!("{script},latency=fixed:4ms"));
     // On a busy machine an answer may take a second without any fault.
-    let patience = Duration::from_secs(if script.contains("stall") { 1 } else { 20 });
+    let patience = Duration::from_secs(if script.contains("stall") { 1 } else { 5 });
     let builder = loader(&bucket).ring(ring).listing(listing(&set)).batch_size(15).stall_after(patience);
     let mut loader = builder.build().unwrap();
     drain(&mut loader, &set).unwrap();
