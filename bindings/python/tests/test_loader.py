@@ -133,9 +133,11 @@ def test_programs_share_one_read(serve, tmp_path):
         shared = {"shared_read": True, "share_dir": os.fspath(tmp_path)}
         one, two = (fuelrail.Loader(bucket.url, batch_size=16, **SMALL, **shared) for _ in range(2))
         with one, two:
-            for expected, first, second in zip(alone, one, two, strict=True):
-                for batch in (first, second):
+            for expected, *both in zip(alone, one, two, strict=True):
+                for batch in both:
                     assert (list(batch.ids), [bytes(batch.sample(i)) for i in range(len(batch))]) == expected
+            # Whoever reads stays as long as a batch of its is held.
+            del both, batch
             assert one.stats()["requests"] == two.stats()["requests"] == 0
         assert reader.wait(timeout=60) == 0
     finally:
