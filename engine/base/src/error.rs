@@ -73,64 +73,30 @@ impl Kind {
             _ => 1,
         }
     }
-
-    /// The kind whose [`word`](Kind::word) this is.
-    #[must_use]
-    pub fn named(word: &str) -> Option<Kind> {
-        use Kind::*;
-        let all = [
-            Usage,
-            Environment,
-            Budget,
-            Network,
-            Throttled,
-            Server,
-            Truncated,
-            Stalled,
-            Protocol,
-            Mismatch,
-            Changed,
-            NotFound,
-            Expired,
-            Exists,
-            Denied,
-            Untrusted,
-            Undecodable,
-            File,
-            Program,
-            Cancelled,
-        ];
-        all.into_iter().find(|kind| kind.word() == word)
-    }
-
-    /// The kind as one lower-case word, for JSON and logs.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        use Kind::*;
-        match self {
-            Usage => "usage",
-            Environment => "environment",
-            Budget => "budget",
-            Network => "network",
-            Throttled => "throttled",
-            Server => "server",
-            Truncated => "truncated",
-            Stalled => "stalled",
-            Protocol => "protocol",
-            Mismatch => "mismatch",
-            Changed => "changed",
-            NotFound => "not_found",
-            Expired => "expired",
-            Exists => "exists",
-            Denied => "denied",
-            Untrusted => "untrusted",
-            Undecodable => "undecodable",
-            File => "file",
-            Program => "program",
-            Cancelled => "cancelled",
-        }
-    }
 }
+
+crate::named!(Kind, "a kind of error":
+    Usage = "usage",
+    Environment = "environment",
+    Budget = "budget",
+    Network = "network",
+    Throttled = "throttled",
+    Server = "server",
+    Truncated = "truncated",
+    Stalled = "stalled",
+    Protocol = "protocol",
+    Mismatch = "mismatch",
+    Changed = "changed",
+    NotFound = "not_found",
+    Expired = "expired",
+    Exists = "exists",
+    Denied = "denied",
+    Untrusted = "untrusted",
+    Undecodable = "undecodable",
+    File = "file",
+    Program = "program",
+    Cancelled = "cancelled",
+);
 
 /// An error: what happened, to which object, after how many attempts, and what to do about it. Never holds a secret.
 ///

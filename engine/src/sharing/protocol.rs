@@ -93,7 +93,7 @@ impl LeftOut {
     }
 
     pub(super) fn read(&self) -> (SampleId, Error) {
-        let mut error = Error::new(Kind::named(&self.kind).unwrap_or(Kind::Mismatch), self.cause.as_str());
+        let mut error = Error::new(self.kind.parse().unwrap_or(Kind::Mismatch), self.cause.as_str());
         error = self.object.iter().fold(error, |error, object| error.with_object(object.as_str()));
         error = self.hint.iter().fold(error, |error, hint| error.with_hint(hint.as_str()));
         (SampleId(self.id), error)
