@@ -140,7 +140,8 @@ impl DataSet {
             shards.push(Shard { samples: shard.samples, raw: shard.raw_data, zip: shard.zip_data });
         }
         let (columns, compression) = set.unwrap_or_default();
-        let columns = Columns::new(columns).map_err(flawed)?;
+        // Those of Parquet alone may be; what the file says of that is not read.
+        let columns = Columns::new(ColumnsDocument { nullable: false, ..columns }).map_err(flawed)?;
         let compression = compression.as_deref().map(Compression::parse).transpose()?;
         Ok(DataSet { columns, compression, shards })
     }

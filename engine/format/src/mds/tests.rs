@@ -169,6 +169,26 @@ fn shards_are_decompressed_to_exactly_the_length_that_is_listed() {
 }
 
 #[test]
+fn rows_may_lack_columns_and_samples_of_a_shard_may_not() {
+    let texts = [("a", Encoding::Text), ("b", Encoding::Bytes), ("n", Encoding::parse("int64"))];
+    let rows = Columns::nullable(texts.iter().map(|(name, encoding)| (*name, encoding))).unwrap();
+    let rows = Columns::parse(&rows.description()).unwrap();
+    for fields in [&[("a", &b"x"[..]), ("b", b""), ("n", b"12345678")][..], &[("n", b"12345678")], &[("b", b"yz")], &[]]
+    {
+        let mut row = Vec::new();
+        rows.join(fields, &mut row).unwrap();
+        let read: Vec<_> = rows.split(&row).unwrap().map(|(column, bytes)| (column.name.as_str(), bytes)).collect();
+        assert_eq!(read, fields);
+        row.push(0);
+        assert_eq!(rows.split(&row).err().unwrap().kind(), Kind::Undecodable);
+    }
+    // An index.json that says so is not believed.
+    let set = DataSet::parse(index_json(1, 99, &format!("{COLUMNS},\"nullable\":true")).as_bytes()).unwrap();
+    let sample = [&u32::MAX.to_le_bytes()[..], b"12345678"].concat();
+    assert_eq!(set.columns.split(&sample).err().unwrap().kind(), Kind::Undecodable);
+}
+
+#[test]
 fn encodings_have_views() {
     let view = |encoding: &str, bytes: &[u8]| format!("{:?}", Encoding::parse(encoding).view(bytes));
     for (encoding, bytes, expected) in [
