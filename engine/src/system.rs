@@ -3,9 +3,11 @@
 use std::fmt::Debug;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, canary};
+use fuelrail_flow::Consumer;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -17,6 +19,21 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// `Environment` when the system refuses it.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     Builder::new().name(name.into()).spawn(work).map_err(|e| no_thread(name, &e))
+}
+
+/// Starts a thread of this name whose error or panic fails the run, since batches that it held would never arrive. `what` it is stands in the
+/// message.
+///
+/// # Errors
+/// As [`spawn`].
+pub(crate) fn spawn_guarded(
+    run: &Arc<Consumer>,
+    name: &str,
+    what: &'static str,
+    work: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let run = Arc::clone(run);
+    spawn(name, canary::inherited(move || _ = run.failure.guard(what, work)))
 }
 
 /// The error for a thread that the system refuses.

@@ -1,5 +1,5 @@
-//! Batches of records that have to be unpacked: whole parts of shards are read in the order in which batches need them, and kept unpacked as
-//! long as records of them are to come.
+//! Batches of records that have to be unpacked: whole parts of shards are read in the order in which batches need them, unpacked, and kept
+//! until their last record has been copied into a batch.
 //!
 //! A loader of ranges reads the parts, threads unpack them, and one fills the batches, in the place of the shards of another loader. Which
 //! parts are read when follows from the order of the samples alone (`Walk`), and is worked out twice: ahead, to read, and again to fill.
@@ -11,8 +11,8 @@ pub(crate) use handle::Unpacker;
 pub(crate) use walk::{Packed, Shares};
 
 use crate::config::Config;
-use crate::loader::Taken;
-use crate::system::spawn;
+use crate::loader::{Loader, Taken};
+use crate::system::spawn_guarded;
 use crate::watch::snapshots;
 use core::ops::Range;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
@@ -46,23 +46,21 @@ impl Packed {
         // From here on a failure stops the threads already started.
         let mut unpacker = Unpacker { shared: Arc::clone(&shared), threads: Vec::new() };
         region.set_waker(shared.waker.clone());
-        let mut begin = |name: String, work: Box<dyn FnOnce() -> Result<()> + Send>| -> Result<()> {
-            let consumer = Arc::clone(consumer);
-            unpacker.threads.push(spawn(&name.clone(), move || _ = consumer.failure.guard(name, work))?);
-            Ok(())
-        };
         let (jobs, to_unpack) = sync_channel(1);
         let (done, unpacked) = sync_channel(1);
         let to_unpack = Arc::new(Mutex::new(to_unpack));
         for n in 0..shares.threads {
             let (packed, jobs, done) = (Arc::clone(self), Arc::clone(&to_unpack), done.clone());
-            begin(format!("fuelrail-u{n}"), Box::new(move || packed.serve(&jobs, &done)))?;
+            let serve = move || packed.serve(&jobs, &done);
+            let thread = spawn_guarded(consumer, &format!("fuelrail-u{n}"), "a thread that unpacks", serve)?;
+            unpacker.threads.push(thread);
         }
         drop((to_unpack, done));
         let mut plain = config.clone();
         plain.memory.limit = Some(ByteSize(shares.reading_bytes));
         let reader = Reading { walk: Walk::new(self, run), config: plain, shared: Arc::clone(&shared), jobs };
-        begin("fuelrail-read".into(), Box::new(move || reader.run()))?;
+        let thread = spawn_guarded(consumer, "fuelrail-read", "reading what is to be unpacked", move || reader.run())?;
+        unpacker.threads.push(thread);
         let (deliver, lane) = channel(OPEN_BATCHES_MAX);
         let filling = Filling {
             walk: Walk::new(self, run),
@@ -76,7 +74,8 @@ impl Packed {
             images: HashMap::new(),
             next: 0,
         };
-        begin("fuelrail-fill".into(), Box::new(move || filling.run()))?;
+        let thread = spawn_guarded(consumer, "fuelrail-fill", "filling batches", move || filling.run())?;
+        unpacker.threads.push(thread);
         Ok((unpacker, lane))
     }
 
@@ -126,22 +125,9 @@ impl Reading {
             self.shared.read().1 = loader.shards().to_vec();
             samples = (2 * samples).min(STRETCH_SAMPLES.end);
             for part in std::mem::replace(&mut parts, self.stretch(samples)) {
-                let (mut pieces, mut left) = (Ok(Vec::new()), packed.shards.parts()[part].ranges.len());
-                while left > 0 {
-                    match loader.next_batch_within(LOOK_AGAIN)? {
-                        Taken::Batch(batch) => {
-                            left -= 1;
-                            match (batch.left_out().first(), &mut pieces) {
-                                (Some((_, error)), _) => pieces = Err(error.clone()),
-                                (None, Ok(pieces)) => pieces.push(batch.sample(0).to_vec()),
-                                (None, Err(_)) => {}
-                            }
-                        }
-                        Taken::NotYet if self.shared.stop.load(Ordering::Relaxed) => return Ok(()),
-                        Taken::NotYet => {}
-                        Taken::Over => return Err(Error::new(Kind::Cancelled, "the parts of a shard ended early")),
-                    }
-                }
+                let Some(pieces) = self.pieces(&mut loader, packed.shards.parts()[part].ranges.len())? else {
+                    return Ok(());
+                };
                 if self.jobs.send(Job { turn, part, pieces }).is_err() {
                     return Ok(());
                 }
@@ -153,6 +139,23 @@ impl Reading {
             read.1.clear();
         }
         Ok(())
+    }
+
+    /// The bytes of the next ranges, or why one of them could not be had. `None` when this is to stop.
+    fn pieces(&self, loader: &mut Loader, ranges: usize) -> Result<Option<Result<Vec<Vec<u8>>>>> {
+        let mut pieces = Vec::with_capacity(ranges);
+        while pieces.len() < ranges {
+            match loader.next_batch_within(LOOK_AGAIN)? {
+                Taken::Batch(batch) => pieces.push(match batch.left_out().first() {
+                    Some((_, error)) => Err(error.clone()),
+                    None => Ok(batch.sample(0).to_vec()),
+                }),
+                Taken::NotYet if self.shared.stop.load(Ordering::Relaxed) => return Ok(None),
+                Taken::NotYet => {}
+                Taken::Over => return Err(Error::new(Kind::Cancelled, "the parts of a shard ended early")),
+            }
+        }
+        Ok(Some(pieces.into_iter().collect()))
     }
 
     /// The parts that the next so many samples need; none when the run is over.
@@ -207,7 +210,7 @@ impl Filling {
         Ok(())
     }
 
-    /// The next part, unpacked. `None` when there is none to come: this is to stop, or reading has failed.
+    /// The next part, unpacked. `None` when the loader is dropped or reading has failed.
     fn image(&mut self) -> Option<Result<Vec<u8>>> {
         let turn = self.next;
         self.next += 1;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use crossbeam_queue::ArrayQueue;
-use fuelrail_base::{ReorderWindow, Result, canary};
-use fuelrail_flow::{Assembled, Consumer, Finished, Objects, Outlet};
+use fuelrail_base::{ReorderWindow, Result};
+use fuelrail_flow::{Assembled, Finished, Objects, Outlet};
 use fuelrail_io::{Region, Slot, Waker};
 
 use super::Decode;
@@ -15,7 +15,10 @@ use super::facts::Facts;
 use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
 use crate::config::Config;
 use crate::records::Records;
-use crate::system::spawn;
+use crate::system::spawn_guarded;
+
+/// What its threads are called in errors.
+const DECODING: &str = "a decoding thread";
 
 /// The decode stage: yields decoded batches in order.
 pub(crate) struct DecodeStage {
@@ -66,9 +69,17 @@ impl DecodeStage {
         let mut stage = DecodeStage { shared, threads: Vec::new(), early, next: 0, end };
         for n in 0..threads {
             let shared = Arc::clone(&stage.shared);
-            stage.threads.push(spawn_guarded(&run, &format!("fuelrail-d{n}"), move || serve(&shared))?);
+            let work = move || {
+                serve(&shared);
+                Ok(())
+            };
+            stage.threads.push(spawn_guarded(&run, &format!("fuelrail-d{n}"), DECODING, work)?);
         }
-        stage.threads.push(spawn_guarded(&run, "fuelrail-feed", move || feed.run())?);
+        let work = move || {
+            feed.run();
+            Ok(())
+        };
+        stage.threads.push(spawn_guarded(&run, "fuelrail-feed", DECODING, work)?);
         Ok(stage)
     }
 
@@ -128,18 +139,6 @@ impl Drop for DecodeStage {
             let _ = thread.join();
         }
     }
-}
-
-/// Spawns a thread whose panic fails the run, since the batches it held would never arrive.
-fn spawn_guarded(run: &Arc<Consumer>, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let run = Arc::clone(run);
-    let guarded = canary::inherited(move || {
-        run.failure.guard("a decoding thread", || {
-            work();
-            Ok(())
-        });
-    });
-    spawn(name, guarded)
 }
 
 /// The feeder thread: takes batches from the shards in order, gives each a slot for its pixels, and queues their samples.

@@ -1,8 +1,8 @@
 //! The loader's hold on the thread of its relay.
 
-use crate::system::spawn;
+use crate::system::spawn_guarded;
 use crate::watch::Watched;
-use fuelrail_base::{Result, canary};
+use fuelrail_base::Result;
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,11 +42,7 @@ impl RelayThread {
         consumer: &Arc<Consumer>,
         relay: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<RelayThread> {
-        let consumer = Arc::clone(consumer);
-        let guarded = canary::inherited(move || {
-            consumer.failure.guard("shared_read", relay);
-        });
-        let thread = Some(spawn("fuelrail-relay", guarded)?);
+        let thread = Some(spawn_guarded(consumer, "fuelrail-relay", "shared_read", relay)?);
         Ok(RelayThread { ends, thread })
     }
 
