@@ -24,6 +24,7 @@ use fuelrail_flow::{
     ChannelEnds, Consumer, Finished, Objects, Outlet, PeerRoom, SpillSetup, channels, keep_for_others,
 };
 use fuelrail_io::{Arena, Backend, Receiver, Region, Topology, channel};
+use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::Run;
 use std::sync::Arc;
@@ -69,6 +70,32 @@ pub(crate) struct Delivery {
     pub unpacker: Option<Unpacker>,
 }
 
+impl Delivery {
+    /// Batches from `outlet`, without shards or anything else beside it.
+    pub(crate) fn of(outlet: Outlet, consumer: Arc<Consumer>, arena: Arena, memory: MemoryStats) -> Delivery {
+        Delivery {
+            outlet,
+            consumer,
+            arena,
+            memory,
+            decoding: None,
+            room: 0,
+            shards: Vec::new(),
+            starting: Starting::default(),
+            segment_manager: None,
+            peer_server: None,
+            relay: None,
+            unpacker: None,
+        }
+    }
+}
+
+/// Batches of the greatest size that fit into the memory of a layout.
+fn room_of(layout: &Layout, config: &Config, catalog: &Catalog) -> u64 {
+    let fit = || u64::from(layout.shards) * (layout.batch_bytes / batch_room_max(config, catalog).max(1));
+    if layout.decoded_batches > 0 { layout.decoded_batches } else { fit() }
+}
+
 impl Prepared {
     /// Starts the shards, or what unpacks in their place.
     pub(crate) fn start(mut self) -> Result<Loader> {
@@ -110,23 +137,9 @@ impl Prepared {
         let (starting, lanes, shards, peer_server) = start_each(config, &plan, memories, peers, notices)?;
         let wakers = shards.iter().map(|s| s.waker.clone()).collect();
         let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
-        let fit = u64::from(layout.shards) * (layout.batch_bytes / batch_room_max(config, objects.catalog()).max(1));
-        let room = if decoding.is_some() { layout.decoded_batches } else { fit };
-        let relay = None;
-        self.deliver(Delivery {
-            outlet,
-            consumer,
-            arena,
-            decoding,
-            memory,
-            room,
-            shards,
-            starting,
-            segment_manager,
-            peer_server,
-            relay,
-            unpacker: None,
-        })
+        let room = room_of(&layout, config, objects.catalog());
+        let delivery = Delivery::of(outlet, consumer, arena, memory);
+        self.deliver(Delivery { decoding, room, shards, starting, segment_manager, peer_server, ..delivery })
     }
 
     fn start_unpacking(mut self, packed: &Arc<Packed>) -> Result<Loader> {
@@ -144,22 +157,9 @@ impl Prepared {
         let (unpacker, lane) = packed.start(config, &shares, (objects, run), region, &consumer)?;
         let wakers = vec![unpacker.waker().clone()];
         let outlet = Outlet::new(vec![lane], wakers, Arc::clone(&consumer), run.batches());
-        let fit = layout.batch_bytes / batch_room_max(config, objects.catalog()).max(1);
-        let room = if decoding.is_some() { layout.decoded_batches } else { fit };
-        self.deliver(Delivery {
-            outlet,
-            consumer,
-            arena,
-            decoding,
-            memory,
-            room,
-            shards: Vec::new(),
-            starting: Starting::default(),
-            segment_manager: None,
-            peer_server: None,
-            relay: None,
-            unpacker: Some(unpacker),
-        })
+        let room = room_of(&layout, config, objects.catalog());
+        let delivery = Delivery::of(outlet, consumer, arena, memory);
+        self.deliver(Delivery { decoding, room, unpacker: Some(unpacker), ..delivery })
     }
 
     /// Makes the choices that need neither the memory nor the machine's cores, and says so.

@@ -10,7 +10,6 @@ use crate::listing::Saved;
 use crate::loader::Loader;
 use crate::memory::{MemoryStats, share_out};
 use crate::prepared::{Delivery, Prepared, settle_decoding};
-use crate::starting::Starting;
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
@@ -130,21 +129,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
         consumer: Arc::clone(&consumer),
     };
     let relay = Some(RelayThread::start(ends, &consumer, move || relay.serve())?);
-    let (shards, starting, segment_manager, peer_server) = (Vec::new(), Starting::default(), None, None);
-    prepared.deliver(Delivery {
-        outlet,
-        consumer,
-        arena,
-        decoding,
-        memory,
-        room: 0,
-        shards,
-        starting,
-        segment_manager,
-        peer_server,
-        relay,
-        unpacker: None,
-    })
+    prepared.deliver(Delivery { decoding, relay, ..Delivery::of(outlet, consumer, arena, memory) })
 }
 
 /// The loader that reads alone where sharing ends. Where its batches are decoded behind the relay, it leaves the memory for that.
@@ -341,7 +326,7 @@ impl Reader {
     }
 }
 
-/// What batches must be, whoever hands them over.
+/// What a batch of the other process is checked against.
 struct Expected {
     run: Run,
     objects: Arc<Objects>,
