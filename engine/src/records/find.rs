@@ -78,50 +78,46 @@ fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder
     Ok(index)
 }
 
-/// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. A side-car of none is
-/// a record of that field alone.
+/// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. Those of no object are
+/// records without a range, behind all others.
 fn with_side_cars(
     listing: &Listing,
     extensions: &[String],
     mut index: IndexBuilder,
     read: Read<'_>,
 ) -> Result<IndexBuilder> {
-    let split = |at: usize| {
-        let key = listing.key(at);
-        let (stem, extension) = objects::split(key)?;
-        let named = extensions.iter().position(|name| name.trim_start_matches('.').eq_ignore_ascii_case(&extension));
-        Some((stem, extension, named))
-    };
-    let is_side_car = |at: &usize| split(*at).is_some_and(|(.., named)| named.is_some());
-    let whole = |at: usize| ByteRange { object: at as u32, first: 0, len: listing.size(at) };
+    let is_side_car =
+        |extension: &str| extensions.iter().any(|name| name.trim_start_matches('.').eq_ignore_ascii_case(extension));
+    let split = (0..listing.len()).filter_map(|at| objects::split(listing.key(at)).map(|split| (at, split)));
+    let (side_cars, own): (Vec<_>, Vec<_>) = split.partition(|(_, (_, extension))| is_side_car(extension));
     let mut beside: BTreeMap<&str, Vec<(String, Vec<u8>)>> = BTreeMap::new();
-    read((0..listing.len()).filter(is_side_car).map(whole).collect(), &mut |range, bytes| {
-        let (stem, extension, _) = split(range.object as usize).expect("it has an extension");
-        beside.entry(stem).or_default().push((extension, bytes.to_vec()));
+    let whole = |(at, _): &(usize, _)| ByteRange { object: *at as u32, first: 0, len: listing.size(*at) };
+    let ranges = side_cars.iter().map(whole).collect();
+    let mut side_cars = side_cars.into_iter();
+    read(ranges, &mut |_, bytes| {
+        if let Some((_, (stem, extension))) = side_cars.next() {
+            beside.entry(stem).or_default().push((extension, bytes.to_vec()));
+        }
         Ok(())
     })?;
-    let mut push = |index: &mut IndexBuilder, at: usize, own: Option<&str>, stem: &str| {
-        let place = |count| if count == 0 { Place::Near } else { Place::SideCar };
-        let sides = beside.remove(stem).unwrap_or_default();
-        let mut fields = Vec::new();
-        if let Some(extension) = own {
-            let known = (0..index.field_count()).find(|n| index.field_name(*n) == extension);
-            let field = known.map_or_else(|| index.field(extension, place(index.field_count())), Ok)?;
-            let span = Span { object: at as u32, offset: 0, length: listing.size(at) };
-            fields.push((field, Field::Span(span)));
-        }
-        for (name, bytes) in &sides {
+    let push = |index: &mut IndexBuilder, stem: &str, own: Option<(usize, Field<'_>)>, sides: &[(String, Vec<u8>)]| {
+        let mut fields: Vec<_> = own.into_iter().collect();
+        for (name, bytes) in sides {
             fields.push((index.field(name, Place::Value)?, Field::Value(bytes)));
         }
-        if fields.is_empty() { Ok(()) } else { index.push(stem.as_bytes(), &fields) }
+        index.push(stem.as_bytes(), &fields)
     };
-    for at in (0..listing.len()).filter(|at| !is_side_car(at)) {
-        let Some((stem, extension, _)) = split(at) else { continue };
-        push(&mut index, at, Some(&extension), stem).map_err(|error| error.with_object(listing.key(at)))?;
+    for (at, (stem, extension)) in own {
+        let known = (0..index.field_count()).find(|field| index.field_name(*field) == extension);
+        let place = if index.field_count() == 0 { Place::Near } else { Place::SideCar };
+        let named = |error: Error| error.with_object(listing.key(at));
+        let field = known.map_or_else(|| index.field(&extension, place), Ok).map_err(named)?;
+        let span = Span { object: at as u32, offset: 0, length: listing.size(at) };
+        let sides = beside.remove(stem).unwrap_or_default();
+        push(&mut index, stem, Some((field, Field::Span(span))), &sides).map_err(named)?;
     }
-    for at in (0..listing.len()).filter(is_side_car) {
-        let Some((stem, ..)) = split(at) else { continue };
-        push(&mut index, at, None, stem).map_err(|error| error.with_object(listing.key(at)))?;
+    for (stem, sides) in beside {
+        push(&mut index, stem, None, &sides).map_err(|error| error.with_object(stem))?;
     }
     Ok(index)
 }
