@@ -159,7 +159,7 @@ mod parquet {
         seen.extend(more);
         seen.extend(step(1, Some(&state)).0);
         once_each(&seen, 2, &all);
-        // What a stretch of positions holds is the same, whoever took it.
+        // A range of positions holds the same samples for any number of ranks.
         let alone = step(1, None).0;
         let stretch = |seen: &[(u64, u64, u64)], end| {
             let mut ids: Vec<u64> =

@@ -197,9 +197,9 @@ fn who_comes_late_or_stands_elsewhere_reads_alone_and_who_stands_near_joins() {
     let bucket = bucket(&set, "");
     let expected = drain(&mut settings(&bucket).build().unwrap(), &set).unwrap();
     let notice = |loader: &Loader| loader.notices().iter().find(|notice| notice.contains("shared_read")).cloned();
-    let nobody = job(settings(&bucket), dir.path()).build().unwrap();
-    assert!(notice(&nobody).unwrap().contains("no process serves"), "{:?}", nobody.notices());
-    drop(nobody);
+    let alone = job(settings(&bucket), dir.path()).build().unwrap();
+    assert!(notice(&alone).unwrap().contains("no process serves"), "{:?}", alone.notices());
+    drop(alone);
     let reading = Reading::start(settings(&bucket), dir.path(), 1, PATIENCE);
     let mut first = job(settings(&bucket), dir.path()).build().unwrap();
     let mut delivered = some(&mut first, &set, 100);

@@ -128,7 +128,7 @@ def test_programs_share_one_read(serve, tmp_path):
     try:
         deadline = time.monotonic() + 60
         while not any(path.is_socket() for path in tmp_path.glob("*/*")):
-            assert reader.poll() is None and time.monotonic() < deadline, "nobody listens"
+            assert reader.poll() is None and time.monotonic() < deadline, "fuelrail share does not listen"
             time.sleep(0.01)
         shared = {"shared_read": True, "share_dir": os.fspath(tmp_path)}
         one, two = (fuelrail.Loader(bucket.url, batch_size=16, **SMALL, **shared) for _ in range(2))
@@ -136,7 +136,7 @@ def test_programs_share_one_read(serve, tmp_path):
             for expected, *both in zip(alone, one, two, strict=True):
                 for batch in both:
                     assert (list(batch.ids), [bytes(batch.sample(i)) for i in range(len(batch))]) == expected
-            # Whoever reads stays as long as a batch of its is held.
+            # `fuelrail share` does not end before its last batch is released.
             del both, batch
             assert one.stats()["requests"] == two.stats()["requests"] == 0
         assert reader.wait(timeout=60) == 0

@@ -66,7 +66,7 @@ impl Slot {
             })?;
         let remote = Arc::new(RemoteFreeList::new(Arc::new(mapping), 1));
         let ptr = remote.at(0, self.len);
-        // SAFETY: the new mapping has that many bytes and is known to nobody else; the old ones are kept by this slot's hold.
+        // SAFETY: the new mapping has that many bytes and no other reference to it exists; the old bytes stay mapped as long as this slot's hold.
         unsafe { core::ptr::copy_nonoverlapping(self.ptr.as_ptr(), ptr.as_ptr(), self.len) };
         *self = Slot::new(remote.hand_out(0), ptr, self.len);
         Ok(())
@@ -115,8 +115,8 @@ impl Deref for Slot {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `ptr..ptr+len` lies in the mapping, which the hold keeps alive until this slot is dropped; the bytes
-        // are initialised (mappings start as zeroes) and nobody writes them: no window or operation exists
-        // while the slot is a slot, and who lends memory does not write it until it is told that it is released.
+        // are initialised (mappings start as zeroes) and not written meanwhile: no window or operation exists while the slot
+        // is a slot, and a process that lends memory writes it again only after it was told that the slot is released.
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

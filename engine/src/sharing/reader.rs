@@ -211,7 +211,7 @@ impl Sharing {
             moved |= self.give();
             self.free();
             self.look_for_slow(tell);
-            // One that is not served and holds nothing keeps nobody.
+            // It ends when no job is served and none holds a batch.
             if self.loader.is_some() && self.jobs.iter().all(|job| !job.is_served() && job.holds.is_empty()) {
                 break;
             }

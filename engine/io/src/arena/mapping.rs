@@ -227,9 +227,9 @@ fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)
     }
 }
 
-/// Memory with a descriptor (memfd) that can be sent to other processes. It can neither shrink, which would end those that read it with a
-/// SIGBUS, nor grow; and from here on nobody else can write it, nor map it to write. Against anonymous memory reserved huge pages are lost,
-/// and transparent ones unless the system allows them for such memory.
+/// Memory with a descriptor (memfd) that can be sent to other processes. It is sealed against shrinking, which would end processes that read it
+/// with a SIGBUS, against growing, and against writing through any other mapping. It cannot have reserved huge pages, and transparent ones only
+/// where the system allows them for shared memory.
 fn lent(bytes: u64) -> Result<(Mapping, u64, Huge)> {
     let sealed = || -> io::Result<Mapping> {
         let memory = rustix::fs::memfd_create("fuelrail", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
