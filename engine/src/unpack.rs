@@ -20,6 +20,7 @@ use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, Consumer, Finished, Objects, SampleSpan};
 use fuelrail_io::{Receiver, Region, Sender, Slot, channel};
 use fuelrail_plan::run::{BatchSpec, Run};
+use fuelrail_plan::spill::SpillPolicy;
 use handle::Shared;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -58,6 +59,10 @@ impl Packed {
         drop((to_unpack, done));
         let mut plain = config.clone();
         plain.memory.limit = Some(ByteSize(shares.reading_bytes));
+        if plain.disk.policy == SpillPolicy::NextUse {
+            // A loader of ranges reads each once, and sees no other use that a disk could keep it for.
+            plain.disk.policy = SpillPolicy::Lru;
+        }
         let reader = Reading { walk: Walk::new(self, run), config: plain, shared: Arc::clone(&shared), jobs };
         let thread = spawn_guarded(consumer, "fuelrail-read", "reading what is to be unpacked", move || reader.run())?;
         unpacker.threads.push(thread);

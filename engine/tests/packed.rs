@@ -256,6 +256,22 @@ mod parquet {
     }
 
     #[test]
+    fn a_disk_keeps_parts_as_they_are_packed() {
+        let (dir, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let all = write(dir.path(), 48, 600);
+        let bucket = folder(dir.path(), "");
+        let run = || {
+            let builder = mixed(parquet(&bucket.url(""))).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20));
+            let mut loader = builder.build().unwrap();
+            once_each(&drain(&mut loader, &all, usize::MAX), 1, &all);
+            loader.stats().requests
+        };
+        assert!(run() >= 48, "the first run reads the bucket");
+        // A busy disk may refuse some of what comes.
+        assert!((0..10).any(|_| run() == 0), "all is on the disk by now");
+    }
+
+    #[test]
     fn what_does_not_go_with_it_is_refused_and_memory_that_is_short_is_told() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 40, 60);
