@@ -1,7 +1,6 @@
 //! Other people's clients and loaders: who there is, where each is found, and how it is run; or why it cannot take part and how it could.
 //!
-//! Owns the table of rivals, with the settings of their makers' manuals, and where those leave a choice, what measured cheapest in processor
-//! time on two cores; and the folder of the Python ones. Never starts a contestant.
+//! Owns the table of rivals, with the settings of their makers' manuals; and the folder of the Python ones. Never starts a contestant.
 
 use core::str::FromStr;
 use std::ffi::OsString;
@@ -42,23 +41,23 @@ pub struct Rival {
     /// What it does with the bytes, where that is not what a trainer needs.
     pub caveat: Option<&'static str>,
     args: &'static [&'static str],
-    /// Connections for large objects, and for the others. None where the client has no such setting.
-    connections: Option<(u16, u16)>,
+    /// Whether it is told its number of connections.
+    pub has_connections: bool,
 }
 
 const DROPS: Option<&str> = Some("drops the bytes");
 
 /// All rivals, the cheapest kind first.
 pub const RIVALS: &[Rival] = &[
-    native("hyper", "hyper", (1, 8)),
-    native("object-store", "object-store", (1, 8)),
-    Rival { caveat: DROPS, args: &["--placing", "drop"], ..native("hyper-drop", "hyper", (1, 8)) },
+    native("hyper", "hyper"),
+    native("object-store", "object-store"),
+    Rival { caveat: DROPS, args: &["--placing", "drop"], ..native("hyper-drop", "hyper") },
     Rival {
         origin: Origin::Command,
         caveat: Some("writes the bytes to /dev/null, starts anew in every pass"),
-        ..native("curl", "curl", (1, 32))
+        ..native("curl", "curl")
     },
-    Rival { origin: Origin::Command, caveat: Some("drops the bytes, runs for a time"), ..native("wrk", "wrk", (1, 8)) },
+    Rival { origin: Origin::Command, caveat: Some("drops the bytes, runs for a time"), ..native("wrk", "wrk") },
     python("boto3", "boto3_loop.py", Packing::Objects),
     python("dataloader-boto3", "dataloader_boto3.py", Packing::Objects),
     python("s3torchconnector", "s3torchconnector_map.py", Packing::Objects),
@@ -72,24 +71,15 @@ pub const RIVALS: &[Rival] = &[
     python("fuelrail-python", "fuelrail_loader.py", Packing::Objects),
 ];
 
-const fn native(name: &'static str, program: &'static str, connections: (u16, u16)) -> Rival {
-    Rival { name, origin: Origin::Native, program, caveat: None, args: &[], connections: Some(connections) }
+const fn native(name: &'static str, program: &'static str) -> Rival {
+    Rival { name, origin: Origin::Native, program, caveat: None, args: &[], has_connections: true }
 }
 
 const fn python(name: &'static str, program: &'static str, packing: Packing) -> Rival {
-    Rival { name, origin: Origin::Python(packing), program, caveat: None, args: &[], connections: None }
+    Rival { name, origin: Origin::Python(packing), program, caveat: None, args: &[], has_connections: false }
 }
 
 impl Rival {
-    pub fn args(&self, shape: ShapeName) -> Vec<String> {
-        let large = matches!(shape, ShapeName::Large | ShapeName::Volumes);
-        let mut args: Vec<String> = self.args.iter().map(|arg| (*arg).to_owned()).collect();
-        if let Some((few, many)) = self.connections {
-            args.extend(["--connections".to_owned(), if large { few } else { many }.to_string()]);
-        }
-        args
-    }
-
     /// Whether it can be asked to hash what it got.
     pub fn hashes(&self) -> bool {
         !matches!(self.origin, Origin::Command) && self.caveat.is_none()
@@ -171,16 +161,18 @@ impl Programs {
         }
     }
 
-    /// The contestant for a rival that [`Programs::find`] has found. Packs shards where the rival reads them.
+    /// The contestant for a rival that [`Programs::find`] has found, with so many connections where it is told. Packs
+    /// shards where the rival reads them.
     pub fn contestant(
         &self,
         rival: &Rival,
-        shape: ShapeName,
+        connections: Option<u16>,
         laid: &Laid,
         venue: &Venue,
         stop: &Stop,
     ) -> Result<Contestant> {
-        let args = rival.args(shape).into_iter().map(OsString::from);
+        let connections = connections.map(|count| ["--connections".into(), count.to_string().into()]);
+        let args = rival.args.iter().map(OsString::from).chain(connections.into_iter().flatten());
         let mut contestant = match rival.origin {
             Origin::Native | Origin::Command => {
                 let program = [OsString::from(rival.program)].into_iter().chain(args);
@@ -307,10 +299,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_follow_the_shape_and_bars_the_promises() {
+    fn bars_are_the_promises() {
         let hyper: &Rival = "hyper-drop".parse().unwrap();
-        assert_eq!(hyper.args(ShapeName::Large), ["--placing", "drop", "--connections", "1"]);
-        assert_eq!(hyper.args(ShapeName::Tiny), ["--placing", "drop", "--connections", "8"]);
         assert!(!hyper.hashes() && hyper.bar(ShapeName::Large).is_none());
         let store: &Rival = "object-store".parse().unwrap();
         let bars = [ShapeName::Large, ShapeName::Mid, ShapeName::Tiny, ShapeName::First].map(|shape| store.bar(shape));

@@ -122,4 +122,8 @@ fn the_floor_over_tls_compiles_and_reads_everything() {
         assert!(running.settings.contains("TLS_AES_128_GCM_SHA256"), "{}", running.settings);
         running.finish().unwrap();
     }
+    let authority = venue.authority.as_ref().unwrap();
+    for said in passes(|input, output| floor::run_tls(authority, true, &task, input, output)) {
+        assert_eq!((said.bytes, said.objects, said.hash), (laid.bytes, laid.objects, Some(laid.hash.clone())));
+    }
 }

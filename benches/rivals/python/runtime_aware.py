@@ -68,6 +68,12 @@ def processor():
         return next((line.partition(": ")[2].strip() for line in file if line.startswith("model name")), platform.machine())
 
 
+def machine():
+    """Where this was measured, for a result."""
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--uri", required=True)
@@ -92,9 +98,7 @@ def main():
             print(f"{compute:4} s a batch  {name:45} whole {row['whole_s']:7.1f} s  stall {row['stall_s']:6.1f} s  first {row['first_s']:5.1f} s", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
-            commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
-            machine = {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
-            json.dump({"schema": 1, "machine": machine, "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
+            json.dump({"schema": 1, "machine": machine(), "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

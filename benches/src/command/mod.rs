@@ -305,6 +305,17 @@ enum Who {
     FloorEpoll(FloorArgs),
     /// An epoll loop whose kernel drops the payload
     FloorDrop(FloorArgs),
+    /// A blocking loop over TLS with rustls and aws-lc on one connection
+    FloorRustls {
+        /// The authority to trust, as PEM
+        #[arg(long, value_name = "FILE")]
+        ca: PathBuf,
+        /// Hash what comes
+        #[arg(long)]
+        hash: bool,
+        #[command(flatten)]
+        task: Task,
+    },
     /// memcpy alone
     FloorCopy(FloorArgs),
     /// The loader itself
@@ -340,6 +351,10 @@ fn contestant(args: &Contestant) -> Outcome {
     let (looping, into, args) = match &args.who {
         Who::Fuelrail { own, task } => {
             own::run(own, task, input, output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Who::FloorRustls { ca, hash, task } => {
+            floor::run_tls(ca, *hash, task, input, output)?;
             return Ok(ExitCode::SUCCESS);
         }
         Who::FloorRecv(args) => (Loop::Recv, Into::Arena, args),

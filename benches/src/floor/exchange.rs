@@ -173,11 +173,12 @@ const TRIAL_BYTES: u64 = 512 << 20;
 const TRIAL_REQUESTS_MAX: usize = 8192;
 
 impl Requests {
-    pub(super) fn new(task: &Task) -> Result<Requests> {
+    pub(super) fn new(task: &Task, scheme: &str) -> Result<Requests> {
         let bad = |why: &str| {
-            Error::new(Kind::Usage, format!("{}: {why}", task.uri)).with_hint("give http://HOST[:PORT]/PREFIX/")
+            Error::new(Kind::Usage, format!("{}: {why}", task.uri))
+                .with_hint(format!("give {scheme}HOST[:PORT]/PREFIX/"))
         };
-        let rest = task.uri.strip_prefix("http://").ok_or_else(|| bad("a floor reads plain http"))?;
+        let rest = task.uri.strip_prefix(scheme).ok_or_else(|| bad(&format!("this floor reads {scheme}")))?;
         let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
         let mut found = with_port.to_socket_addrs().map_err(|error| bad(&error.to_string()))?;

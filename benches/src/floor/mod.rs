@@ -6,6 +6,7 @@
 
 mod connections;
 mod exchange;
+mod tls;
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -16,6 +17,7 @@ use fuelrail::{ByteSize, Error, Kind, Result};
 
 use self::connections::Connections;
 use self::exchange::{Pass, Requests};
+pub use self::tls::run_tls;
 use crate::harness::protocol::serve;
 use crate::harness::{Contestant, Said, Task, tool};
 
@@ -39,7 +41,7 @@ pub struct Floor {
 }
 
 /// Connections tried when the number is to be found.
-const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
+pub(crate) const CONNECTIONS_TRIED: [u16; 3] = [1, 8, 32];
 
 /// Runs a floor as a contestant until its input ends.
 ///
@@ -47,7 +49,7 @@ const CONNECTIONS_TRIED: [usize; 3] = [1, 8, 32];
 /// `Usage` for settings or a task that make no sense, `File` for the manifest, `Network` and `Protocol` for the server.
 pub fn run(floor: &Floor, task: &Task, input: impl BufRead, output: impl Write) -> Result<()> {
     validate(floor)?;
-    let requests = Requests::new(task)?;
+    let requests = Requests::new(task, "http://")?;
     let bytes = match floor.into {
         Into::Arena => usize::try_from(task.arena_bytes).unwrap_or(usize::MAX),
         Into::Hot | Into::Nowhere => RECEIVE_BYTES,
@@ -99,8 +101,8 @@ fn pass(
 /// The number of connections that costs the least processor time, each tried once on a part of the set, after once for warmth.
 fn cheapest(floor: &Floor, task: &Task, requests: &Requests, arena: &mut Arena) -> Result<Connections> {
     let trial = requests.trial();
-    let mut try_once = |count: usize| -> Result<(Duration, Connections)> {
-        let mut connections = Connections::watched(requests, count)?;
+    let mut try_once = |count: u16| -> Result<(Duration, Connections)> {
+        let mut connections = Connections::watched(requests, count.into())?;
         let before = fuelrail::internal::process_cpu();
         pass(floor, task, &trial, &mut connections, arena)?;
         let after = fuelrail::internal::process_cpu();

@@ -1,0 +1,104 @@
+"""How long a trainer waits: Fuelrail at the step times at which the best other loader waits a twentieth, a fifth and half of the time.
+
+    fuelrail serve FOLDER --port 9000 --script latency=fixed:20ms
+    python waits.py --uri http://127.0.0.1:9000/bucket/objects/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
+
+Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that is fastest when
+nobody computes. Its step times are then searched for, and Fuelrail, from Python with its defaults, takes as many batches at each. `FOLDER` holds
+the objects and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+"""
+
+import argparse
+import importlib
+import json
+import time
+
+from protocol import Task, arguments
+from runtime_aware import machine, ours
+
+SHARES = (0.5, 0.2, 0.05)
+WORKERS = (0, 2, 4)
+BATCHES, BATCH = 48, 32
+# Script, shards it reads, and whether it takes worker processes.
+OTHERS = {
+    "webdataset": ("webdataset_http", "tar", True),
+    "mosaicml-streaming": ("mosaicml_s3", "mds", True),
+    "litdata": ("litdata_s3", "litdata", True),
+    "s3torchconnector": ("s3torchconnector_map", None, True),
+    "obstore": ("obstore_get", None, False),
+    "s3dlio": ("s3dlio_get_many", None, False),
+}
+
+
+def batches_of(script, task):
+    """The batches of a script, without the harness it speaks to: epoch after epoch."""
+    module, kept = importlib.import_module(script), []
+    module.serve = lambda task, batches, settings: kept.append((batches, settings))
+    module.run(task)
+    epoch, settings = kept[0]
+
+    def forever():
+        while True:
+            yield from epoch()
+            task.passes += 1
+
+    return forever(), settings
+
+
+def waits(batches, step_s):
+    """Share of the time waited, and the seconds, with a trainer that computes for `step_s` a batch, its first batches apart."""
+    for _ in range(4):
+        next(batches)
+    stall = 0.0
+    for _ in range(BATCHES):
+        time.sleep(step_s)
+        begun = time.perf_counter()
+        next(batches)
+        stall += time.perf_counter() - begun
+    return stall / (stall + BATCHES * step_s), stall
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uri", required=True)
+    parser.add_argument("--manifest", required=True)
+    parser.add_argument("--packed-root", required=True)
+    parser.add_argument("--json")
+    given = parser.parse_args()
+
+    def task(workers, packed) -> Task:
+        argv = ["--uri", given.uri, "--manifest", given.manifest, "--batch-size", str(BATCH), "--workers", str(workers)]
+        return arguments(argv + (["--packed", given.packed_root + packed + "/"] if packed else []))
+
+    tried = []
+    for name, (script, packed, takes_workers) in OTHERS.items():
+        for workers in WORKERS if takes_workers else (0,):
+            try:
+                batches, settings = batches_of(script, task(workers, packed))
+                _, took = waits(batches, 0.0)
+            except (Exception, SystemExit) as error:  # one that fails is told, and the others go on
+                tried.append({"loader": name, "workers": workers, "failure": " ".join(str(error).split())})
+                print(tried[-1], flush=True)
+                continue
+            tried.append({"loader": name, "workers": workers, "batch_s": took / BATCHES, "settings": settings})
+            print(f"{name}, {workers} workers: {took / BATCHES * 1e3:.1f} ms a batch", flush=True)
+    best = min((row for row in tried if "batch_s" in row), key=lambda row: row["batch_s"])
+    script, packed, _ = OTHERS[best["loader"]]
+    rows = []
+    for share in SHARES:
+        low, high = 0.0, 4 * best["batch_s"] / share
+        for _ in range(6):
+            step_s = (low + high) / 2
+            found, stall = waits(batches_of(script, task(best["workers"], packed))[0], step_s)
+            low, high = (step_s, high) if found > share else (low, step_s)
+        own_share, own_stall = waits(ours(task(0, None)), step_s)
+        row = {"share": found, "step_s": step_s, "stall_s": stall, "own_share": own_share, "own_stall_s": own_stall, "ratio": own_stall / stall}
+        rows.append(row)
+        print(f"step {step_s * 1e3:.1f} ms: {best['loader']} waits {found:.3f}, {stall:.2f} s; Fuelrail {own_stall:.3f} s: {row['ratio']:.3f} x", flush=True)
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "machine": machine(), "batches": BATCHES, "batch": BATCH, "tried": tried, "best": best, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
