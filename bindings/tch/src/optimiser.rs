@@ -206,6 +206,9 @@ pub enum Decay {
     Cosine,
     /// A tenth at half and at three quarters of the work: the steps of He et al. (CVPR 2016) on CIFAR.
     Steps,
+    /// From a 25th it rises by half a cosine over the warm-up (0.3 of the work unless given), and falls by another to almost nothing: one cycle
+    /// of Smith and Topin ("Super-Convergence", 2018), the momentum as it is.
+    OneCycle,
 }
 
 /// A schedule of the learning rate: a function of the share of the work done, so that it does not depend on the number of ranks, nor on what was
@@ -223,16 +226,32 @@ pub struct Rate {
     pub decay: Decay,
 }
 
+/// Of one cycle: the share of the work over which it rises, and what the peak is divided by at both ends.
+const RISING: f64 = 0.3;
+const FIRST: f64 = 25.0;
+const LAST: f64 = 250_000.0;
+
 impl Rate {
     /// The rate when this share of the work is done, 0 to 1.
     pub(crate) fn at(&self, done: f64) -> f64 {
+        let between = |from: f64, to: f64, share: f64| {
+            to + (from - to) * 0.5 * (1.0 + (std::f64::consts::PI * share.min(1.0)).cos())
+        };
+        if self.decay == Decay::OneCycle {
+            let rising = if self.warm_up > 0.0 { self.warm_up } else { RISING };
+            return if done < rising {
+                between(self.peak / FIRST, self.peak, done / rising)
+            } else {
+                between(self.peak, self.peak / LAST, (done - rising) / (1.0 - rising))
+            };
+        }
         if done < self.warm_up {
             return self.peak * (done / self.warm_up).max(1e-3);
         }
         let left = (done - self.warm_up) / (1.0 - self.warm_up);
         match self.decay {
-            Decay::Constant => self.peak,
-            Decay::Cosine => self.peak * 0.5 * (1.0 + (std::f64::consts::PI * left.min(1.0)).cos()),
+            Decay::Constant | Decay::OneCycle => self.peak,
+            Decay::Cosine => between(self.peak, 0.0, left),
             Decay::Steps if left < 0.5 => self.peak,
             Decay::Steps if left < 0.75 => self.peak * 0.1,
             Decay::Steps => self.peak * 0.01,
@@ -378,6 +397,11 @@ mod tests {
         assert!(rate(Decay::Cosine).at(1.0).abs() < 1e-12);
         assert!((rate(Decay::Constant).at(0.9) - 0.4).abs() < 1e-12);
         assert!((rate(Decay::Steps).at(0.7) - 0.04).abs() < 1e-12);
+        // As PyTorch's OneCycleLR with its defaults.
+        let cycle = Rate { peak: 0.4, warm_up: 0.0, decay: Decay::OneCycle };
+        for (done, expected) in [(0.0, 0.016), (0.15, 0.208), (0.3, 0.4), (0.65, 0.200_000_8), (1.0, 1.6e-6)] {
+            assert!((cycle.at(done) - expected).abs() < 1e-9, "{done}: {}", cycle.at(done));
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct Judged {
     pub losses: Tensor,
     /// How many answers were right, of how many asked: samples for pictures, tokens for text.
     pub right: Tensor,
+    /// For how many samples the right answer is among the five best; none where it is not asked.
+    pub near: Option<Tensor>,
     /// Answers asked of one sample.
     pub answers: f64,
 }
@@ -30,6 +32,9 @@ pub trait Task {
         true
     }
 }
+
+/// Among how many answers the right one counts as near.
+const NEAR: i64 = 5;
 
 /// Pictures into classes: cross-entropy.
 pub struct Classifier {
@@ -75,6 +80,13 @@ impl Task for Classifier {
             )
             .with_hint("say how to decode them: --decode HEIGHTxWIDTHxCHANNELS"));
         }
+        if batch.bytes.kind() != Element::Uint8 {
+            return Err(Error::new(
+                Kind::Usage,
+                "a classifier normalises pixels itself, and the batch has other numbers",
+            )
+            .with_hint("leave decode_dtype at u8"));
+        }
         let pixels = batch.bytes.to_device(self.device).permute(&[0, 3, 1, 2]).to_kind(Element::Float);
         let input = (pixels / 255.0 - &self.mean) / &self.spread;
         let input = if self.channels_last { input } else { input.contiguous() };
@@ -88,7 +100,12 @@ impl Task for Classifier {
             losses = losses * (1.0 - self.label_smoothing) + mean * self.label_smoothing;
         }
         let right = scores.argmax(-1, false).eq_tensor(&labels).sum(Element::Float);
-        Ok(Judged { losses, right, answers: 1.0 })
+        let classes = scores.size()[1];
+        let near = (!training && classes > NEAR).then(|| {
+            let best = scores.topk(NEAR, 1, true, false).1;
+            best.eq_tensor(&labels.unsqueeze(1)).sum(Element::Float)
+        });
+        Ok(Judged { losses, right, near, answers: 1.0 })
     }
 }
 
@@ -144,6 +161,7 @@ impl Task for LanguageModel {
         let losses = -scores.log_softmax(-1, Element::Float).gather(2, &asked.unsqueeze(2), false).squeeze_dim(2);
         let right = scores.argmax(-1, false).eq_tensor(&asked).sum(Element::Float);
         let answers = (self.tokens - 1) as f64;
-        Ok(Judged { losses: losses.mean_dim(Some([1_i64].as_slice()), false, Element::Float), right, answers })
+        let losses = losses.mean_dim(Some([1_i64].as_slice()), false, Element::Float);
+        Ok(Judged { losses, right, near: None, answers })
     }
 }

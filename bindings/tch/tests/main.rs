@@ -1,6 +1,7 @@
 //! All integration tests of this crate, in one program: one link instead of one a file.
 #![forbid(unsafe_code)]
 
+mod averages;
 mod common;
 mod findings;
 mod importance;

@@ -1,6 +1,6 @@
 //! Checkpoints: everything a run needs to go on, in one file that other tools can read (safetensors), with a hash over its tensors.
 //!
-//! Names: `model.<variable>`, `optimiser.<slot>.<variable>`, `random.<device>.<rank>`, `loader.scores`. What is not a tensor is JSON in the header, under
+//! Names: `model.<variable>`, `average.<variable>`, `optimiser.<slot>.<variable>`, `random.<device>.<rank>`, `loader.scores`. What is not a tensor is JSON in the header, under
 //! `fuelrail`. Owns the format; where checkpoints lie is `vault`'s.
 
 mod vault;
@@ -50,6 +50,9 @@ pub struct About {
     pub world: usize,
     /// Seed of the run.
     pub seed: u64,
+    /// The accuracy on what it is evaluated with, of the best one of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
     /// The libtorch that saved it.
     pub torch: String,
     /// XXH3 of all tensors' bytes, in order of name.
@@ -72,6 +75,7 @@ impl About {
             loss_scale: 1.0,
             scale_steps: 0,
             world: 1,
+            accuracy: None,
             torch: crate::ffi::torch_version(),
             hash: String::new(),
         }

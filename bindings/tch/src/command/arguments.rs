@@ -56,6 +56,9 @@ pub(crate) struct Arguments {
     /// Judge the model by --eval-uri behind every epoch, too
     #[arg(long)]
     pub eval_every_epoch: bool,
+    /// A folder or a bucket's prefix in which the model of the epoch with the best accuracy is kept
+    #[arg(long, value_name = "PLACE", requires = "eval_uri", requires = "eval_every_epoch")]
+    pub best: Option<String>,
     /// Longest wait for another rank, seconds
     #[arg(long, default_value_t = 300.0)]
     pub timeout_s: f64,

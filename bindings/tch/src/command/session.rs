@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::Vault;
+use crate::checkpoint::{Checkpoint, Vault};
 use crate::feed::{Feed, GpuFeed, HostFeed, ResidentFeed};
 use crate::ffi::{Backend, Group, load_cuda, over_nccl, torch_version};
 use crate::notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
@@ -15,7 +15,7 @@ use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
 use fuelrail::internal::listing_hash;
-use fuelrail::{ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder, Result, State, Stats};
+use fuelrail::{Access, ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder, Result, State, Stats};
 use fuelrail_cuda::FeedConfig;
 use serde::Serialize;
 use serde_json::json;
@@ -71,7 +71,8 @@ pub(super) fn train(
     let task = make(&variables, &facts)?;
     no_grad(|| variables.set_device(device));
     let by_folders = task.needs_labels() && config.format.is_none();
-    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: by_folders.then_some(&classes) };
+    let (classes, access) = (by_folders.then_some(&classes), config.access());
+    let judging = Judging { arguments, ranks: &ranks, device, limit, classes, access };
     judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
     let mut trainer = Trainer::new(&*task, &variables, group.clone(), training)?
@@ -88,7 +89,7 @@ pub(super) fn train(
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device, arguments.resident)?;
-    let (outcome, epochs) = judging.run(&mut trainer, &mut *feed)?;
+    let (outcome, epochs) = judging.run(&mut trainer, &mut *feed, &say)?;
     let judged = screen.borrow().judged();
     let slow = diagnosed(arguments.predicted_step_s, judged, &outcome.meter, feed.stats(), group.as_deref())?;
     drop(feed);
@@ -117,8 +118,11 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     screen.say(&format!("{}", outcome.meter));
     if let Some(score) = score {
         screen.say(&format!(
-            "test accuracy {:.4}, loss {:.4} over {} samples",
-            score.accuracy, score.loss, score.samples
+            "test accuracy {:.4}{}, loss {:.4} over {} samples",
+            score.accuracy,
+            score.accuracy_of_five.map_or_else(String::new, |share| format!(" (among the five best {share:.4})")),
+            score.loss,
+            score.samples
         ));
     }
     screen.say(&match &outcome.end {
@@ -228,17 +232,38 @@ struct Judging<'a> {
     limit: Option<ByteSize>,
     /// The training's, where labels number folders and not a field of records gives them: a class that is missing in what it is judged by shifts none.
     classes: Option<&'a Vec<String>>,
+    /// How buckets are reached.
+    access: Access,
 }
 
 impl Judging<'_> {
-    /// Trains to the end, and evaluates the model after every epoch where that was requested.
-    fn run(&self, trainer: &mut Trainer<'_>, feed: &mut dyn Feed) -> Result<(Outcome, Vec<EpochReport>)> {
+    /// Trains to the end, and evaluates the model after every epoch where that was requested; keeps the best one.
+    fn run(
+        &self,
+        trainer: &mut Trainer<'_>,
+        feed: &mut dyn Feed,
+        say: &dyn Fn(&str),
+    ) -> Result<(Outcome, Vec<EpochReport>)> {
         let mut epochs = Vec::new();
+        let place = self.arguments.best.iter().filter(|_| self.ranks.rank == 0);
+        let place: Vec<String> = place.cloned().collect();
+        let vault = Vault::open(&place, 1)?.reached(self.access.clone());
+        // That of an earlier part of this run counts.
+        let kept = vault.newest()?.bytes.map(|bytes| Checkpoint::about(&bytes)).transpose()?;
+        let mut best = kept.and_then(|about| about.accuracy).unwrap_or(f64::NEG_INFINITY);
         let outcome = trainer.run_with(feed, &mut |trainer, feed| {
             let uri = self.arguments.eval_uri.as_ref().filter(|_| self.arguments.eval_every_epoch);
             let Some(uri) = uri else { return Ok(()) };
             let (samples, loader) = (trainer.samples(), feed.stats());
-            epochs.push(EpochReport { samples, score: self.score(uri, trainer)?, loader });
+            let score = self.score(uri, trainer)?;
+            if vault.is_somewhere() && score.accuracy > best {
+                best = score.accuracy;
+                match trainer.save_best(&vault, feed.order(), best) {
+                    Ok(places) => say(&format!("best so far: accuracy {best:.4}, {}", places.join(", "))),
+                    Err(error) => eprintln!("notice: the best model could not be written: {error}"),
+                }
+            }
+            epochs.push(EpochReport { samples, score, loader });
             Ok(())
         })?;
         Ok((outcome, epochs))

@@ -53,6 +53,10 @@ pub struct TrainConfig {
     /// adamw,beta1=0.9,beta2=0.95,epsilon=1e-8,weight_decay=0.1. Weights decay, biases and norms do not
     #[arg(long = "optimiser", value_name = "OPTIMISER", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
     pub rule: Rule,
+    /// Average the parameters over the steps, with this share of the average kept at each (0.999): evaluations go by the average, and
+    /// checkpoints have both; 0 does not
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub ema: f64,
     /// Longest gradient: a longer one is shortened to it; 0 leaves all as they are
     #[arg(long, default_value_t = 0.0)]
     pub clip_norm: f64,
@@ -121,6 +125,11 @@ impl TrainConfig {
                 straggler == 0.0 || straggler > 1.0,
                 format!("straggler is {straggler}"),
                 "give how many times the median is too slow, above 1",
+            ),
+            (
+                (0.0..1.0).contains(&self.ema) && (self.ema == 0.0 || (after == 1.0 && straggler == 0.0)),
+                format!("ema is {} with switch_after = {after}, straggler = {straggler}", self.ema),
+                "give a share of 0 to below 1, and leave switch_after at 1 and straggler at 0: only steps of all ranks are averaged",
             ),
             (slow >= 1.0, format!("slow is {slow}"), "give a factor of 1 or more"),
             (
@@ -217,6 +226,8 @@ pub struct Trainer<'l> {
     device: Device,
     reducer: Reducer,
     optimiser: Optimiser,
+    /// The parameters' average over the steps, laid out as they are.
+    average: Option<Tensor>,
     scale: LossScale,
     switch: Switch,
     vault: Vault,
@@ -272,6 +283,7 @@ impl<'l> Trainer<'l> {
             variables,
             parameters,
             optimiser: Optimiser::new(&config.rule, config.clip_norm, &flat, decays),
+            average: None,
             scale: LossScale::new(config.precision, None),
             switch: Switch::new(config.switch, world),
             group,
@@ -291,6 +303,9 @@ impl<'l> Trainer<'l> {
         let may_be_late = !trainer.switch.may_switch() && !trainer.scale.moves();
         trainer.late.on = may_be_late && trainer.config.read_late.unwrap_or(device != Device::Cpu);
         trainer.share_parameters()?;
+        // Of what all ranks begin with.
+        let begins = (trainer.config.ema > 0.0).then(|| trainer.reducer.flat_parameters()).transpose()?;
+        trainer.average = begins.map(|parameters| no_grad(|| parameters.detach().copy()));
         Ok(trainer)
     }
 

@@ -1,7 +1,7 @@
 //! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
 use super::{Event, Trainer, seed_of, views};
-use crate::checkpoint::{About, Checkpoint};
+use crate::checkpoint::{About, Checkpoint, Vault};
 use crate::exchange::bytes_of;
 use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
@@ -13,6 +13,9 @@ use tch::{Device, Kind as Element, Tensor, no_grad};
 
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
 const SCORES: &str = "loader.scores";
+
+/// What the average of the parameters is called.
+const AVERAGE: &str = "average";
 
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
@@ -87,6 +90,16 @@ impl Trainer<'_> {
         Ok(())
     }
 
+    /// Writes the model of now, as one that had this accuracy, to `vault`; rank 0 alone does. Training waits for it.
+    ///
+    /// # Errors
+    /// What the vault reports.
+    pub fn save_best(&self, vault: &Vault, order: State, accuracy: f64) -> Result<Vec<String>> {
+        let mut checkpoint = self.checkpoint(order, None, vec![self.own_random_states()?])?;
+        checkpoint.about.accuracy = Some(accuracy);
+        Ok(vault.save(&checkpoint)?.0)
+    }
+
     /// A copy of all that a run needs to go on.
     fn checkpoint(&self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Checkpoint> {
         let mut tensors = BTreeMap::new();
@@ -100,9 +113,11 @@ impl Trainer<'_> {
             tensors.insert(format!("model.{name}"), copy(tensor));
         }
         let parameters = self.reducer.flat_parameters()?;
-        for (slot, flat) in self.optimiser.state() {
+        let average = self.average.iter().map(|flat| (AVERAGE.to_owned(), flat));
+        let state = self.optimiser.state().map(|(slot, flat)| (format!("optimiser.{slot}"), flat));
+        for (kind, flat) in state.chain(average) {
             for (name, view) in views(flat, &parameters, &self.parameters) {
-                tensors.insert(format!("optimiser.{slot}.{name}"), copy(&view));
+                tensors.insert(format!("{kind}.{name}"), copy(&view));
             }
         }
         for (rank, states) in states.into_iter().enumerate() {
@@ -191,6 +206,12 @@ impl Trainer<'_> {
                 let saved = checkpoint.tensor(&format!("optimiser.{slot}.{name}"), &view.size())?;
                 no_grad(|| view.copy_(&saved.to_device(self.device)));
             }
+        }
+        for (name, mut view) in self.average.iter().flat_map(|flat| views(flat, &parameters, &self.parameters)) {
+            // One that was saved without an average begins with what it has.
+            let saved = checkpoint.tensor(&format!("{AVERAGE}.{name}"), &view.size());
+            let saved = saved.or_else(|_| checkpoint.tensor(&format!("model.{name}"), &view.size()))?;
+            no_grad(|| view.copy_(&saved.to_device(self.device)));
         }
         self.scale =
             crate::optimiser::LossScale::new(self.config.precision, Some((about.loss_scale, about.scale_steps)));

@@ -165,14 +165,27 @@ impl Trainer<'_> {
             let share = self.reducer.tail()?.get(SAMPLES).clamp_min(1.0).reciprocal();
             let _ = no_grad(|| gradients.g_mul_(&share));
             self.optimiser.step(&mut parameters, &mut gradients, 1.0, rate);
+            self.follow(&parameters);
             return Ok(());
         };
         let finite = !self.scale.moves() || gradients.sum(Element::Double).double_value(&[]).is_finite();
         if finite && samples > 0.0 {
             self.optimiser.step(&mut parameters, &mut gradients, samples * self.scale.scale(), rate);
+            self.follow(&parameters);
         }
         self.scale.look(finite);
         Ok(())
+    }
+
+    /// Moves the average of the parameters towards what a step has made of them.
+    fn follow(&mut self, parameters: &Tensor) {
+        let kept = self.config.ema;
+        if let Some(average) = &mut self.average {
+            no_grad(|| {
+                let _ = average.g_mul_scalar_(kept);
+                let _ = average.g_add_(&(parameters * (1.0 - kept)));
+            });
+        }
     }
 
     pub(super) fn time_to_save(&self) -> bool {
