@@ -6,7 +6,7 @@
 use crate::audit::Audit;
 use crate::config::{Config, Values};
 use crate::credentials;
-use crate::decode::{Decode, Fit, PictureDecoder};
+use crate::decode::{Decode, Dtype, Fit, PictureDecoder};
 use crate::importance::Table;
 use crate::state::State;
 use fuelrail_base::{Kind, Result};
@@ -52,12 +52,13 @@ fn config(bytes: &[u8]) {
     }
 }
 
-/// A picture fills its sample or is an error. The first byte chooses the sample's shape.
+/// A picture or a sound fills its sample or is an error. The first byte chooses the sample's shape.
 fn picture(bytes: &[u8]) {
     let [choice, file @ ..] = bytes else { return };
     let fit = [Fit::Exact, Fit::CenterCrop, Fit::RandomCrop][usize::from(choice % 3)];
     let channels = if choice & 64 == 0 { 1 } else { 3 };
-    let wanted = Decode { fit, flip: choice & 128 != 0, ..Decode::exact(8, 8, channels) };
+    let picture = Decode { fit, flip: choice & 128 != 0, ..Decode::exact(8, 8, channels) };
+    let wanted = if choice & 32 == 0 { picture } else { Decode { height: 1, dtype: Dtype::F32, ..picture } };
     let mut out = vec![0; wanted.sample_bytes() as usize];
     if let Err(error) = PictureDecoder::new(wanted).decode(file, 0, &mut out) {
         assert_eq!(error.kind(), Kind::Undecodable);

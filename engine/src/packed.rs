@@ -6,6 +6,7 @@ mod once;
 pub use once::PackedRecords;
 
 use crate::records::find::{MdsShard, Read, mds_shards};
+#[cfg(feature = "parquet")]
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};

@@ -38,7 +38,7 @@ enum Split {
 }
 
 /// Fields that are decoded where none is named.
-const PICTURES: [&str; 6] = ["jpg", "jpeg", "png", "img", "image", "image/encoded"];
+const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "img", "image", "image/encoded", "flac", "wav", "audio"];
 
 impl Records {
     /// Finds the records of all shards, in the order of the listing.

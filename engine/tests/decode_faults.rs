@@ -85,7 +85,7 @@ fn wrongs() -> Vec<(Vec<u8>, &'static str)> {
         (lying(jpeg(24, 8, JpegColor::Rgb, &scene(24, 8, 3), |_| ()), 24, 24), "JPEG"),
         (arithmetic, "unsupported JPEG: with arithmetic coding"),
         (png(23, 24, ColorType::Rgb, BitDepth::Eight, &scene(23, 24, 3)), "decode_fit = center-crop"),
-        (b"just some text".to_vec(), "neither PNG nor JPEG: it starts with 6a757374"),
+        (b"just some text".to_vec(), "none of PNG, JPEG, FLAC and WAV: it starts with 6a757374"),
         (Vec::new(), "it is empty"),
     ]
 }

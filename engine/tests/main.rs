@@ -11,6 +11,7 @@ mod cores;
 mod credentials;
 mod decode;
 mod decode_faults;
+mod decode_sound;
 mod expiry;
 mod faults;
 mod folders;

@@ -63,6 +63,8 @@ pub const OPEN_BATCHES_MAX: usize = 1024;
 pub const PICTURE_PIXELS_MAX: u64 = 1 << 26;
 /// Most pixels along one side of a decoded sample.
 pub const SAMPLE_SIDE_MAX: u32 = 1 << 14;
+/// Most frames of a decoded sample of sound: 23 minutes at 48 kHz.
+pub const SOUND_FRAMES_MAX: u32 = 1 << 26;
 /// Scratch memory a decoding thread keeps from one picture to the next; that of a larger one is freed after it.
 pub const PICTURE_BYTES_KEPT: usize = 16 << 20;
 /// Most threads that decode for one loader: one per core of the largest machine we plan for.

@@ -372,16 +372,17 @@ settings! {
     }
     /// What samples are decoded to.
     decode: Decoding {
-        /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`; without it their bytes are delivered.
+        /// What PNG and JPEG objects are decoded to, `HEIGHTxWIDTHxCHANNELS`, such as `224x224x3`, and FLAC and WAV, `1xFRAMESxCHANNELS`;
+        /// without it their bytes are delivered.
         shape as decode: Option<PixelShape> = None,
-        /// The field of a record that is decoded; without one the first of `jpg`, `jpeg`, `png`, `img`, `image` and `image/encoded` that the
-        /// records have.
+        /// The field of a record that is decoded; without one the first of `jpg`, `jpeg`, `png`, `img`, `image`, `image/encoded`, `flac`,
+        /// `wav` and `audio` that the records have.
         field as decode_field: Option<String> = None,
         /// How a picture of another size comes to that: `exact` (it is a bad sample), `center-crop` or `random-crop`.
         fit as decode_fit: Fit = Fit::default(),
         /// Mirror every other decoded sample left to right, by seed, epoch and sample.
         flip as decode_flip: bool = false,
-        /// What the numbers of decoded samples are: `u8`, or `f16` and `f32`, 0 to 1 unless normalised.
+        /// What the numbers of decoded samples are: `u8`, or `f16` and `f32`, 0 to 1 unless normalised; of sound `f16` or `f32`, -1 to 1.
         dtype as decode_dtype: Dtype = Dtype::default(),
         /// How decoded samples lie in memory: `nhwc`, rows of pixels, or `nchw`, a plane for each channel.
         layout as decode_layout: PixelLayout = PixelLayout::default(),
@@ -394,7 +395,7 @@ settings! {
         /// Batches decoded ahead, as far as memory has room for them.
         depth as decode_depth: usize = 4,
         ;
-        /// The program's own function, in the place of the decoders of PNG and JPEG.
+        /// The program's own function, in the place of the decoders of pictures and sound.
         function: Option<DecodeFunction> = None
     }
     /// Whose certificates are accepted, and what requests are signed with.

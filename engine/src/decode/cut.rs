@@ -54,6 +54,18 @@ pub(super) fn cut(wanted: &Decode, width: u32, height: u32, draw_key: DrawKey) -
     Some(Cut { flip, ..part })
 }
 
+/// Of a sound of `frames`, where the part that becomes the sample begins, and how many frames it has; `None` when `Fit::Exact` wants another
+/// length.
+pub(super) fn stretch(wanted: &Decode, frames: u64, draw_key: DrawKey) -> Option<(u64, u64)> {
+    let taken = frames.min(wanted.width.into());
+    let spare = frames - taken;
+    match wanted.fit {
+        Fit::Exact => (frames == u64::from(wanted.width)).then_some((0, taken)),
+        Fit::CenterCrop => Some((spare / 2, taken)),
+        Fit::RandomCrop => Some((draw_key.draws().below(spare + 1), taken)),
+    }
+}
+
 fn whole(width: u32, height: u32) -> Cut {
     Cut { left: 0, top: 0, width, height, flip: false }
 }

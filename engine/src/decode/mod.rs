@@ -1,7 +1,7 @@
-//! Decoding as a stage after the shards: turns batches of PNG and JPEG objects into dense batches of pixels, on its own
+//! Decoding as a stage after the shards: turns batches of pictures or sounds into dense batches of numbers, on its own
 //! threads, directly in the slot that is delivered.
 //!
-//! The settings are `Decode`; one picture becomes one sample in `picture`, `cut`, `png` and `jpeg`; the stage is `stage`
+//! The settings are `Decode`; one file becomes one sample in `picture`, `cut`, `png`, `jpeg` and `sound`; the stage is `stage`
 //! and `pool`. It never fetches and never reorders: batches enter and leave in the order of their numbers.
 
 mod cut;
@@ -15,6 +15,8 @@ mod picture;
 #[cfg(feature = "decode")]
 mod png;
 mod pool;
+#[cfg(feature = "decode")]
+mod sound;
 mod stage;
 
 #[cfg(feature = "decode")]
@@ -23,7 +25,7 @@ pub use picture::PictureDecoder;
 use core::fmt;
 use core::str::FromStr;
 
-use fuelrail_base::limits::{PICTURE_PIXELS_MAX, SAMPLE_SIDE_MAX};
+use fuelrail_base::limits::{PICTURE_PIXELS_MAX, SAMPLE_SIDE_MAX, SOUND_FRAMES_MAX};
 use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -33,14 +35,14 @@ pub use self::function::{DecodeFunction, Undecoded};
 pub use self::output::{Dtype, PerChannel, PixelLayout};
 pub(crate) use self::stage::{DecodeStage, Supply};
 
-/// The pixel format and size of every sample.
+/// The pixel format and size of every sample; of sound, which is a row of frames, their number and channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decode {
-    /// Rows.
+    /// Rows; 1 of sound.
     pub height: u32,
-    /// Pixels per row.
+    /// Pixels per row, or frames of sound.
     pub width: u32,
-    /// Bytes per pixel: 1 for grey, 3 for RGB.
+    /// Bytes per pixel: 1 for grey, 3 for RGB; of sound channels, 1 or 2.
     pub channels: u32,
     /// How pictures of another size are fitted to this one.
     pub fit: Fit,
@@ -95,7 +97,7 @@ impl Decode {
     }
 }
 
-/// Rows, pixels per row and bytes per pixel; written `HEIGHTxWIDTHxCHANNELS`.
+/// Rows, pixels per row and bytes per pixel, or 1, frames and channels of sound; written `HEIGHTxWIDTHxCHANNELS`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PixelShape {
     /// Rows.
@@ -109,10 +111,14 @@ pub struct PixelShape {
 impl PixelShape {
     /// Checks the sides and channels against the limits.
     pub(crate) fn validate(&self) -> Result<()> {
-        let sides = 1..=SAMPLE_SIDE_MAX;
-        let cause = if !sides.contains(&self.height) || !sides.contains(&self.width) {
-            format!("decode is '{self}': sides are 1 to {SAMPLE_SIDE_MAX} pixels")
-        } else if ![1, 3].contains(&self.channels) {
+        // One row may be sound.
+        let is_row = self.height == 1;
+        let across = if is_row { SOUND_FRAMES_MAX } else { SAMPLE_SIDE_MAX };
+        let cause = if !(1..=SAMPLE_SIDE_MAX).contains(&self.height) || !(1..=across).contains(&self.width) {
+            format!(
+                "decode is '{self}': sides are 1 to {SAMPLE_SIDE_MAX} pixels, a row of sound 1 to {SOUND_FRAMES_MAX} frames"
+            )
+        } else if !([1, 3].contains(&self.channels) || is_row && self.channels == 2) {
             format!("decode is '{self}': {} channels", self.channels)
         } else {
             return Ok(());
@@ -121,8 +127,7 @@ impl PixelShape {
     }
 }
 
-const SHAPE: &str =
-    "write HEIGHTxWIDTHxCHANNELS with 1 (grey) or 3 (RGB) channels, such as 28x28x1; empty delivers the objects' bytes";
+const SHAPE: &str = "write HEIGHTxWIDTHxCHANNELS with 1 (grey) or 3 (RGB) channels, such as 28x28x1, or 1xFRAMESxCHANNELS of sound; empty delivers the objects' bytes";
 
 impl fmt::Display for PixelShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,15 +148,17 @@ impl FromStr for PixelShape {
     }
 }
 
-/// How a picture is fitted to the requested size.
+/// How a picture is fitted to the requested size, or a sound to the requested length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fit {
-    /// A picture of another size is a bad sample.
+    /// A picture of another size, or a sound of another length, is a bad sample.
     #[default]
     Exact,
-    /// The picture is resized so that its shorter side covers, and the centre is cut out.
+    /// The picture is resized so that its shorter side covers, and the centre is cut out; so is that of a longer sound, and silence is put
+    /// behind a shorter one.
     CenterCrop,
-    /// A part of 8 to 100 % of the area, with an aspect ratio from 3:4 to 4:3, is drawn by seed, epoch and sample and resized.
+    /// A part of 8 to 100 % of the area, with an aspect ratio from 3:4 to 4:3, is drawn by seed, epoch and sample and
+    /// resized; of a longer sound, where the part begins.
     RandomCrop,
 }
 
@@ -237,7 +244,7 @@ struct Picture<D> {
     pub decoder: D,
 }
 
-/// The error for an object that is not a decodable picture.
+/// The error for an object that is no decodable picture or sound.
 fn undecodable(cause: &str) -> Error {
     Error::new(Kind::Undecodable, cause).with_hint("repair or remove the object, or skip it with bad_samples = skip")
 }

@@ -142,7 +142,7 @@ impl Numbers {
 }
 
 /// The bits of a finite number in half precision, rounded to the nearest, ties to even.
-fn half(number: f32) -> u16 {
+pub(super) fn half(number: f32) -> u16 {
     let sign = (number.to_bits() >> 16 & 0x8000) as u16;
     let size = number.abs();
     let bits = if size >= 65_520.0 {

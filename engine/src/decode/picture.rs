@@ -1,11 +1,11 @@
-//! Turns one object's bytes into one sample's pixels: detects the format by its first bytes, then converts to the
+//! Turns one object's bytes into one sample: detects the format by its first bytes, then converts to the
 //! requested channels and size. Decodes directly into the sample's place where no conversion is needed.
 //!
 //! Owns one thread's scratch memory. Never uses a header's sizes before they are checked against the limits.
 
 use super::cut::{Cut, DrawKey, cut};
 use super::output::Numbers;
-use super::{Decode, Picture, Pixels, jpeg, png, undecodable};
+use super::{Decode, Picture, Pixels, jpeg, png, sound, undecodable};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use fuelrail_base::limits::PICTURE_BYTES_KEPT;
@@ -60,6 +60,9 @@ impl SampleDecoder {
     /// # Errors
     /// `Undecodable`, without the object's name.
     pub(super) fn decode_sample(&mut self, bytes: &[u8], draw_key: DrawKey, out: &mut [u8]) -> Result<Cut> {
+        if sound::is_sound(bytes) {
+            return sound::decode(&self.wanted, bytes, draw_key, out);
+        }
         let decoded = match self.numbers.take() {
             None => self.decode_pixels(bytes, draw_key, out),
             Some(numbers) => {
@@ -232,6 +235,6 @@ fn wrong_size(wanted: &Decode, width: u32, height: u32) -> Error {
 fn unknown(bytes: &[u8]) -> Error {
     let first: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let begins = if first.is_empty() { "it is empty".into() } else { format!("it starts with {first}") };
-    Error::new(Kind::Undecodable, format!("it is neither PNG nor JPEG: {begins}"))
+    Error::new(Kind::Undecodable, format!("it is none of PNG, JPEG, FLAC and WAV: {begins}"))
         .with_hint("leave decode empty to get objects as they are, or skip this one with bad_samples = skip")
 }
