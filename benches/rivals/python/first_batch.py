@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from runtime_aware import machine
+from protocol import machine
 
 PAIRS, BATCH = 30, 64
 # Between which of the sorted differences their median lies, with 95 %: a binomial's quantiles.

@@ -5,7 +5,10 @@ Only the standard library, so that it can be tested without any rival installed.
 
 import argparse
 import json
+import os
+import platform
 import random
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -181,6 +184,17 @@ def batched(items: Iterable, count: int) -> Iterable[list]:
             batch = []
     if batch:
         yield batch
+
+
+def processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        return next((line.partition(": ")[2].strip() for line in file if line.startswith("model name")), platform.machine())
+
+
+def machine() -> dict:
+    """Where this was measured, for a result."""
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
 
 
 def say(line: str) -> None:

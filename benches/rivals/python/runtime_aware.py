@@ -12,9 +12,6 @@ time, and the time within `next()`, after a first batch that each loader waits f
 import argparse
 import json
 import math
-import os
-import platform
-import subprocess
 import time
 
 import fuelrail
@@ -22,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataloader_boto3 import Bucket
-from protocol import Task, parse
+from protocol import Task, machine, parse
 
 SCALE, COMPUTE_S, BATCH, BATCHES, WINDOW, WORKERS_MAX = 10, (0.5, 1.0, 2.0, 3.0), 32, 40, 4, 16
 
@@ -61,17 +58,6 @@ def ours(task):
     loader = fuelrail.Loader(task.uri, manifest=task.manifest, batch_size=BATCH, epochs=1 << 20, seed=task.seed, memory_limit=task.arena)
     for batch in loader:
         yield [batch.sample(i) for i in range(len(batch))]
-
-
-def processor():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        return next((line.partition(": ")[2].strip() for line in file if line.startswith("model name")), platform.machine())
-
-
-def machine():
-    """Where this was measured, for a result."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
 
 
 def main():

@@ -13,8 +13,8 @@ import importlib
 import json
 import time
 
-from protocol import Task, arguments
-from runtime_aware import machine, ours
+from protocol import Task, arguments, machine
+from runtime_aware import ours
 
 SHARES = (0.5, 0.2, 0.05)
 WORKERS = (0, 2, 4)

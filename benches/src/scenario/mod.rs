@@ -19,13 +19,14 @@ use fuelrail_bucket::DataSet;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-pub(crate) const SCENARIOS: [(&str, &str); 8] = [
+pub(crate) const SCENARIOS: [(&str, &str); 9] = [
     ("tail", include_str!("../../scenarios/tail.toml")),
     ("throttle", include_str!("../../scenarios/throttle.toml")),
     ("outage", include_str!("../../scenarios/outage.toml")),
     ("tiers", include_str!("../../scenarios/tiers.toml")),
     ("spill-reads", include_str!("../../scenarios/spill-reads.toml")),
     ("caches", include_str!("../../scenarios/caches.toml")),
+    ("peers", include_str!("../../scenarios/peers.toml")),
     ("importance", include_str!("../../scenarios/importance.toml")),
     ("switch", include_str!("../../scenarios/switch.toml")),
 ];
@@ -73,7 +74,7 @@ enum Against {
 }
 
 /// A bucket and what reads it: loaders alone, or a trainer. Its texts may name the `{round}`, from 1, and two folders: `{dir}` is its
-/// own, `{common}` that of the round.
+/// own, with a file `secret` for `peers`, `{common}` that of the round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
@@ -123,6 +124,8 @@ struct ReadPlan {
     processes: u32,
     #[serde(default)]
     step_ms: u64,
+    /// The process that is stopped (SIGSTOP) once all have had a second, and is in no figure.
+    stopped: Option<u32>,
 }
 
 /// `fuelrail-train`, with options of its own.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fuelrail::{Config, Error, Kind, LoaderBuilder, Overrides, Result, Taken};
 use fuelrail_cli::failure::Stop;
 use fuelrail_cli::train::Ranks;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -136,6 +137,12 @@ impl Reader {
 
     pub(super) fn begin(&mut self) -> Result<()> {
         self.input.write_all(b"go\n").map_err(|error| environment("starting a reader", &error))
+    }
+
+    /// Stops it, as a machine that hangs does.
+    pub(super) fn stop(&self) -> Result<()> {
+        let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+        kill_process(process, Signal::STOP).map_err(|error| environment("stopping a reader", &error.into()))
     }
 
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {

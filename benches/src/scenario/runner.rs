@@ -170,6 +170,11 @@ fn bucket(source: Source, threads: Option<usize>) -> Result<Bucket> {
     embedded(BucketConfig { source, threads: threads.unwrap_or(plain.threads), ..plain })
 }
 
+/// Time that all readers of a run have before one of them is stopped.
+const BEFORE_STOP: Duration = Duration::from_secs(1);
+/// What ranks that keep blocks for each other on this machine know each other by, in a file of the run's folder.
+const SECRET: &str = "a-scenario-hides-nothing-0123";
+
 /// One run: its bucket, and what its texts may name.
 struct Execution<'r> {
     runner: &'r Runner,
@@ -182,6 +187,7 @@ struct Execution<'r> {
 impl<'r> Execution<'r> {
     fn new(runner: &'r Runner, run: &'r Run, store: &'r Store, (round, common): (u32, &Path)) -> Result<Execution<'r>> {
         let own = runner.folder()?;
+        tool::write(&own.path().join("secret"), SECRET)?;
         let folder = |path: &Path| path.display().to_string();
         let names = vec![("round", round.to_string()), ("dir", folder(own.path())), ("common", folder(common))];
         let execution = Execution { runner, run, store, names, _folder: own };
@@ -199,6 +205,7 @@ impl<'r> Execution<'r> {
         let mut figures = self.run.facts.clone();
         let mut served = Vec::new();
         figures.insert("set_bytes".to_owned(), self.store.bytes as f64);
+        figures.insert("set_objects".to_owned(), self.run.bucket.set.len() as f64);
         if let Some(plan) = &self.run.read {
             figures.insert("epochs".to_owned(), plan.epochs as f64);
             served = self.read(plan, &mut figures)?;
@@ -251,18 +258,25 @@ impl<'r> Execution<'r> {
         }
         self.wait(|| readers.iter().all(|reader| reader.progress().ready || reader.progress().ended))?;
         readers.iter_mut().try_for_each(Reader::begin)?;
+        if let Some(stopped) = plan.stopped.filter(|stopped| (*stopped as usize) < readers.len()) {
+            std::thread::sleep(BEFORE_STOP);
+            readers[stopped as usize].stop()?;
+        }
+        // That one ends no more.
+        let goes_on = |(process, _): &(usize, &Reader)| Some(*process as u32) != plan.stopped;
+        let going = || readers.iter().enumerate().filter(goes_on).map(|(_, reader)| reader);
         let failed =
             |reader: &&Reader| reader.progress().ended && (reader.progress().epochs.len() as u64) < plan.epochs;
-        let failures = || readers.iter().filter(failed).count();
+        let failures = || going().filter(failed).count();
         let sums = self.run_phases(&readers)?;
         if self.run.phases.is_empty() {
-            self.wait(|| failures() > 0 || readers.iter().all(|reader| reader.progress().ended))?;
+            self.wait(|| failures() > 0 || going().all(|reader| reader.progress().ended))?;
             if failures() > 0 {
                 return Err(Error::new(Kind::Environment, "a reader failed: its error is printed above"));
             }
         }
         figures.insert("failed".to_owned(), failures() as f64);
-        let of_all: Vec<Figures> = readers.iter().map(|reader| reader.progress().with_last_epoch()).collect();
+        let of_all: Vec<Figures> = going().map(|reader| reader.progress().with_last_epoch()).collect();
         figures.extend(means(&of_all));
         add_phases(figures, &self.run.phases, &sums);
         Ok(sums.windows(2).map(|pair| pair[1].served - pair[0].served).collect())

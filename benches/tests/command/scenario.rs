@@ -50,6 +50,15 @@ fn tiers_are_filled_under_three_policies_and_reads_stand_beside_writes() {
 }
 
 #[test]
+fn ranks_read_the_set_once_and_one_that_stands_still_holds_nobody_up() {
+    let rows = rows(&["peers", "--quick"]);
+    assert_eq!(names(&rows), ["all well", "one stopped"]);
+    let requests: Vec<f64> = rows.iter().map(|row| median(row, "requests to the bucket, × set")).collect();
+    assert!(requests[0] >= 1.0 && requests.iter().all(|requests| *requests < 3.0), "{requests:?}");
+    assert!(rows.iter().all(|row| median(row, "wait p99 ms") >= 0.0 && median(row, "epoch s") > 0.0), "{rows:?}");
+}
+
+#[test]
 fn a_rate_limit_is_met_alone_together_and_apart() {
     let rows = rows(&["throttle", "--quick"]);
     assert_eq!(names(&rows), ["one", "two, share_dir", "two, apart"]);
@@ -115,7 +124,7 @@ fn a_reader_that_fails_ends_the_run_with_its_error() {
 #[test]
 fn scenarios_are_listed_and_what_cannot_be_run_is_refused() {
     let list = fuelrail(&["scenario", "--list"]).done();
-    assert!(list.lines().count() == 8 && list.contains("spill-reads  What writing"), "{list}");
+    assert!(list.lines().count() == 9 && list.contains("spill-reads  What writing"), "{list}");
     let folder = tempfile::tempdir().unwrap();
     let strange = folder.path().join("strange.toml");
     std::fs::write(&strange, "about = 'x'\nrounds = 1\nsplines = 2").unwrap();
