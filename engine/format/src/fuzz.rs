@@ -6,7 +6,7 @@ use crate::bytes::Dtype;
 use crate::index::{Field, HEADER_BYTES, Index, IndexBuilder, Span};
 use crate::tfrecord::{self, Example};
 use crate::tokens::{self, Window, Windows};
-use crate::{Format, Need, Scan, manifest, mds, objects, tar};
+use crate::{Format, Need, Scan, manifest, mds, tar};
 use fuelrail_base::{Kind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,9 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target of this crate.
-pub const TARGETS: [Target; 7 + cfg!(feature = "parquet") as usize] = [
+pub const TARGETS: [Target; 6 + cfg!(feature = "parquet") as usize] = [
     ("mds", mds),
-    ("objects", objects),
     #[cfg(feature = "parquet")]
     ("parquet", parquet),
     ("record_index", record_index),
@@ -119,23 +118,6 @@ fn mds(bytes: &[u8]) {
             let fields: Vec<_> = fields.map(|(column, bytes)| column.encoding.view(bytes)).collect();
             assert_eq!(fields.len(), set.columns.all().len());
         }
-    }
-}
-
-/// A key and a size per line. Every object is a field of one record.
-fn objects(bytes: &[u8]) {
-    let Ok(text) = core::str::from_utf8(bytes) else { return };
-    let mut keys: Vec<&str> = text.lines().collect();
-    keys.sort_unstable();
-    keys.dedup();
-    let mut index = IndexBuilder::new(Format::Objects, [0; 16], u32::MAX);
-    let mut records = objects::Records::new(true, true);
-    let added = keys.iter().enumerate().map(|(n, key)| records.add(n as u32, key, n as u64, &mut index));
-    if added.collect::<Result<Vec<()>>>().is_ok() && records.finish(&mut index).is_ok() {
-        let index = Index::open(index.to_bytes()).expect("what is built can be opened");
-        let spans =
-            index.iter().flat_map(|record| record.fields()).filter(|(_, field)| matches!(field, Field::Span(_)));
-        assert_eq!(spans.count(), keys.iter().filter(|key| !key.is_empty() && !key.ends_with('/')).count());
     }
 }
 

@@ -23,6 +23,6 @@ macro_rules! targets {
 }
 
 #[cfg(feature = "parquet")]
-targets! { mds objects parquet record_index rows tar tfrecord tokens }
+targets! { mds parquet record_index rows tar tfrecord tokens }
 #[cfg(not(feature = "parquet"))]
-targets! { mds objects record_index rows tar tfrecord tokens }
+targets! { mds record_index rows tar tfrecord tokens }

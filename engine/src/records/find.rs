@@ -50,8 +50,7 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         shards.flat_map(|at| ByteRange::pieces(at, listing.size(at as usize), PIECE_BYTES))
     };
     match format {
-        Format::Objects if side_cars.is_empty() => of_objects(listing, index),
-        Format::Objects => with_side_cars(listing, side_cars, index, read),
+        Format::Objects => of_objects(listing, side_cars, index, read),
         Format::WebDataset => {
             let begin = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
             scan(listing, whole(|key| key.ends_with(".tar")), begin, index, read)
@@ -68,19 +67,9 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
     }
 }
 
-/// Every object is a record.
-fn of_objects(listing: &Listing, mut index: IndexBuilder) -> Result<IndexBuilder> {
-    let mut records = objects::Records::new(false, false);
-    for at in 0..listing.len() {
-        records.add(at as u32, listing.key(at), listing.size(at), &mut index)?;
-    }
-    records.finish(&mut index)?;
-    Ok(index)
-}
-
 /// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. Those of no object are
 /// records without a range, behind all others.
-fn with_side_cars(
+fn of_objects(
     listing: &Listing,
     extensions: &[String],
     mut index: IndexBuilder,

@@ -273,9 +273,6 @@ def corpora():
     ]
     lines = ['{"key":"a"}', '{"key":"a","offset":1,"length":2,"t":"x\\n"}\n\n{"key":"b","o":{"p":[1,null]}}\n', '{"key":"none"}', "[]", '{"key":1']
     seeds("rows", [b"\0" + text.encode() for text in rows] + [b"\1" + text.encode() for text in lines])
-    seeds("objects", [text.encode() for text in [
-        "a.jpg\na.json\na.jpg.txt", "c/1.png\nc/2.PNG\nd/1.png", "a/\nb", "", "a.JPG\na.jpg", "x.y/z", ".a\n.b", "a.b.c\na.b\na", "/", "é.É\né.é",
-    ]])
     seeds("parquet", [open(path(f"{name}.parquet"), "rb").read() for name in ["lists", "brotli", "delta"]] + small_parquets())
     seeds("tokens", [bytes([length, stride, choice]) + data for length, stride, choice, data in [
         (2, 2, 0, b"aabb\n\nccdd"), (2, 2, 1, b"aabb\n\nccdd"), (2, 2, 2, b"aabb\n\nccdd"), (2, 2, 3, b"aabb\n\nccdd"), (0, 1, 0, b"aa"), (1, 0, 0, b"aa"),
