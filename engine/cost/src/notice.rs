@@ -1,18 +1,14 @@
 //! What to do on a notice that the machine is about to be taken away: save a checkpoint now, or go on for a while, by expected loss.
 
-/// A notice, and what saving and a restart take.
+/// A notice, and what saving takes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Notice {
     /// Seconds until the machine is gone.
     pub lead_s: f64,
-    /// How likely that is.
-    pub probability: f64,
     /// Seconds of work since the last checkpoint.
     pub unsaved_s: f64,
     /// Seconds that saving takes.
     pub saving_s: f64,
-    /// Seconds that a start takes, which a stop costs where nothing is taken away after all.
-    pub restart_s: f64,
 }
 
 /// A saving takes up to twice as long in nineteen of twenty cases.
@@ -28,7 +24,7 @@ impl Notice {
     pub fn go_on_s(&self) -> Option<f64> {
         let moments = (0..MOMENTS).map(|n| self.lead_s * f64::from(n) / f64::from(MOMENTS));
         let best = moments.min_by(|a, b| self.loss_s(*a).total_cmp(&self.loss_s(*b)))?;
-        (self.loss_s(best) < WORTH * self.probability * (self.unsaved_s + self.lead_s)).then_some(best)
+        (self.loss_s(best) < WORTH * (self.unsaved_s + self.lead_s)).then_some(best)
     }
 
     /// Seconds of work that are lost in the mean when saving begins at this moment.
@@ -37,7 +33,6 @@ impl Notice {
         // The normal distribution of the logarithm, to a hundredth (Bowling et al. 2009).
         let deviations = (left_s / self.saving_s.max(1e-6)).ln() / SAVING_SPREAD;
         let saved = 1.0 / (1.0 + (-1.702 * deviations).exp());
-        let taken_s = saved * left_s + (1.0 - saved) * (self.unsaved_s + self.lead_s);
-        self.probability * taken_s + (1.0 - self.probability) * self.restart_s
+        saved * left_s + (1.0 - saved) * (self.unsaved_s + self.lead_s)
     }
 }

@@ -147,7 +147,7 @@ impl Trainer<'_> {
         if self.progress.stop_at.is_none() {
             let lead_s = lead.as_secs_f64();
             let unsaved_s = self.progress.saved.elapsed().as_secs_f64();
-            let go_on_s = Decision { lead_s, probability: 1.0, unsaved_s, saving_s, restart_s: 0.0 }.go_on_s();
+            let go_on_s = Decision { lead_s, unsaved_s, saving_s }.go_on_s();
             self.progress.stop_at = Some(now + lead.min(Duration::from_secs_f64(go_on_s.unwrap_or(lead_s))));
             let said = go_on_s.map_or_else(
                 || format!("saving takes {saving_s:.1} s, longer than the machine stays: training goes on without"),
