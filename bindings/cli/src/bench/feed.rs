@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Feed) -> Outcome {
         Some(_) => None,
         None => {
             let count = (MADE_BYTES / workload.sample_bytes).clamp(*MADE_OBJECTS.start(), *MADE_OBJECTS.end());
-            let source = Source::Generated(DataSet::tokens(count, 0, workload.sample_bytes));
+            let source = Source::Generated(DataSet::tokens(count, 0, workload.sample_bytes & !1));
             Some(Bucket::start(BucketConfig { source, ..BucketConfig::default() })?)
         }
     };
