@@ -23,7 +23,7 @@ BATCHES, BATCH = 48, 32
 OTHERS = {
     "webdataset": ("webdataset_http", "tar", True),
     "mosaicml-streaming": ("mosaicml_s3", "mds", True),
-    "litdata": ("litdata_s3", "litdata", True),
+    "litdata": ("litdata_s3", "litdata", False),
     "s3torchconnector": ("s3torchconnector_map", None, True),
     "obstore": ("obstore_get", None, False),
     "s3dlio": ("s3dlio_get_many", None, False),
