@@ -45,19 +45,23 @@ pub(crate) fn records(
     read: Read<'_>,
 ) -> Result<Option<Records>> {
     let Some(format) = config.format else { return Ok(None) };
-    let content = content_of(id, listing, config.fields.iter().chain(&config.side_cars));
+    let documents = config
+        .token_document_end
+        .map(|end| format!("{:?} {:?} {} {end}", config.token_window, config.token_stride, config.token_bytes));
+    let content = content_of(id, listing, config.fields.iter().chain(&config.side_cars).chain(&documents));
     let asked = Asked {
         format,
         content: content.unwrap_or_default(),
         label: config.label_field.clone(),
         picture: config.decode.field.clone(),
         is_decoded: config.decode.shape.is_some(),
-        window: (config.token_window, config.token_stride, config.token_bytes),
+        tokens: (config.token_window, config.token_stride, config.token_bytes, config.token_document_end),
         file: config.record_file.clone(),
         side_cars: config.side_cars.clone(),
     };
     // Those are made without reading the bucket, and depend on more than the objects.
-    let is_kept = content.is_some() && !["tokens", "manifest"].contains(&format.word());
+    let is_made = format.word() == "manifest" || format.word() == "tokens" && documents.is_none();
+    let is_kept = content.is_some() && !is_made;
     let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
     let kept = opened.transpose().unwrap_or_else(|error| {
         notices.push(format!("listing_dir: {error}; the index of records is not kept"));

@@ -378,6 +378,63 @@ fn windows_of_tokens_are_samples_near_each_other_or_anywhere() {
 }
 
 #[test]
+fn no_sample_has_tokens_of_two_documents() {
+    const END: u16 = 7;
+    let (dir, listings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Documents of 1 to 40 tokens, the last of a file without its end.
+    let document = |n: u16| (0..n % 40).map(move |at| 100 + at + n).chain([END]);
+    let mut expected = Vec::new();
+    for file in 0..3u16 {
+        let mut tokens: Vec<u16> = Vec::new();
+        for n in 0..50 {
+            let tokens_of: Vec<u16> = document(n * 3 + file).filter(|token| *token != END || n < 49).collect();
+            tokens.extend(&tokens_of);
+            // Windows of 16 that begin every 10, the last as long as what is left.
+            let mut begin = 0;
+            while begin < tokens_of.len() {
+                let end = tokens_of.len().min(begin + 16);
+                expected.push(tokens_of[begin..end].to_vec());
+                if end == tokens_of.len() {
+                    break;
+                }
+                begin += 10;
+            }
+        }
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        fs::write(dir.path().join(format!("tokens-{file}.bin")), bytes).unwrap();
+    }
+    let bucket = folder(dir.path(), "");
+    let builder = || {
+        let builder = loader(&bucket).format(Format::Tokens).listing_dir(listings.path()).batch_size(8).shuffle(false);
+        builder.token_document_end(u64::from(END))
+    };
+    let read = |builder: LoaderBuilder| {
+        let mut loader = builder.build().unwrap();
+        let mut samples = Vec::new();
+        while let Some(batch) = loader.next_batch() {
+            samples.extend(batch.unwrap().samples().map(|sample| {
+                sample.bytes.chunks(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect::<Vec<u16>>()
+            }));
+        }
+        (samples, loader.notices().to_vec())
+    };
+    let windows = || builder().token_window(16).token_stride(10);
+    let (found, notices) = read(windows());
+    assert_eq!(found, expected);
+    assert!(notices.iter().any(|notice| notice.contains("records found by reading")), "{notices:?}");
+    let (again, notices) = read(windows());
+    assert!(again == expected && !notices.iter().any(|notice| notice.contains("records found")), "kept: {notices:?}");
+    let (whole, _) = read(builder());
+    assert_eq!(whole.len(), 150);
+    assert!(whole.iter().all(|document| document.iter().filter(|token| **token == END).count() <= 1));
+    let error = builder().token_bytes(3).build().unwrap_err();
+    assert!(
+        error.kind() == Kind::Usage && error.to_string().contains("token_document_end with token_bytes = 3"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_file_lists_ranges_of_objects_with_fields() {
     let (dir, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let contents: Vec<Vec<u8>> = (0..3).map(|n| some(n, 40_000 + n)).collect();

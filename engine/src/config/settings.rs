@@ -219,6 +219,9 @@ settings! {
         token_stride: Option<u64> = None,
         /// Under `tokens`, bytes of one: 2 for `uint16`, 4 for `uint32` or `int32`.
         token_bytes: u32 = 2,
+        /// Under `tokens`, the token that ends each document and belongs to it: samples then lie within documents, the last of each is as long as
+        /// what is left, and without `token_window` each document is a sample. All files are read once for that.
+        token_document_end: Option<u64> = None,
         /// Samples per batch and rank.
         batch_size: u32 = 64,
         /// Epochs of the whole run, counted from epoch 0 also when resuming.

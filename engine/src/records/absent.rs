@@ -23,7 +23,7 @@ pub(crate) struct Asked {
     pub(crate) label: Option<String>,
     pub(crate) picture: Option<String>,
     pub(crate) is_decoded: bool,
-    pub(crate) window: (Option<u64>, Option<u64>, u32),
+    pub(crate) tokens: (Option<u64>, Option<u64>, u32, Option<u64>),
     pub(crate) file: Option<PathBuf>,
     pub(crate) side_cars: Vec<String>,
 }

@@ -26,8 +26,8 @@ pub(crate) struct Asked {
     /// The field that is decoded, where it is named.
     pub(crate) picture: Option<String>,
     pub(crate) is_decoded: bool,
-    /// Of tokens: how many make a record, from the begin of one to that of the next, and bytes of a token.
-    pub(crate) window: (Option<u64>, Option<u64>, u32),
+    /// Of tokens: how many make a record, from the begin of one to that of the next, bytes of a token, and the one that ends a document.
+    pub(crate) tokens: (Option<u64>, Option<u64>, u32, Option<u64>),
     /// The file that lists the records.
     pub(crate) file: Option<PathBuf>,
     /// Extensions of side-cars.
@@ -43,7 +43,7 @@ pub(crate) type Read<'r> =
 
 /// The index of all records, in the order of the listing.
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
-    let &Asked { format, content, window, ref file, ref side_cars, .. } = asked;
+    let &Asked { format, content, tokens, ref file, ref side_cars, .. } = asked;
     let index = IndexBuilder::new(format, content, listing.len() as u32);
     let whole = |is_shard: fn(&str) -> bool| {
         let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
@@ -60,7 +60,11 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
             // `fuelrail pack` leaves a manifest beside its shards.
             scan(listing, whole(|key| in_folder(key).1 != "pack.json"), begin, index.without_keys(), read)
         }
-        Format::Tokens => of_tokens(listing, window, index.without_keys()),
+        Format::Tokens => {
+            // `fuelrail pack` leaves a manifest beside its shards.
+            let pieces = whole(|key| in_folder(key).1 != "pack.json");
+            of_tokens(listing, tokens, pieces, index.without_keys(), read)
+        }
         Format::Mds => of_mds(listing, content, read),
         Format::Manifest => of_manifest(listing, file.as_deref(), index),
         Format::Parquet => unreachable!("rows have to be unpacked"),
@@ -111,11 +115,14 @@ fn of_objects(
     Ok(index)
 }
 
-/// Windows over arrays of tokens, or all of each. None goes over the end of an object, and what is left there is no sample.
+/// Windows over arrays of tokens, or all of each. None goes over the end of an object, and what is left there is no sample; nor over the end of a
+/// document, where those are told apart, and there it is.
 fn of_tokens(
     listing: &Listing,
-    (window, stride, bytes): (Option<u64>, Option<u64>, u32),
+    (window, stride, bytes, document_end): (Option<u64>, Option<u64>, u32, Option<u64>),
+    pieces: impl Iterator<Item = ByteRange>,
     mut index: IndexBuilder,
+    read: Read<'_>,
 ) -> Result<IndexBuilder> {
     let bytes = u64::from(bytes);
     let is_sound = [window, stride].iter().flatten().all(|tokens| (1..=TOKENS_MAX).contains(tokens));
@@ -126,23 +133,43 @@ fn of_tokens(
             .with_hint("set a window and a stride of at least 1, and 2 bytes for uint16 or 4 for uint32"));
     }
     let field = index.field("tokens", Place::Near)?;
-    let mut files = IndexBuilder::new(Format::Tokens, [0; 16], listing.len() as u32).without_keys();
-    let all = if window.is_some() { &mut files } else { &mut index };
-    // `fuelrail pack` leaves a manifest beside its shards.
-    for object in (0..listing.len()).filter(|at| in_folder(listing.key(*at)).1 != "pack.json") {
-        let size = listing.size(object);
+    let files = IndexBuilder::new(Format::Tokens, [0; 16], listing.len() as u32).without_keys();
+    let all = if window.is_some() { files } else { std::mem::replace(&mut index, files) };
+    let begin = |object: u32, size: u64| {
         if !size.is_multiple_of(bytes) {
             let cause = format!("its {size} bytes are no whole number of tokens of {bytes}");
-            let error = Error::new(Kind::Undecodable, cause).with_object(listing.key(object));
-            return Err(error.with_hint("check token_bytes, and what the prefix holds"));
+            return Err(Error::new(Kind::Undecodable, cause).with_hint("check token_bytes, and what the prefix holds"));
         }
-        tokens::add(object as u32, size, Dtype::U8, [], all)?;
-    }
-    let Some(window) = window else { return Ok(index) };
+        let end = document_end.unwrap_or_default() as i64;
+        let dtype = match bytes {
+            2 => Dtype::U16,
+            4 => Dtype::U32,
+            8 => Dtype::U64,
+            _ => Dtype::U8,
+        };
+        Ok(Box::new(tokens::Scan::new(object, size, dtype, end)?) as Box<dyn Scan>)
+    };
+    let all = match document_end {
+        Some(_) if !bytes.is_power_of_two() => {
+            let cause = format!("token_document_end with token_bytes = {bytes}");
+            return Err(Error::new(Kind::Usage, cause).with_hint("tokens of 1, 2, 4 or 8 bytes have documents"));
+        }
+        Some(_) => scan(listing, pieces, begin, all, read)?,
+        None => {
+            let mut all = all;
+            for object in (0..listing.len()).filter(|at| in_folder(listing.key(*at)).1 != "pack.json") {
+                let size = listing.size(object);
+                begin(object as u32, size).map_err(|error| error.with_object(listing.key(object)))?;
+                tokens::add(object as u32, size, Dtype::U8, [], &mut all)?;
+            }
+            all
+        }
+    };
+    let Some(window) = window else { return Ok(all) };
     // Counted in bytes, tokens may be of any length.
     let (length, stride) = (window * bytes, stride.unwrap_or(window) * bytes);
-    let window = Window { dtype: Dtype::U8, length, target: false, stride, keep_rest: false };
-    let windows = Windows::new(Index::open(files.to_bytes())?, window)?;
+    let window = Window { dtype: Dtype::U8, length, target: false, stride, keep_rest: document_end.is_some() };
+    let windows = Windows::new(Index::open(all.to_bytes())?, window)?;
     for span in (0..windows.len()).filter_map(|number| windows.get(number)) {
         index.push(&[], &[(field, Field::Span(span))])?;
     }
