@@ -119,6 +119,7 @@ async fn run(args: Run) -> Result<(), String> {
     let to_api = |error: &dyn std::fmt::Display| {
         format!("cannot reach the API server: {error}\nhint: run it in a pod with a service account, or set KUBECONFIG")
     };
+    let stop = stopped().map_err(|error| format!("signals: {error}"))?;
     let client = Client::try_default().await.map_err(|error| to_api(&error))?;
     let listener = TcpListener::bind(args.listen).await.map_err(|error| format!("{}: {error}", args.listen))?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
@@ -132,7 +133,7 @@ async fn run(args: Run) -> Result<(), String> {
     let options = Options { image: args.image, gpu: args.gpu_resource, roots: args.disk_roots };
     let operator = Operator::new(client, options, metrics);
     let ended = tokio::select! {
-        signal = stopped() => signal.map_err(|error| format!("signals: {error}")),
+        () = stop => Ok(()),
         // Not on a task of its own: a panic must end the program, or this replica would keep the lease and do nothing.
         () = operator.run(leads.clone()) => Err("the lease manager has ended".to_owned()),
     };
@@ -152,11 +153,15 @@ fn crd() -> Result<(), String> {
 /// Installs the profile in the kubelet's directory atomically, then waits for a signal: a DaemonSet's pods do not end.
 fn install(directory: &Path) -> Result<(), String> {
     let (new, path) = (directory.join(".fuelrail.json.new"), directory.join(PROFILE_NAME));
-    std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    write(&new, PROFILE)?;
-    std::fs::rename(&new, &path).map_err(|error| format!("{}: {error}", path.display()))?;
-    eprintln!("installed {}", path.display());
-    in_runtime(async { stopped().await.map_err(|error| format!("signals: {error}")) })
+    in_runtime(async {
+        let stop = stopped().map_err(|error| format!("signals: {error}"))?;
+        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        write(&new, PROFILE)?;
+        std::fs::rename(&new, &path).map_err(|error| format!("{}: {error}", path.display()))?;
+        eprintln!("installed {}", path.display());
+        stop.await;
+        Ok(())
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

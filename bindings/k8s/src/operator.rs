@@ -316,15 +316,16 @@ where
     reader
 }
 
-/// Waits for SIGTERM or SIGINT.
+/// Catches SIGTERM and SIGINT from now on; what is returned ends with the first of them.
 ///
 /// # Errors
 /// If signal handlers cannot be installed.
-pub async fn stopped() -> std::io::Result<()> {
+pub fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let [mut term, mut int] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    })
 }
