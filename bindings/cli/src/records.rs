@@ -48,6 +48,9 @@ pub(crate) struct Records {
     /// Of tokens: bytes of one [default: 2]
     #[arg(long, value_name = "N")]
     token_bytes: Option<u32>,
+    /// Of tokens: the one that ends each document, which no window goes beyond
+    #[arg(long, value_name = "N")]
+    token_document_end: Option<u64>,
     /// Of a manifest: a CSV or JSONL file of key, offset, length and any other fields
     #[arg(long, value_name = "PATH")]
     record_file: Option<std::path::PathBuf>,
