@@ -23,7 +23,7 @@ for epoch in range(3):
 distributed.barrier()
 stats = data.stats()
 distributed.barrier()
-print(json.dumps([taken, stats["peers"]["hits"], stats["landed_bytes"], stats["bytes"]]))
+print(json.dumps([taken, stats["peers"], stats["requests"]]))
 data.close()
 distributed.destroy_process_group()
 """
@@ -39,11 +39,11 @@ def test_two_ranks_read_the_bucket_once(serve, tmp_path):
     told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
     for epoch in range(3):
         assert sorted(id for taken, *_ in told for of, ids in taken if of == epoch for id in ids) == list(range(1000))
-    assert all(hits > 500 for _, hits, _, _ in told), "half of what each needs is the other's"
-    read = sum(landed for *_, landed, _ in told)
-    whole = sum(taken for *_, taken in told) / 3
-    # The next epoch is under way when the last one ends; what is cached is not read again.
-    assert whole <= read <= 1.02 * whole, "the data set once, for both of them and all epochs"
+    hits, misses = (sum(peers[name] for _, peers, _ in told) for name in ("hits", "misses"))
+    requests = sum(requests for *_, requests in told)
+    # Half of what each needs is the other's. One that does not answer in time costs the bucket a request.
+    assert hits > 500 and hits + misses > 1000, (hits, misses)
+    assert 1000 <= requests <= 1000 + misses, "the data set once, for both of them and all epochs, and what a rank did not give"
 
 
 def test_peers_need_an_address_for_each_rank(digits):
