@@ -42,8 +42,8 @@ OpenSSL's SSL_read in C, compiled on the spot, and a blocking loop over rustls w
 Rivals: hyper, object-store, hyper-drop (native); curl, wrk (commands); boto3, dataloader-boto3, s3torchconnector, s3dlio, webdataset,
 mosaicml-streaming, runai-model-streamer, obstore, litdata, and our own package as fuelrail-python (Python). Each runs with the
 settings its makers recommend, and at the number of connections (1, 8, 32) that costs it the least; both are in the result. One that
-is not there is listed with the reason and how to install it. The native ones come from the program fuelrail-rival (cargo build --release -p fuelrail-rivals). A pass of a Python rival goes over the
-set once: they are slow.";
+is not there is listed with the reason and how to install it. The native ones come from the program fuelrail-rival (cargo build
+--release -p fuelrail-rivals). A pass of a Python rival goes over the set once: they are slow.";
 
 /// Measure the loader beside the floors, on each ring, or beside other people's loaders
 #[derive(Args, Debug)]

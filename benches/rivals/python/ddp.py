@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from protocol import machine
+from protocol import tell
 
 WORLD, BATCH, RATE, MOMENTUM, SEED, WARM, NEAR = 2, 32, 0.05, 0.9, 0, 10, 1e-3
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -181,8 +181,6 @@ def main():
             print(f"pair {pair + 1}: {pairs[-1]}", flush=True)
     ratios = sorted(pair["step_ms"]["fuelrail"] / pair["step_ms"]["ddp"] for pair in pairs)
     result = {
-        "schema": 1,
-        "machine": machine(),
         "torch": torch.__version__,
         "same_samples": same,
         "loss_apart": {"steps": len(apart), "near_for": near, "max": max(apart), "by_step": apart},
@@ -190,10 +188,7 @@ def main():
         "data_wait_share": statistics.median(pair["data_wait_share"]["fuelrail"] for pair in pairs),
         "pairs": pairs,
     }
-    print(json.dumps({name: value for name, value in result.items() if name != "pairs"}, indent=1))
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    tell(result, given.json, "pairs")
 
 
 if __name__ == "__main__":

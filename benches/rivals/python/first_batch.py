@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from protocol import machine
+from protocol import tell
 
 PAIRS, BATCH = 30, 64
 # Between which of the sorted differences their median lies, with 95 %: a binomial's quantiles.
@@ -64,8 +64,6 @@ def main():
     apart = sorted(pair["python"]["first_batch_s"] - pair["rust"]["first_batch_s"] for pair in pairs)
     middle = lambda side, what: statistics.median(pair[side][what] for pair in pairs)
     result = {
-        "schema": 1,
-        "machine": machine(),
         "difference_s": {"median": statistics.median(apart), "low": apart[LOW], "high": apart[HIGH], "count": PAIRS},
         "python_s": middle("python", "first_batch_s"),
         "rust_s": middle("rust", "first_batch_s"),
@@ -73,10 +71,7 @@ def main():
         "process_s": middle("python", "process_s"),
         "pairs": pairs,
     }
-    print(json.dumps({name: value for name, value in result.items() if name != "pairs"}, indent=1))
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    tell(result, given.json, "pairs")
 
 
 if __name__ == "__main__":

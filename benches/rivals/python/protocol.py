@@ -197,6 +197,15 @@ def machine() -> dict:
     return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
 
 
+def tell(result: dict, path: str | None, *details: str) -> None:
+    """Prints a result but for these long parts of it, and writes all of it to a file, if one is named."""
+    result = {"schema": 1, "machine": machine(), **result}
+    print(json.dumps({name: value for name, value in result.items() if name not in details}, indent=1))
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+
+
 def say(line: str) -> None:
     print(line, flush=True)
 

@@ -10,7 +10,6 @@ time, and the time within `next()`, after a first batch that each loader waits f
 """
 
 import argparse
-import json
 import math
 import time
 
@@ -19,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataloader_boto3 import Bucket
-from protocol import Task, machine, parse
+from protocol import Task, parse, tell
 
 SCALE, COMPUTE_S, BATCH, BATCHES, WINDOW, WORKERS_MAX = 10, (0.5, 1.0, 2.0, 3.0), 32, 40, 4, 16
 
@@ -82,9 +81,7 @@ def main():
             row = {"compute_s": compute, "loader": name, "whole_s": whole * SCALE, "stall_s": stall * SCALE, "first_s": first * SCALE}
             rows.append(row)
             print(f"{compute:4} s a batch  {name:45} whole {row['whole_s']:7.1f} s  stall {row['stall_s']:6.1f} s  first {row['first_s']:5.1f} s", flush=True)
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "machine": machine(), "batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, file, indent=1)
+    tell({"batches": BATCHES, "batch": BATCH, "scale": SCALE, "rows": rows}, given.json, "rows")
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ hour is flat, and an interval of 8 MiB or more tells nothing.
 
 import argparse
 import collections
-import json
 import random
 import statistics
 import time
 
 import fuelrail
 
-from protocol import machine
+from protocol import tell
 
 EVERY_S, SLOW_S, LIMIT_MIB = 0.5, 2.0, 8.0
 
@@ -75,19 +74,15 @@ def main():
             del batch
     at, low, high = slope(points)
     result = {
-        "schema": 1,
-        "machine": machine(),
         "minutes": given.minutes,
         "samples": samples,
         "opened": opened,
         "anonymous_mib": {"second_tenth": statistics.median(y for _, y in points[len(points) // 10 : len(points) // 5]), "last_tenth": statistics.median(y for _, y in points[-(len(points) // 10) :])},
         "slope_mib_per_h": {"at": at, "low": low, "high": high},
+        "points": points[::10],
         "holds": None if high - low >= LIMIT_MIB else high <= LIMIT_MIB,
     }
-    print(json.dumps(result, indent=1))
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({**result, "points": points[::10]}, file, indent=1)
+    tell(result, given.json, "points")
 
 
 if __name__ == "__main__":

@@ -4,16 +4,15 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/objects/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that is fastest when
-nobody computes. Its step times are then searched for, and Fuelrail, from Python with its defaults, takes as many batches at each. `FOLDER` holds
-the objects and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+nobody computes. Three step times are found, at which it waits for those shares of the time, and Fuelrail (from Python, with its defaults) reads
+as many batches with each of them. `FOLDER` holds the objects and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
 import argparse
 import importlib
-import json
 import time
 
-from protocol import Task, arguments, machine
+from protocol import Task, arguments, tell
 from runtime_aware import ours
 
 SHARES = (0.5, 0.2, 0.05)
@@ -95,9 +94,7 @@ def main():
         row = {"share": found, "step_s": step_s, "stall_s": stall, "own_share": own_share, "own_stall_s": own_stall, "ratio": own_stall / stall}
         rows.append(row)
         print(f"step {step_s * 1e3:.1f} ms: {best['loader']} waits {found:.3f}, {stall:.2f} s; Fuelrail {own_stall:.3f} s: {row['ratio']:.3f} x", flush=True)
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "machine": machine(), "batches": BATCHES, "batch": BATCH, "tried": tried, "best": best, "rows": rows}, file, indent=1)
+    tell({"batches": BATCHES, "batch": BATCH, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
 
 
 if __name__ == "__main__":

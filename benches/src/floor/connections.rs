@@ -155,16 +155,18 @@ impl Round<'_> {
 /// One `recv` of at least one byte.
 fn receive(stream: &TcpStream, room: &mut [u8], flags: RecvFlags) -> Result<usize> {
     match recv(stream, room, flags) {
-        Ok((_, 0)) => {
-            Err(Error::new(Kind::Truncated, "the server closed the connection before the response was complete")
-                .with_hint("configure it to keep connections open (nginx: keepalive_requests, keepalive_time)"))
-        }
+        Ok((_, 0)) => Err(closed()),
         Ok((_, bytes)) => Ok(bytes),
         Err(error) => Err(broken(&error.into())),
     }
 }
 
-fn broken(error: &std::io::Error) -> Error {
+pub(super) fn closed() -> Error {
+    Error::new(Kind::Truncated, "the server closed the connection before the response was complete")
+        .with_hint("configure it to keep connections open (nginx: keepalive_requests, keepalive_time)")
+}
+
+pub(super) fn broken(error: &std::io::Error) -> Error {
     Error::new(Kind::Network, format!("the connection broke: {error}"))
 }
 

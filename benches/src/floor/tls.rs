@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use super::connections::{broken, closed};
 use super::exchange::{Pass, Requests};
 use super::{Arena, RECEIVE_BYTES};
 use crate::harness::Task;
@@ -36,7 +37,7 @@ pub fn run_tls(authority: &Path, hash: bool, task: &Task, input: impl BufRead, o
             while !whole {
                 let room = arena.room(RECEIVE_BYTES);
                 let bytes = match stream.read(room) {
-                    Ok(0) => return Err(Error::new(Kind::Truncated, "the server closed the connection in a response")),
+                    Ok(0) => return Err(closed()),
                     Ok(bytes) => bytes,
                     Err(error) => return Err(broken(&error)),
                 };
@@ -67,8 +68,4 @@ fn connect(config: &Arc<ClientConfig>, requests: &Requests) -> Result<StreamOwne
     let server = stream.peer_addr().map_err(|error| broken(&error))?.ip();
     let client = ClientConnection::new(Arc::clone(config), ServerName::from(server));
     Ok(StreamOwned::new(client.map_err(|error| broken(&std::io::Error::other(error)))?, stream))
-}
-
-fn broken(error: &std::io::Error) -> Error {
-    Error::new(Kind::Network, format!("the connection broke: {error}"))
 }
