@@ -1,6 +1,6 @@
 //! The average of the parameters, the best model of a run, and answers among the five best.
 
-use crate::common::{Job, digits, words};
+use crate::common::{Job, digits, trainer, words};
 use fuelrail::{Decode, Loader};
 use fuelrail_bucket::Bucket;
 use fuelrail_tch::models::lenet;
@@ -124,4 +124,17 @@ fn the_model_of_the_best_epoch_is_kept() {
     assert_eq!(Some(about.samples), first["samples"].as_u64());
     assert!(ended[0].output.contains("best so far: accuracy") && !ended[1].output.contains("best so far"));
     assert_eq!(std::fs::read_dir(folder.join("best")).unwrap().count(), 1);
+}
+
+#[test]
+fn the_best_model_and_checkpoints_do_not_share_a_place() {
+    let (bucket, folder) = (digits(64, 3), tempfile::tempdir().unwrap());
+    let (uri, place) = (bucket.url("training/"), folder.path().display().to_string());
+    let text = format!(
+        "{uri} --eval-uri {uri} --eval-every-epoch --best {place} --checkpoint {place}/../{}/ --decode 28x28x1",
+        folder.path().file_name().unwrap().display()
+    );
+    let output = trainer(&words(&text)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--best and --checkpoint name the same place"), "{said}");
 }

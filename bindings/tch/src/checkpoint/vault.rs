@@ -83,6 +83,13 @@ impl Vault {
         self.folder.is_some() || self.bucket.is_some()
     }
 
+    /// Whether both have a place in common: each would take the other's checkpoints for its own.
+    pub(crate) fn shares(&self, other: &Vault) -> bool {
+        let folder = |vault: &Vault| fs::canonicalize(vault.folder.as_deref()?).ok();
+        folder(self).is_some_and(|own| folder(other) == Some(own))
+            || (self.bucket.is_some() && self.bucket == other.bucket)
+    }
+
     /// Writes a checkpoint to all places. Returns those that have it, and notices of those that refused.
     ///
     /// # Errors

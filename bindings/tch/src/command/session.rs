@@ -71,12 +71,13 @@ pub(super) fn train(
     let task = make(&variables, &facts)?;
     no_grad(|| variables.set_device(device));
     let by_folders = task.needs_labels() && config.format.is_none();
-    let (classes, access) = (by_folders.then_some(&classes), config.access());
-    let judging = Judging { arguments, ranks: &ranks, device, limit, classes, access };
+    let judging = Judging { arguments, ranks: &ranks, device, limit, classes: by_folders.then_some(&classes) };
     judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
+    let vault = Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access());
+    let best = Best::new(arguments, ranks.rank, &vault, config.access())?;
     let mut trainer = Trainer::new(&*task, &variables, group.clone(), training)?
-        .vault(Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access()))
+        .vault(vault)
         .notice(notice)
         .listener(move |event| hears.borrow_mut().hear(&event));
     if trainer.resume()? {
@@ -89,7 +90,7 @@ pub(super) fn train(
         say(&format!("notice: {notice}"));
     }
     let mut feed = feed(loader, device, arguments.resident)?;
-    let (outcome, epochs) = judging.run(&mut trainer, &mut *feed, &say)?;
+    let (outcome, epochs) = judging.run(&mut trainer, &mut *feed, best, &say)?;
     let judged = screen.borrow().judged();
     let slow = diagnosed(arguments.predicted_step_s, judged, &outcome.meter, feed.stats(), group.as_deref())?;
     drop(feed);
@@ -223,6 +224,39 @@ fn notice(arguments: &Arguments, begun: Instant) -> Result<Notice> {
     arguments.limits.bound(notice.leads(lead), begun)
 }
 
+/// The model of the best epoch so far; rank 0 keeps it.
+struct Best {
+    vault: Vault,
+    accuracy: f64,
+}
+
+impl Best {
+    /// That of an earlier part of the run counts. `saved` is where the run's checkpoints are.
+    fn new(arguments: &Arguments, rank: usize, saved: &Vault, access: Access) -> Result<Best> {
+        let vault = Vault::open(arguments.best.as_slice(), 1)?.reached(access);
+        if vault.shares(saved) {
+            let error = Error::new(Kind::Usage, "--best and --checkpoint name the same place");
+            return Err(error.with_hint("give the best model a place of its own: older checkpoints are removed there"));
+        }
+        let vault = if rank == 0 { vault } else { Vault::default() };
+        let kept = vault.newest()?.bytes.map(|bytes| Checkpoint::about(&bytes)).transpose()?;
+        let accuracy = kept.and_then(|about| about.accuracy).unwrap_or(f64::NEG_INFINITY);
+        Ok(Best { vault, accuracy })
+    }
+
+    /// Keeps the model of now where it is better. One that cannot be written does not end the run.
+    fn compare(&mut self, accuracy: f64, trainer: &Trainer<'_>, feed: &dyn Feed, say: &dyn Fn(&str)) {
+        if !self.vault.is_somewhere() || accuracy <= self.accuracy {
+            return;
+        }
+        self.accuracy = accuracy;
+        match trainer.save_best(&self.vault, feed.order(), accuracy) {
+            Ok(places) => say(&format!("best so far: accuracy {accuracy:.4}, {}", places.join(", "))),
+            Err(error) => eprintln!("notice: the best model could not be written: {error}"),
+        }
+    }
+}
+
 /// How the model is judged while it is trained, and behind it.
 struct Judging<'a> {
     arguments: &'a Arguments,
@@ -232,8 +266,6 @@ struct Judging<'a> {
     limit: Option<ByteSize>,
     /// The training's, where labels number folders and not a field of records gives them: a class that is missing in what it is judged by shifts none.
     classes: Option<&'a Vec<String>>,
-    /// How buckets are reached.
-    access: Access,
 }
 
 impl Judging<'_> {
@@ -242,27 +274,16 @@ impl Judging<'_> {
         &self,
         trainer: &mut Trainer<'_>,
         feed: &mut dyn Feed,
+        mut best: Best,
         say: &dyn Fn(&str),
     ) -> Result<(Outcome, Vec<EpochReport>)> {
         let mut epochs = Vec::new();
-        let place = self.arguments.best.iter().filter(|_| self.ranks.rank == 0);
-        let place: Vec<String> = place.cloned().collect();
-        let vault = Vault::open(&place, 1)?.reached(self.access.clone());
-        // That of an earlier part of this run counts.
-        let kept = vault.newest()?.bytes.map(|bytes| Checkpoint::about(&bytes)).transpose()?;
-        let mut best = kept.and_then(|about| about.accuracy).unwrap_or(f64::NEG_INFINITY);
         let outcome = trainer.run_with(feed, &mut |trainer, feed| {
             let uri = self.arguments.eval_uri.as_ref().filter(|_| self.arguments.eval_every_epoch);
             let Some(uri) = uri else { return Ok(()) };
             let (samples, loader) = (trainer.samples(), feed.stats());
             let score = self.score(uri, trainer)?;
-            if vault.is_somewhere() && score.accuracy > best {
-                best = score.accuracy;
-                match trainer.save_best(&vault, feed.order(), best) {
-                    Ok(places) => say(&format!("best so far: accuracy {best:.4}, {}", places.join(", "))),
-                    Err(error) => eprintln!("notice: the best model could not be written: {error}"),
-                }
-            }
+            best.compare(score.accuracy, trainer, feed, say);
             epochs.push(EpochReport { samples, score, loader });
             Ok(())
         })?;
