@@ -16,7 +16,7 @@ fn number(frame: u32, channel: u32, bits: u32) -> i64 {
 }
 
 fn scaled(frame: u32, channel: u32, bits: u32) -> f32 {
-    number(frame, channel, bits) as f32 / (1u32 << (bits - 1)) as f32
+    number(frame, channel, bits) as f32 / (1u64 << (bits - 1)) as f32
 }
 
 /// A WAV file of the same numbers.
@@ -77,6 +77,15 @@ fn flac_and_wav_give_the_numbers_that_were_encoded() {
         assert!(decoded(&flac(&format!("{name}.flac")), exact).unwrap() == expected, "{name}.flac");
         assert!(decoded(&wav(channels, bits, FRAMES), exact).unwrap() == expected, "{name}.wav");
     }
+    let exact = sound(FRAMES, 1, Fit::Exact);
+    let of_32_bits: Vec<f32> = (0..FRAMES).map(|frame| scaled(frame, 0, 32)).collect();
+    let mut file = wav(1, 32, FRAMES);
+    assert!(decoded(&file, exact).unwrap() == of_32_bits, "integers of 32 bits");
+    // The same bits as floating point: code 3, and numbers from -1 to 1.
+    file[20] = 3;
+    let data = file.len() - FRAMES as usize * 4;
+    file.splice(data.., of_32_bits.iter().flat_map(|number| number.to_le_bytes()));
+    assert!(decoded(&file, exact).unwrap() == of_32_bits, "floating point");
 }
 
 #[test]

@@ -78,6 +78,11 @@ impl Decode {
         self.pixel_bytes() * self.dtype.bytes() as u64
     }
 
+    /// What is subtracted from each channel, and what it is divided by.
+    fn normalisation(&self) -> [[f32; 3]; 2] {
+        [self.mean.map_or([0.0; 3], PerChannel::values), self.std.map_or([1.0; 3], PerChannel::values)]
+    }
+
     /// Bytes of one sample before its numbers become those of `dtype`.
     fn pixel_bytes(&self) -> u64 {
         u64::from(self.height) * u64::from(self.width) * u64::from(self.channels)

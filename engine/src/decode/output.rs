@@ -100,16 +100,14 @@ impl Numbers {
         if (wanted.dtype, wanted.layout) == Default::default() {
             return None;
         }
-        let mean = wanted.mean.map_or([0.0; 3], PerChannel::values);
-        let std = wanted.std.map_or([1.0; 3], PerChannel::values);
+        let [mean, std] = wanted.normalisation();
         let mut table = Box::new([[[0; 4]; 256]; 3]);
         for (channel, numbers) in table.iter_mut().enumerate() {
             for (value, bytes) in (0..=u8::MAX).zip(numbers) {
                 let number = (f32::from(value) / 255.0 - mean[channel]) / std[channel];
                 match wanted.dtype {
                     Dtype::U8 => bytes[0] = value,
-                    Dtype::F16 => bytes[..2].copy_from_slice(&half(number).to_ne_bytes()),
-                    Dtype::F32 => *bytes = number.to_ne_bytes(),
+                    Dtype::F16 | Dtype::F32 => write_number(wanted.dtype, number, bytes),
                 }
             }
         }
@@ -141,8 +139,16 @@ impl Numbers {
     }
 }
 
+/// Writes a number in half precision to the first two bytes, or in single to the first four.
+pub(super) fn write_number(dtype: Dtype, number: f32, to: &mut [u8]) {
+    match dtype {
+        Dtype::F16 => to[..2].copy_from_slice(&half(number).to_ne_bytes()),
+        Dtype::U8 | Dtype::F32 => to[..4].copy_from_slice(&number.to_ne_bytes()),
+    }
+}
+
 /// The bits of a finite number in half precision, rounded to the nearest, ties to even.
-pub(super) fn half(number: f32) -> u16 {
+fn half(number: f32) -> u16 {
     let sign = (number.to_bits() >> 16 & 0x8000) as u16;
     let size = number.abs();
     let bits = if size >= 65_520.0 {

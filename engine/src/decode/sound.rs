@@ -13,7 +13,7 @@ use symphonia::default::formats::{FlacReader, WavReader};
 use symphonia::default::get_codecs;
 
 use super::cut::{Cut, DrawKey, stretch};
-use super::output::{Dtype, PerChannel, PixelLayout, half};
+use super::output::{Dtype, PixelLayout, write_number};
 use super::{Decode, undecodable};
 
 const FLAC: &[u8] = b"fLaC";
@@ -58,8 +58,8 @@ pub(super) fn decode(wanted: &Decode, bytes: &[u8], draw_key: DrawKey, out: &mut
             if numbers.len() as u64 != packet.dur.get() * channels as u64 {
                 return Err(undecodable(&format!("the packet at frame {at} is not whole")));
             }
-            let wanted = (at..behind).zip(numbers.chunks_exact(channels));
-            for (number, frame) in wanted.filter(|(number, _)| (start..end).contains(number)) {
+            let numbered = (at..behind).zip(numbers.chunks_exact(channels));
+            for (number, frame) in numbered.filter(|(number, _)| (start..end).contains(number)) {
                 place.put((number - start) as usize, frame);
             }
         }
@@ -86,8 +86,7 @@ impl<'a> Place<'a> {
         if channels == 0 || (channels != asked && channels != 1 && asked != 1) {
             return Err(undecodable(&format!("it has {channels} channels, decode = {} wants {asked}", wanted.shape())));
         }
-        let mean = wanted.mean.map_or([0.0; 3], PerChannel::values);
-        let std = wanted.std.map_or([1.0; 3], PerChannel::values);
+        let [mean, std] = wanted.normalisation();
         Ok(Place { wanted, mean, std, out })
     }
 
@@ -106,11 +105,7 @@ impl<'a> Place<'a> {
                 PixelLayout::Nhwc => number * channels + channel,
                 PixelLayout::Nchw => channel * frames + number,
             };
-            let place = &mut self.out[at * bytes..][..bytes];
-            match self.wanted.dtype {
-                Dtype::F16 => place.copy_from_slice(&half(value).to_ne_bytes()),
-                _ => place.copy_from_slice(&value.to_ne_bytes()),
-            }
+            write_number(self.wanted.dtype, value, &mut self.out[at * bytes..]);
         }
     }
 }

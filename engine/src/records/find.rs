@@ -60,11 +60,7 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
             // `fuelrail pack` leaves a manifest beside its shards.
             scan(listing, whole(|key| in_folder(key).1 != "pack.json"), begin, index.without_keys(), read)
         }
-        Format::Tokens => {
-            // `fuelrail pack` leaves a manifest beside its shards.
-            let pieces = whole(|key| in_folder(key).1 != "pack.json");
-            of_tokens(listing, tokens, pieces, index.without_keys(), read)
-        }
+        Format::Tokens => of_tokens(listing, tokens, index.without_keys(), read),
         Format::Mds => of_mds(listing, content, read),
         Format::Manifest => of_manifest(listing, file.as_deref(), index),
         Format::Parquet => unreachable!("rows have to be unpacked"),
@@ -120,7 +116,6 @@ fn of_objects(
 fn of_tokens(
     listing: &Listing,
     (window, stride, bytes, document_end): (Option<u64>, Option<u64>, u32, Option<u64>),
-    pieces: impl Iterator<Item = ByteRange>,
     mut index: IndexBuilder,
     read: Read<'_>,
 ) -> Result<IndexBuilder> {
@@ -133,47 +128,55 @@ fn of_tokens(
             .with_hint("set a window and a stride of at least 1, and 2 bytes for uint16 or 4 for uint32"));
     }
     let field = index.field("tokens", Place::Near)?;
+    let Some(window) = window else { return of_documents(listing, (bytes, document_end), index, read) };
     let files = IndexBuilder::new(Format::Tokens, [0; 16], listing.len() as u32).without_keys();
-    let all = if window.is_some() { files } else { std::mem::replace(&mut index, files) };
-    let begin = |object: u32, size: u64| {
-        if !size.is_multiple_of(bytes) {
-            let cause = format!("its {size} bytes are no whole number of tokens of {bytes}");
-            return Err(Error::new(Kind::Undecodable, cause).with_hint("check token_bytes, and what the prefix holds"));
-        }
-        let end = document_end.unwrap_or_default() as i64;
-        let dtype = match bytes {
-            2 => Dtype::U16,
-            4 => Dtype::U32,
-            8 => Dtype::U64,
-            _ => Dtype::U8,
-        };
-        Ok(Box::new(tokens::Scan::new(object, size, dtype, end)?) as Box<dyn Scan>)
-    };
-    let all = match document_end {
-        Some(_) if !bytes.is_power_of_two() => {
-            let cause = format!("token_document_end with token_bytes = {bytes}");
-            return Err(Error::new(Kind::Usage, cause).with_hint("tokens of 1, 2, 4 or 8 bytes have documents"));
-        }
-        Some(_) => scan(listing, pieces, begin, all, read)?,
-        None => {
-            let mut all = all;
-            for object in (0..listing.len()).filter(|at| in_folder(listing.key(*at)).1 != "pack.json") {
-                let size = listing.size(object);
-                begin(object as u32, size).map_err(|error| error.with_object(listing.key(object)))?;
-                tokens::add(object as u32, size, Dtype::U8, [], &mut all)?;
-            }
-            all
-        }
-    };
-    let Some(window) = window else { return Ok(all) };
+    let files = of_documents(listing, (bytes, document_end), files, read)?;
     // Counted in bytes, tokens may be of any length.
     let (length, stride) = (window * bytes, stride.unwrap_or(window) * bytes);
     let window = Window { dtype: Dtype::U8, length, target: false, stride, keep_rest: document_end.is_some() };
-    let windows = Windows::new(Index::open(all.to_bytes())?, window)?;
+    let windows = Windows::new(Index::open(files.to_bytes())?, window)?;
     for span in (0..windows.len()).filter_map(|number| windows.get(number)) {
         index.push(&[], &[(field, Field::Span(span))])?;
     }
     Ok(index)
+}
+
+/// Every object is a range of the index; where the token that ends documents is known, every document in one.
+fn of_documents(
+    listing: &Listing,
+    (bytes, end): (u64, Option<u64>),
+    mut index: IndexBuilder,
+    read: Read<'_>,
+) -> Result<IndexBuilder> {
+    let dtype = match bytes {
+        1 => Some(Dtype::U8),
+        2 => Some(Dtype::U16),
+        4 => Some(Dtype::U32),
+        8 => Some(Dtype::U64),
+        _ => None,
+    };
+    if end.is_some() && dtype.is_none() {
+        let cause = format!("token_document_end with token_bytes = {bytes}");
+        return Err(Error::new(Kind::Usage, cause).with_hint("tokens of 1, 2, 4 or 8 bytes have documents"));
+    }
+    // `fuelrail pack` leaves a manifest beside its shards.
+    let is_shard = |at: &u32| in_folder(listing.key(*at as usize)).1 != "pack.json";
+    let objects: Vec<(u32, u64)> =
+        (0..listing.len() as u32).filter(is_shard).map(|at| (at, listing.size(at as usize))).collect();
+    if let Some((object, size)) = objects.iter().find(|(_, size)| !size.is_multiple_of(bytes)) {
+        let cause = format!("its {size} bytes are no whole number of tokens of {bytes}");
+        let error = Error::new(Kind::Undecodable, cause).with_object(listing.key(*object as usize));
+        return Err(error.with_hint("check token_bytes, and what the prefix holds"));
+    }
+    let Some((end, dtype)) = end.zip(dtype) else {
+        for (object, size) in objects {
+            tokens::add(object, size, Dtype::U8, [], &mut index)?;
+        }
+        return Ok(index);
+    };
+    let begin = |object, size| Ok(Box::new(tokens::Scan::new(object, size, dtype, end as i64)?) as Box<dyn Scan>);
+    let pieces = objects.into_iter().flat_map(|(at, size)| ByteRange::pieces(at, size, PIECE_BYTES));
+    scan(listing, pieces, begin, index, read)
 }
 
 /// The records that a local file lists, in its order.
