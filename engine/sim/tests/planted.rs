@@ -48,7 +48,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
             s.lives.insert(0, first);
             // A disk that is no faster than the bucket is not read.
             s.bucket.latency_us = (20_000, 30_000);
-            let rot_bits = if mistake == Mistake::SpillTrusts { 4_000 } else { 0 };
+            let rot_bits = if mistake == Mistake::SpillTrusts { 1_000 } else { 0 };
             s.add_disk(DiskShape { rot_bits, ..DiskShape::faultless() });
         }
         Mistake::TrimForgets => {
@@ -69,9 +69,13 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
 fn a_mistake_in_any_stage_is_noticed() {
     for mistake in Mistake::ALL {
         for seed in seeds("planted", 0..2, 1) {
-            let scenario = scenario(mistake, seed);
-            let sound = run(&scenario);
-            assert!(sound.is_sound(), "{mistake:?}, seed {seed}, not planted: {sound}");
+            let scenario = (seed..seed + 20).map(|seed| scenario(mistake, seed)).find(|scenario| {
+                let sound = run(scenario);
+                assert!(sound.is_sound(), "{mistake:?}, seed {seed}, not planted: {sound}");
+                // Damage may meet no block that is read again, or so much that no segment is.
+                mistake != Mistake::SpillTrusts || sound.counters.disk_lost > 0
+            });
+            let scenario = scenario.unwrap_or_else(|| panic!("{mistake:?}, seed {seed}: nothing to notice"));
             let report = canary::with(mistake, || run(&scenario));
             let found = report.violations.first();
             let found = found.unwrap_or_else(|| panic!("{mistake:?} lives, seed {seed}: {report}"));
