@@ -182,7 +182,8 @@ impl Bucket {
             at = at.after(on_wire + pause);
             if self.shape.total_bytes_per_s > 0 {
                 let through = Duration::from_secs_f64(piece.len() as f64 / self.shape.total_bytes_per_s as f64);
-                self.pipe_free_at = self.pipe_free_at.max(now).after(through);
+                // An answer takes its turn in the pipe when the first ones could be there; those with more latency hold up nobody.
+                self.pipe_free_at = self.pipe_free_at.max(now.after(Duration::from_micros(least))).after(through);
                 at = at.max(self.pipe_free_at);
             }
             out.send(at.since(now), piece.to_vec());
