@@ -25,7 +25,8 @@ const EXAMPLES: &str = "Examples:
   cargo x bench plan --designs 2 --scale 0.25
 
 Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's
-step. The bucket runs in this process, ranks are processes of their own. Predictions are written to --predictions before anything runs.";
+step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. Predictions are written to
+--predictions before anything runs.";
 
 /// Predict epochs, then measure them with the real engine
 #[derive(Args, Debug)]
@@ -185,7 +186,7 @@ fn run_text(name: &str, case: &Case) -> String {
         "[[runs]]\nname = \"{name}\"\n\
          bucket = {{ set = {{ kind = \"tokens\", seed = 3, count = {samples}, shard_bytes = {OBJECT_BYTES} }}, \
          script = \"latency=fixed:{}us,bandwidth_total={bytes_per_s}\" }}\n\
-         read = {{ epochs = {EPOCHS}, ahead = true, processes = {ranks}, step_ms = {} }}\n\
+         read = {{ epochs = {EPOCHS}, ahead = true, processes = {ranks}, in_step = true, step_ms = {} }}\n\
          [runs.settings]\nbatch_size = {BATCH}\nseed = 1\nshards = 1\npin = false\norder = \"sticky\"\nworld = {ranks}\n\
          rank = \"{{process}}\"\nconnections_max = {CONNECTIONS}\nhedge_percent = {HEDGE_PERCENT}\ncache_limit_bytes = {cache_bytes}\nmemory_limit_bytes = {memory}\n{disk}",
         (latency_s * 1e6).round(),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuelrail::{Config, Error, Kind, LoaderBuilder, Overrides, Result, Taken};
@@ -44,6 +44,8 @@ impl Task {
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     epoch_ended: bool,
+    /// It has ended a step, and waits for a line.
+    step_ended: bool,
     figures: Figures,
 }
 
@@ -77,18 +79,52 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
             printed = Instant::now();
             let mut figures = Figures::from([("elapsed_s".to_owned(), begun.elapsed().as_secs_f64())]);
             add(&mut figures, "", &loader.stats());
-            print(&Line { epoch_ended, figures })?;
+            print(&Line { epoch_ended, figures, ..Line::default() })?;
         }
         // Counting is done during the step.
         std::thread::sleep(step.saturating_sub(taken.elapsed()));
+        if task.plan.in_step && !step.is_zero() {
+            print(&Line { step_ended: true, ..Line::default() })?;
+            input.read_line(&mut String::new()).map_err(gone)?;
+        }
     }
     Ok(())
+}
+
+/// Where readers that keep in step wait for each other.
+#[derive(Default)]
+pub(super) struct Steps {
+    /// Ended steps by reader; of one that has gone more than any.
+    ended: Mutex<Vec<u64>>,
+    moved: Condvar,
+}
+
+impl Steps {
+    fn join(&self) -> usize {
+        let mut ended = lock(&self.ended);
+        ended.push(0);
+        ended.len() - 1
+    }
+
+    /// One more step of `reader`: waits for the others.
+    fn wait(&self, reader: usize) {
+        let mut ended = lock(&self.ended);
+        ended[reader] += 1;
+        self.moved.notify_all();
+        let own = ended[reader];
+        drop(self.moved.wait_while(ended, |ended| ended.iter().any(|other| *other < own)));
+    }
+
+    fn leave(&self, reader: usize) {
+        lock(&self.ended)[reader] = u64::MAX;
+        self.moved.notify_all();
+    }
 }
 
 /// A reader process. Dropping it ends the process.
 pub(super) struct Reader {
     child: Child,
-    input: ChildStdin,
+    input: Arc<Mutex<ChildStdin>>,
     progress: Arc<Mutex<Progress>>,
 }
 
@@ -114,29 +150,37 @@ impl Progress {
 }
 
 impl Reader {
-    pub(super) fn start(program: &Path, task: &Task) -> Result<Reader> {
+    pub(super) fn start(program: &Path, task: &Task, steps: &Arc<Steps>) -> Result<Reader> {
         let task = serde_json::to_string(task).expect("a plain structure");
         let mut command = Command::new(program);
         command.args(["scenario-reader", &task]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| environment("starting a reader", &error))?;
         let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let progress = Arc::<Mutex<Progress>>::default();
-        let shared = Arc::clone(&progress);
+        let (input, progress) = (Arc::new(Mutex::new(input)), Arc::<Mutex<Progress>>::default());
+        let (own_input, shared, steps, reader) =
+            (Arc::clone(&input), Arc::clone(&progress), Arc::clone(steps), steps.join());
         std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(std::result::Result::ok);
             for line in lines.map_while(|line| serde_json::from_str::<Line>(&line).ok()) {
+                if line.step_ended {
+                    steps.wait(reader);
+                    // One that is gone is found where its output ends.
+                    let _ = go(&own_input);
+                    continue;
+                }
                 let mut progress = lock(&shared);
                 progress.ready = true;
                 progress.epochs.extend(line.epoch_ended.then(|| line.figures.clone()));
                 progress.now = line.figures;
             }
+            steps.leave(reader);
             lock(&shared).ended = true;
         });
         Ok(Reader { child, input, progress })
     }
 
-    pub(super) fn begin(&mut self) -> Result<()> {
-        self.input.write_all(b"go\n").map_err(|error| environment("starting a reader", &error))
+    pub(super) fn begin(&self) -> Result<()> {
+        go(&self.input).map_err(|error| environment("starting a reader", &error))
     }
 
     /// Stops it, as a machine that hangs does.
@@ -158,8 +202,12 @@ impl Drop for Reader {
     }
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
+fn go(input: &Mutex<ChildStdin>) -> std::io::Result<()> {
+    lock(input).write_all(b"go\n")
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn environment(doing: &str, error: &std::io::Error) -> Error {

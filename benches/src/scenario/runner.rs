@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuelrail::{ByteSize, Error, Kind, Overrides, Result};
@@ -13,7 +14,7 @@ use fuelrail_cli::machine::Machine;
 use serde::Serialize;
 
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
-use super::processes::{Reader, Task};
+use super::processes::{Reader, Steps, Task};
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
 use crate::harness::tool::embedded;
 use crate::harness::{Spread, Stop, tool};
@@ -248,16 +249,16 @@ impl<'r> Execution<'r> {
 
     /// Reads; returns the requests served in every tick of the phases.
     fn read(&self, plan: &ReadPlan, figures: &mut Figures) -> Result<Vec<f64>> {
-        let mut readers = Vec::new();
+        let (mut readers, steps) = (Vec::new(), Arc::<Steps>::default());
         for process in 0..plan.processes {
             let uri = ("uri".to_owned(), self.store.bucket.url(&self.run.bucket.prefix));
             let task = Task { settings: [self.settings(process), vec![uri]].concat(), plan: plan.clone() };
             // A wrong setting is an error of usage here, not of a process that failed.
             task.config()?;
-            readers.push(Reader::start(&self.runner.program, &task)?);
+            readers.push(Reader::start(&self.runner.program, &task, &steps)?);
         }
         self.wait(|| readers.iter().all(|reader| reader.progress().ready || reader.progress().ended))?;
-        readers.iter_mut().try_for_each(Reader::begin)?;
+        readers.iter().try_for_each(Reader::begin)?;
         if let Some(stopped) = plan.stopped.filter(|stopped| (*stopped as usize) < readers.len()) {
             std::thread::sleep(BEFORE_STOP);
             readers[stopped as usize].stop()?;
