@@ -63,13 +63,13 @@ impl fmt::Display for Cause {
 /// Steps slower than predicted.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Diagnosis {
-    /// Why.
-    pub cause: Cause,
+    /// Why; `None` where nothing that was measured explains half of it.
+    pub cause: Option<Cause>,
     /// Seconds a step.
     pub step_s: f64,
     /// Where they were predicted to lie.
     pub predicted_s: [f64; 2],
-    /// Seconds of a step that the cause takes.
+    /// Seconds of a step that the cause takes, or the part that takes most.
     pub lost_s: f64,
 }
 
@@ -77,10 +77,11 @@ impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Diagnosis { cause, step_s, predicted_s: [low, high], lost_s } = self;
         let [step, low, high, lost] = [step_s, low, high, lost_s].map(|s| s * 1e3);
-        write!(
-            f,
-            "slower than predicted: {step:.1} ms a step, not {low:.1} to {high:.1}; {lost:.1} ms of it for {cause}"
-        )
+        write!(f, "slower than predicted: {step:.1} ms a step, not {low:.1} to {high:.1}; ")?;
+        match cause {
+            Some(cause) => write!(f, "{lost:.1} ms of it for {cause}"),
+            None => write!(f, "no part of it stands out"),
+        }
     }
 }
 
@@ -117,5 +118,6 @@ pub fn diagnose(predicted_s: [f64; 2], ranks: &[Shares]) -> Option<Diagnosis> {
     let straggler = rank.zip(by).map(|(rank, (by, _))| (Cause::Straggler { rank, by }, own(&slowest) - own(&usual)));
     let causes = common.into_iter().chain([(Cause::Network, network_s)]).chain(straggler);
     let (cause, lost_s) = causes.max_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some(Diagnosis { cause, step_s, predicted_s, lost_s })
+    let explains = lost_s >= (step_s - predicted_s[1]) / 2.0;
+    Some(Diagnosis { cause: explains.then_some(cause), step_s, predicted_s, lost_s })
 }

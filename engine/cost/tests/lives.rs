@@ -83,7 +83,7 @@ const FAST: Shares =
 
 #[test]
 fn each_cause_of_a_slow_run_is_named() {
-    let cause = |ranks: &[Shares]| diagnose([0.018, 0.022], ranks).map(|found| found.cause);
+    let cause = |ranks: &[Shares]| diagnose([0.018, 0.022], ranks).and_then(|found| found.cause);
     assert_eq!(cause(&[FAST, FAST]), None);
     let all = |change: Shares| cause(&[change, change]);
     let waits = Shares { wall_s: 0.06, data_wait_s: 0.04, ..FAST };
@@ -103,6 +103,9 @@ fn each_cause_of_a_slow_run_is_named() {
         "{said}"
     );
     assert_eq!(cause(&[]), None);
+    let unexplained = diagnose([0.018, 0.022], &[Shares { wall_s: 0.06, data_wait_s: 0.003, ..FAST }; 2]).unwrap();
+    assert_eq!(unexplained.cause, None, "{unexplained}");
+    assert!(unexplained.to_string().ends_with("no part of it stands out"), "{unexplained}");
 }
 
 proptest! {

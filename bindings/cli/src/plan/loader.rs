@@ -401,7 +401,7 @@ fn answer(measured: &Measured) -> Result<Document> {
         check,
         limit: shortest(doubles.iter().map(|(limit, then)| (*limit, then.simulated_s[1]))),
         limit_closed_form: case.limit_closed_form(),
-        cause: shares.and_then(|shares| diagnose(step, &[shares])).map(|found| found.cause),
+        cause: shares.and_then(|shares| diagnose(step, &[shares])?.cause),
         changes,
     })
 }
