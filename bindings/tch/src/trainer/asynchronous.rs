@@ -283,7 +283,7 @@ impl Trainer<'_> {
             if passes.batches == 0 {
                 std::thread::sleep(POLL_INTERVAL);
             }
-            let stop = self.notice.as_ref().is_some_and(|notice| notice.given().is_some());
+            let stop = self.noticed().is_some();
             let exchanged = Instant::now();
             let (mut gradients, finite) = self.own_gradients()?;
             let push = Push {

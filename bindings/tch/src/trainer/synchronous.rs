@@ -137,7 +137,7 @@ impl Trainer<'_> {
 
     /// The notice to stop, when it is time to act on it: where the machine stays for a known time after a notice, training goes on until the
     /// moment of least expected loss.
-    fn noticed(&mut self) -> Option<String> {
+    pub(super) fn noticed(&mut self) -> Option<String> {
         let notice = self.notice.as_ref()?;
         let (given, saving_s) = (notice.given()?, self.progress.saving_s);
         let Some(lead) = notice.lead().filter(|_| saving_s > 0.0 && self.vault.is_somewhere()) else {
