@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::dataset::{Dataset, Locality, NodeStatus};
+use crate::dataset::{DATASET_LABEL, Dataset, GATE, Locality, NodeStatus};
 use crate::place::{Candidate, Demand, order, weights};
 use crate::plan::Node;
 
@@ -22,7 +22,7 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The data set that it reads.
+    /// The data set that it reads; empty where its label is missing.
     pub dataset: String,
     /// The Job or JobSet that it belongs to.
     pub group: String,
@@ -67,6 +67,9 @@ pub fn place(pods: &[Pod], sets: &[&Dataset], nodes: &[Node]) -> Vec<Verdict> {
         let of_pod =
             |set: &&&Dataset| set.namespace().as_ref() == Some(&pod.namespace) && set.name_any() == pod.dataset;
         verdicts[at] = match sets.iter().find(of_pod) {
+            None if pod.dataset.is_empty() => {
+                Verdict::Wait(format!("it has the gate {GATE} and no label {DATASET_LABEL} that names its Dataset"))
+            }
             None => Verdict::Wait(format!("there is no Dataset {}", pod.dataset)),
             Some(set) => verdict(pod, ranks, set, nodes, &free),
         };
@@ -235,7 +238,10 @@ mod tests {
 
     #[test]
     fn a_pod_of_an_unknown_data_set_keeps_its_gate() {
-        let verdicts = place(&pods(1, 0, None), &[], &[node("n1", 0)]);
-        assert_eq!(best(&verdicts[0]), "there is no Dataset photos");
+        let verdict = |pod: Pod| best(&place(&[pod], &[], &[node("n1", 0)])[0]).to_owned();
+        let pod = pods(1, 0, None).remove(0);
+        assert_eq!(verdict(pod.clone()), "there is no Dataset photos");
+        let nameless = verdict(Pod { dataset: String::new(), ..pod });
+        assert_eq!(nameless, "it has the gate fuelrail.dev/placement and no label fuelrail.dev/dataset that names its Dataset");
     }
 }

@@ -68,6 +68,15 @@ impl Metrics {
         self.values[metric as usize].store(value, Ordering::Relaxed);
     }
 
+    /// Sets all gauges to 0: another replica knows them now.
+    pub(crate) fn forget(&self) {
+        for (value, (_, kind, ..)) in self.values.iter().zip(TABLE) {
+            if kind == "gauge" {
+                value.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The page.
     fn page(&self) -> String {
         let mut page = String::new();

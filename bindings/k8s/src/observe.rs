@@ -63,9 +63,8 @@ pub fn readers<'a>(pods: impl Iterator<Item = &'a KubePod>, set: &Dataset) -> Ve
     nodes
 }
 
-/// The pod, if it has the gate and names a data set.
+/// The pod, if it has the gate.
 pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
-    let dataset = pod.labels().get(DATASET_LABEL)?.clone();
     if !is_gated(pod) || has_ended(pod) || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -74,7 +73,7 @@ pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
     Some(gates::Pod {
         namespace: pod.namespace()?,
         name: pod.name_any(),
-        dataset,
+        dataset: pod.labels().get(DATASET_LABEL).cloned().unwrap_or_default(),
         group: group.unwrap_or_else(|| pod.name_any()),
         gpus: gpus(pod, gpu),
         locality: match said {

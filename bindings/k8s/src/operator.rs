@@ -105,8 +105,13 @@ impl Operator {
                 led = leads.changed() => if led.is_err() { return },
             }
             let leading = *leads.borrow();
-            self.metrics.set(Metric::Leads, leading.into());
-            wait = if leading { self.pass(&leads).await } else { IDLE };
+            if !leading {
+                self.metrics.forget();
+                wait = IDLE;
+                continue;
+            }
+            self.metrics.set(Metric::Leads, 1);
+            wait = self.pass(&leads).await;
         }
     }
 

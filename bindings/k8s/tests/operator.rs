@@ -226,12 +226,11 @@ fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
     assert_eq!(patches.count(), 1, "gate and affinity go in one patch");
     assert!(log.iter().filter(|line| line.contains("/status")).all(|line| line.contains("apply-patch")), "{log:#?}");
 
-    let page = replica.page("/metrics");
-    for line in
-        ["fuelrail_operator_placements_total 1\n", "fuelrail_operator_datasets_ready 1\n", "build_info{version=\""]
-    {
-        assert!(page.contains(line), "{page}");
-    }
+    // A pass counts when it has placed.
+    let told =
+        ["fuelrail_operator_placements_total 1\n", "fuelrail_operator_datasets_ready 1\n", "build_info{version=\""];
+    let is_told = |page: &String| told.iter().all(|line| page.contains(line));
+    wait(&cluster, "counted", |_| Some(replica.page("/metrics")).filter(is_told));
     assert!(replica.page("/readyz").starts_with("HTTP/1.1 200"));
     let reasons: Vec<_> =
         api.list("/apis/events.k8s.io/v1/events").iter().map(|event| event["reason"].clone()).collect();
