@@ -2,6 +2,7 @@
 
 use crate::common::pictures::{self, centre_cropped, difference, jpeg_pixels, png_pixels, scene};
 use crate::common::{bucket, folder, loader};
+use fuelrail::internal::PictureDecoder;
 use fuelrail::{
     BadSamples, Decode, DecodeFunction, Dtype, Error, Fit, Kind, Loader, LoaderBuilder, PerChannel, PixelLayout,
     SampleId, Shape, State, Undecoded,
@@ -280,6 +281,45 @@ fn every_kind_of_png_becomes_grey_or_rgb() {
     }
     assert!(seen[3] == grey && seen[4] == grey);
     assert_eq!(&seen[6][..4], [255, 0, 255, 0]);
+}
+
+/// Restart markers keep libjpeg from stopping behind a cut, and change no pixel.
+#[test]
+fn rows_behind_a_cut_are_not_decoded_and_change_nothing() {
+    use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+    let (width, height) = (501, 377);
+    let encode = |factor: SamplingFactor, channels: usize, restarts: u16| {
+        let (mut file, color) = (Vec::new(), if channels == 1 { ColorType::Luma } else { ColorType::Rgb });
+        let mut encoder = Encoder::new(&mut file, 90);
+        encoder.set_sampling_factor(factor);
+        if restarts > 0 {
+            encoder.set_restart_interval(restarts);
+        }
+        encoder.encode(&scene(width, height, channels), width as u16, height as u16, color).unwrap();
+        file
+    };
+    let factors = [SamplingFactor::F_1_1, SamplingFactor::F_2_2, SamplingFactor::F_2_1, SamplingFactor::F_1_2];
+    let kinds = factors.map(|factor| (factor, 3)).into_iter().chain([(SamplingFactor::F_1_1, 1)]);
+    for ((factor, channels), side) in kinds.flat_map(|kind| [224, 96, 40, 12].map(|side| (kind, side))) {
+        let decode = Decode { fit: Fit::RandomCrop, ..Decode::exact(side, side, channels as u32) };
+        let mut decoder = PictureDecoder::new(decode);
+        let mut decoded = |file: &[u8], epoch| {
+            let mut out = vec![0; decode.sample_bytes() as usize];
+            decoder.decode(file, epoch, &mut out).map(|_| out)
+        };
+        let [file, whole] = [0, 7].map(|restarts| encode(factor, channels, restarts));
+        let cut_short = [&file[..file.len() * 7 / 10], &[0x7F, 0xFF, 0xD9]].concat();
+        let mut refused = 0;
+        for epoch in 0..24 {
+            let pixels = decoded(&whole, epoch).unwrap();
+            assert!(decoded(&file, epoch).unwrap() == pixels, "{factor:?} {channels} {side} {epoch}");
+            match decoded(&cut_short, epoch) {
+                Ok(above) => assert!(above == pixels, "{factor:?} {channels} {side} {epoch}"),
+                Err(error) => refused += u32::from(error.to_string().contains("truncated")),
+            }
+        }
+        assert!((1..24).contains(&refused), "{factor:?} {channels} {side}: {refused}");
+    }
 }
 
 #[test]

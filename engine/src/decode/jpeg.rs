@@ -1,7 +1,8 @@
 //! JPEG through libjpeg-turbo: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. EXIF orientation is not applied.
 //!
-//! A picture of which little is wanted is decoded at a half, a quarter or an eighth of its size: see `eighths`. libjpeg warns
-//! where pixels are missing or damaged and goes on; here each warning is an error, as is a file without an end marker.
+//! A picture of which little is wanted is decoded at a half, a quarter or an eighth of its size: see `eighths`; and of one whose pixels lie
+//! in one stretch the rows behind the cut are not decoded at all, nor is damage there found. libjpeg warns where pixels are missing or
+//! damaged and goes on; here each warning is an error, as is a file without an end marker.
 
 use super::cut::Cut;
 use super::{Decode, Picture, Pixels, check_size, undecodable};
@@ -17,7 +18,9 @@ const SCANS_MAX: u32 = 100;
 /// The decoder, made once and used for one picture after the other, and the file it is to read.
 pub(super) struct Source<'a> {
     decoder: &'a mut Decompressor,
-    file: &'a [u8],
+    file: &'a mut [u8],
+    /// Where in it the frame says how high the picture is.
+    height_at: usize,
     /// Bytes that belong to no pixel, in front of the end marker, are as harmless as those behind it.
     is_one_stretch: bool,
 }
@@ -54,7 +57,8 @@ pub(super) fn open<'a>(
         Colorspace::CMYK | Colorspace::YCCK => Pixels::Cmyk,
         _ => Pixels::Rgb,
     };
-    let decoder = Source { decoder, file: scratch, is_one_stretch: outline.is_one_stretch() };
+    let (height_at, is_one_stretch) = (outline.height_at, outline.is_one_stretch());
+    let decoder = Source { decoder, file: scratch, height_at, is_one_stretch };
     Ok(Picture { width, height, pixels, decoder })
 }
 
@@ -64,10 +68,30 @@ fn made() -> turbojpeg::Result<Decompressor> {
     Ok(decoder)
 }
 
+/// Leaves of the picture what this cut needs, where that can be told to libjpeg: a lower picture, whose file then has more bytes than it has
+/// pixels. Returns in how many eighths of its size it is to be decoded.
+pub(super) fn narrow(picture: &mut Jpeg<'_>, cut: &Cut, wanted: &Decode) -> u32 {
+    let eighths = eighths(cut, wanted);
+    // Colours may have half the rows, and those between two rows come of both; rows are coded 8 or 16 at a time.
+    let rows = (cut.top + cut.height + ROWS_MORE / eighths).next_multiple_of(16);
+    let Source { file, height_at, is_one_stretch, .. } = &mut picture.decoder;
+    if *is_one_stretch
+        && rows < picture.height
+        && let Some(height) = file.get_mut(*height_at..*height_at + 2)
+    {
+        height.copy_from_slice(&(rows as u16).to_be_bytes());
+        picture.height = rows;
+    }
+    eighths
+}
+
+/// Rows that are decoded behind a cut, in eighths of one: three of what is decoded.
+const ROWS_MORE: u32 = 3 * 8;
+
 /// In how many eighths of its size the picture is to be decoded: 1, 2, 4 or 8, for which libjpeg-turbo has SIMD. The smallest
 /// that leaves the cut 1.5 × as large as the sample: of 320 cuts of 40 photos none then differs by more than 1.5/255 on
 /// average from the whole picture, resized; at 1.25 × that is 1.6, at 1 × it is 3.3.
-pub(super) fn eighths(cut: &Cut, wanted: &Decode) -> u32 {
+fn eighths(cut: &Cut, wanted: &Decode) -> u32 {
     let leaves = |eighths: u32| {
         let enough = |from: u32, to: u32| u64::from(from) * u64::from(eighths) >= u64::from(to) * 12;
         enough(cut.width, wanted.width) && enough(cut.height, wanted.height)
@@ -77,7 +101,7 @@ pub(super) fn eighths(cut: &Cut, wanted: &Decode) -> u32 {
 
 /// Decodes at `eighths` of the size into `out`, whose length must be what the scaled size (rounded up) and pixel kind give.
 pub(super) fn decode(picture: &mut Jpeg<'_>, eighths: u32, out: &mut [u8]) -> Result<()> {
-    let Source { decoder, file, is_one_stretch } = &mut picture.decoder;
+    let Source { decoder, file, is_one_stretch, .. } = &mut picture.decoder;
     let scale = ScalingFactor::new(eighths as usize, 8);
     let (width, height) = (scale.scale(picture.width as usize), scale.scale(picture.height as usize));
     let format = match picture.pixels {
@@ -87,7 +111,7 @@ pub(super) fn decode(picture: &mut Jpeg<'_>, eighths: u32, out: &mut [u8]) -> Re
     };
     let image = Image { pixels: out, width, pitch: width * format.size(), height, format };
     match decoder.set_scaling_factor(scale).and_then(|()| decoder.decompress(file, image)) {
-        // The first warning is the one told. In one stretch this one comes behind the last pixel.
+        // The first warning is the one told. In one stretch this one comes behind the last pixel that was wanted.
         Err(turbojpeg::Error::TurboJpegError(text)) if *is_one_stretch && text.contains("before marker 0xd9") => Ok(()),
         decoded => decoded.map_err(|e| failed(&e)),
     }
@@ -96,8 +120,9 @@ pub(super) fn decode(picture: &mut Jpeg<'_>, eighths: u32, out: &mut [u8]) -> Re
 /// What a walk over the headers finds, without decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Outline {
-    /// The frame's marker: how the picture is encoded.
+    /// The frame's marker: how the picture is encoded. And where in `kept` it says how high it is.
     frame: Option<u8>,
+    height_at: usize,
     /// Where the first scan begins.
     pixels_at: Option<usize>,
     /// The first scan holds all components, without interruption.
@@ -125,7 +150,7 @@ impl Outline {
                 _ => {
                     // Huffman tables, the JPG extension and arithmetic conditioning have numbers among those of the frames.
                     if (0xC0..=0xCF).contains(&marker) && ![0xC4, 0xC8, 0xCC].contains(&marker) {
-                        outline.frame = Some(marker);
+                        (outline.frame, outline.height_at) = (Some(marker), kept.len() + 5);
                         components = bytes.get(at + 9).copied();
                     }
                     outline.restarts |= marker == 0xDD;

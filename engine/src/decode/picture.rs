@@ -82,11 +82,11 @@ impl SampleDecoder {
 
     fn decode_pixels(&mut self, bytes: &[u8], draw_key: DrawKey, out: &mut [u8]) -> Result<Cut> {
         if bytes.starts_with(&png::SIGNATURE) {
-            png::open(bytes).and_then(|picture| self.finish(picture, (|_, _| 8, png::decode), draw_key, out))
+            png::open(bytes).and_then(|picture| self.finish(picture, (|_, _, _| 8, png::decode), draw_key, out))
         } else if bytes.starts_with(&jpeg::SIGNATURE) {
             let (mut decoder, mut file) = (self.jpeg.take(), core::mem::take(&mut self.file));
             let opened = jpeg::open(bytes, self.wanted.channels == 1, &mut decoder, &mut file);
-            let decoded = opened.and_then(|picture| self.finish(picture, (jpeg::eighths, jpeg::decode), draw_key, out));
+            let decoded = opened.and_then(|picture| self.finish(picture, (jpeg::narrow, jpeg::decode), draw_key, out));
             // One that has failed may be stuck in that file's headers.
             (self.jpeg, self.file) = (decoder.filter(|_| decoded.is_ok()), file);
             decoded
@@ -95,11 +95,14 @@ impl SampleDecoder {
         }
     }
 
-    /// Decodes an opened picture at the size that its cut needs, in eighths of its own, and makes the sample of it.
+    /// Decodes of an opened picture what its cut needs, in eighths of its size, and makes the sample of it.
     fn finish<D>(
         &mut self,
         mut picture: Picture<D>,
-        (eighths, decode): (fn(&Cut, &Decode) -> u32, impl FnOnce(&mut Picture<D>, u32, &mut [u8]) -> Result<()>),
+        (narrow, decode): (
+            impl FnOnce(&mut Picture<D>, &Cut, &Decode) -> u32,
+            impl FnOnce(&mut Picture<D>, u32, &mut [u8]) -> Result<()>,
+        ),
         draw_key: DrawKey,
         out: &mut [u8],
     ) -> Result<Cut> {
@@ -113,8 +116,8 @@ impl SampleDecoder {
         if fits && matches {
             decode(&mut picture, 8, out)?;
         } else {
-            let eighths = if fits { 8 } else { eighths(&cut, wanted) };
-            let [width, height] = [width, height].map(|side| (side * eighths).div_ceil(8));
+            let eighths = if fits { 8 } else { narrow(&mut picture, &cut, wanted) };
+            let [width, height] = [picture.width, picture.height].map(|side| (side * eighths).div_ceil(8));
             let count = width as usize * height as usize;
             let source = sized(decoded, count * pixels.bytes());
             decode(&mut picture, eighths, source)?;
