@@ -3,10 +3,12 @@
 //! Owns the index. What the bytes of a shard mean is `format`'s; who reads them is the caller's.
 
 pub(crate) mod find;
+mod heads;
 mod kept;
 
 pub(crate) use find::{Asked, Read, content_of};
 pub use fuelrail_format::Format;
+pub(crate) use heads::Pass;
 pub(crate) use kept::Kept;
 
 use crate::packed::PackedShards;

@@ -2,38 +2,11 @@
 
 use crate::config::Config;
 use crate::packed::PackedShards;
-use crate::records::{Asked, Kept, Read, Records, content_of};
+use crate::records::{Asked, Kept, Pass, Read, Records, content_of};
 use fuelrail_base::{ByteSize, Result};
 use fuelrail_flow::Listing;
 use fuelrail_wire::kept::SourceId;
-use std::time::{Duration, Instant};
-
-/// How often a long pass tells how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-
-/// How far the pass is.
-struct Pass {
-    begun: Instant,
-    /// When it last told, after its begin.
-    told: Duration,
-    bytes: u64,
-    /// Bytes that are known to be read.
-    of: u64,
-}
-
-impl Pass {
-    /// Counts bytes that were read by `elapsed`; what there is to tell, if it is time to.
-    fn read(&mut self, bytes: u64, elapsed: Duration) -> Option<String> {
-        self.bytes += bytes;
-        if elapsed < self.told + TELL_EVERY {
-            return None;
-        }
-        self.told = elapsed;
-        let left_s = elapsed.as_secs_f64() * (self.of as f64 / self.bytes.max(1) as f64 - 1.0);
-        let (bytes, of) = (ByteSize(self.bytes), ByteSize(self.of));
-        Some(format!("looking for records: {bytes} of {of} read, about {left_s:.0} s left"))
-    }
-}
+use std::time::Instant;
 
 /// The records of the data set's shards, where it has a format: those that an earlier run found and kept, or what reading all shards once,
 /// in order, finds.
@@ -70,17 +43,16 @@ pub(crate) fn records(
     if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
         return found.map(Some);
     }
-    let mut pass = Pass { begun: Instant::now(), told: Duration::ZERO, bytes: 0, of: 0 };
+    let (begun, mut bytes) = (Instant::now(), 0);
     let records = Records::find(listing, packed, &asked, &mut |ranges, take| {
-        pass.of += ranges.iter().map(|range| range.len).sum::<u64>();
+        let (mut pass, before) = (Pass::begin(), bytes);
+        let of = ranges.iter().map(|range| range.len).sum();
         read(ranges, &mut |range, piece| {
-            if let Some(line) = pass.read(piece.len() as u64, pass.begun.elapsed()) {
-                tracing::warn!("{format}: {line}");
-            }
+            bytes += piece.len() as u64;
+            pass.reached(bytes - before, of);
             take(range, piece)
         })
     })?;
-    let Pass { begun, bytes, .. } = pass;
     if bytes > 0 {
         let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
         let how = match kept.map(|kept| records.keep(&kept)) {
@@ -92,19 +64,4 @@ pub(crate) fn records(
             .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
     }
     Ok(Some(records))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_pass_tells_how_far_it_is() {
-        let mut pass = Pass { begun: Instant::now(), told: Duration::ZERO, bytes: 0, of: 400 << 20 };
-        assert_eq!(pass.read(50 << 20, Duration::from_secs(5)), None);
-        let line = pass.read(50 << 20, Duration::from_secs(12)).unwrap();
-        assert_eq!(line, "looking for records: 100.0 MiB of 400.0 MiB read, about 36 s left");
-        assert_eq!(pass.read(1, Duration::from_secs(13)), None);
-        assert!(pass.read(1, Duration::from_secs(22)).is_some());
-    }
 }

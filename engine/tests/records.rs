@@ -3,7 +3,7 @@
 use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{ByteSize, Decode, Format, Kind, LoaderBuilder, NO_LABEL, OrderName, State};
+use fuelrail::{ByteSize, Decode, Format, Kind, LoaderBuilder, NO_LABEL, OrderName, SampleId, State};
 use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,6 +86,44 @@ fn every_record_of_tar_shards_comes_once_with_its_fields_from_a_bucket_and_a_fol
     let mut labelled = tar(loader(&bucket)).label_field("cls").shuffle(false).build().unwrap();
     let batch = labelled.next_batch().unwrap().unwrap();
     assert!(batch.labels().iter().all(|label| *label < 10), "{:?}", batch.labels());
+}
+
+/// The first shard has long records, the second short ones, the third is long and damaged between them in the second round.
+#[test]
+fn of_long_records_the_headers_alone_are_read_and_what_is_damaged_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let tar = |name: &str, lengths: &[usize]| {
+        let files = tempfile::tempdir().unwrap();
+        for (n, length) in lengths.iter().enumerate() {
+            fs::write(files.path().join(format!("{name}-{n:03}.bin")), some(n, *length)).unwrap();
+            fs::write(files.path().join(format!("{name}-{n:03}.cls")), "1").unwrap();
+        }
+        archive(&dir.path().join(format!("{name}.tar")), files.path());
+    };
+    tar("a", &[3 << 20; 6]);
+    tar("b", &[60 << 10; 100]);
+    let bucket = folder(dir.path(), "");
+    let built = || loader(&bucket).format(Format::WebDataset).batch_size(2).shuffle(false).build();
+    let loader = built().unwrap();
+    let keys: Vec<String> = (0..106).map(|n| loader.record_key(SampleId(n)).into_owned()).collect();
+    let wanted = (0..6).map(|n| format!("./a-{n:03}")).chain((0..100).map(|n| format!("./b-{n:03}")));
+    assert_eq!(keys, wanted.collect::<Vec<_>>());
+    let found = loader.notices().iter().find(|notice| notice.contains("106 records found by reading")).cloned();
+    let found = found.unwrap_or_else(|| panic!("{:?}", loader.notices()));
+    // Six megabytes of the second shard, and a few headers of each.
+    assert!(found.contains("reading 6.") && found.contains("MiB in"), "{found}");
+    let read: Vec<_> = loader.flat_map(|batch| batch.unwrap().ids().to_vec()).collect();
+    assert_eq!(read.len(), 106);
+
+    tar("c", &[3 << 20; 6]);
+    let path = dir.path().join("c.tar");
+    let mut bytes = fs::read(&path).unwrap();
+    let second = bytes.windows(9).position(|nine| nine == b"c-003.bin").unwrap();
+    bytes[second + 150] ^= 0x55;
+    fs::write(&path, bytes).unwrap();
+    let bucket = folder(dir.path(), "");
+    let error = self::loader(&bucket).format(Format::WebDataset).batch_size(2).build().unwrap_err();
+    assert!(error.kind() == Kind::Undecodable && error.to_string().contains("c.tar"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Finding the records of a data set: which ranges of its shards are read, and the scans they are given to.
 
+use super::heads::{Begin, read_apart};
 use crate::listing::hash_object;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
@@ -45,26 +46,50 @@ pub(crate) type Read<'r> =
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {
     let &Asked { format, content, tokens, ref file, ref side_cars, .. } = asked;
     let index = IndexBuilder::new(format, content, listing.len() as u32);
-    let whole = |is_shard: fn(&str) -> bool| {
-        let shards = (0..listing.len() as u32).filter(move |at| is_shard(listing.key(*at as usize)));
-        shards.flat_map(|at| ByteRange::pieces(at, listing.size(at as usize), PIECE_BYTES))
-    };
     match format {
         Format::Objects => of_objects(listing, side_cars, index, read),
         Format::WebDataset => {
             let begin = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
-            scan(listing, whole(|key| key.ends_with(".tar")), begin, index, read)
+            of_shards(listing, |key| key.ends_with(".tar"), (format, &begin), index, read)
         }
         Format::TfRecord => {
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
             // `fuelrail pack` leaves a manifest beside its shards.
-            scan(listing, whole(|key| in_folder(key).1 != "pack.json"), begin, index.without_keys(), read)
+            of_shards(listing, |key| in_folder(key).1 != "pack.json", (format, &begin), index.without_keys(), read)
         }
         Format::Tokens => of_tokens(listing, tokens, index.without_keys(), read),
         Format::Mds => of_mds(listing, content, read),
         Format::Manifest => of_manifest(listing, file.as_deref(), index),
         Format::Parquet => unreachable!("rows have to be unpacked"),
     }
+}
+
+/// The records of shards that have nothing but headers between them.
+fn of_shards(
+    listing: &Listing,
+    is_shard: fn(&str) -> bool,
+    (format, begin): (Format, Begin<'_>),
+    mut index: IndexBuilder,
+    read: Read<'_>,
+) -> Result<IndexBuilder> {
+    let shards: Vec<u32> = (0..listing.len() as u32).filter(|at| is_shard(listing.key(*at as usize))).collect();
+    let scratch = IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys();
+    let heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, scratch), read)?;
+    for shards in shards.chunk_by(|a, b| heads.contains_key(a) == heads.contains_key(b)) {
+        let known = |at: u32| heads.get(&at).into_iter().flatten().map(move |(first, bytes)| (at, *first, bytes));
+        let mut known = shards.iter().copied().flat_map(known).peekable();
+        let whole = |at: &u32| ByteRange::pieces(*at, listing.size(*at as usize), PIECE_BYTES);
+        index = if known.peek().is_none() {
+            scan(listing, shards.iter().flat_map(whole), begin, index, read)?
+        } else {
+            scan(listing, core::iter::empty(), begin, index, &mut |_, take| {
+                known.try_for_each(|(object, first, bytes)| {
+                    take(ByteRange { object, first, len: bytes.len() as u64 }, bytes)
+                })
+            })?
+        };
+    }
+    Ok(index)
 }
 
 /// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. Those of no object are
