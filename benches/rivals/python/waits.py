@@ -12,6 +12,7 @@ import argparse
 import importlib
 import time
 
+from pipeline import epoch_of
 from protocol import Task, arguments, tell
 from runtime_aware import ours
 
@@ -31,10 +32,7 @@ OTHERS = {
 
 def batches_of(script, task):
     """The batches of a script, without the harness it speaks to: epoch after epoch."""
-    module, kept = importlib.import_module(script), []
-    module.serve = lambda task, batches, settings: kept.append((batches, settings))
-    module.run(task)
-    epoch, settings = kept[0]
+    epoch, settings = epoch_of(importlib.import_module(script), task)
 
     def forever():
         while True:
