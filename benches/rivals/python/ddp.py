@@ -4,8 +4,9 @@
     python ddp.py --uri http://127.0.0.1:9000/bucket/training/ --train target/release/fuelrail-train [--pairs 10] [--json FILE]
 
 Both begin with the same weights (those of a run of `fuelrail-train` whose rate is too small to move them) and take the same batches through the same
-loader: from Python through its package. Told are the losses of the first steps, and the time of a step in runs that take turns. The torch of this
-interpreter should be the version that `fuelrail-train` is linked with.
+loader: from Python through its package. Told are the losses of the first steps, as far apart as they are and as PyTorch's own are with another number
+of threads, whose sums it adds up in another order; and the time of a step in runs that take turns. The torch of this interpreter should be the
+version that `fuelrail-train` is linked with.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from torch import nn
 
 from protocol import tell
 
-WORLD, BATCH, RATE, MOMENTUM, SEED, WARM, NEAR = 2, 32, 0.05, 0.9, 0, 10, 1e-3
+WORLD, BATCH, MOMENTUM, SEED, WARM, NEAR = 2, 32, 0.9, 0, 10, 1e-3
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 DECODE = {"decode": "32x32x3", "decode_fit": "center-crop"}
 
@@ -85,7 +86,7 @@ def rank_main(given):
     """One rank of the Python side: a line of JSON a step."""
     import fuelrail
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo")
     loader = fuelrail.Loader(given.uri, batch_size=BATCH, seed=SEED, rank=rank, world=WORLD, memory_limit="128MB", shards=1, pin=False, **DECODE)
@@ -94,7 +95,7 @@ def rank_main(given):
     if unexpected or any("num_batches_tracked" not in name for name in missing):
         raise SystemExit(f"other names: {missing} {unexpected}")
     model = nn.parallel.DistributedDataParallel(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimiser = torch.optim.SGD(model.parameters(), lr=given.rate, momentum=MOMENTUM)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     begun = time.perf_counter()
     for batch in loader:
@@ -138,13 +139,21 @@ def ours(given, rate, port, more=()):
         return [json.loads(line) for line in open(folder / "0.jsonl", encoding="utf-8")]
 
 
-def theirs(given, port):
+def theirs(given, port, threads=1):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, __file__, "--rank", "--uri", given.uri, "--weights", given.weights, "--classes", given.classes]
+        command += ["--rate", given.rate, "--threads", threads]
         ranks(command, folder, port)
         lines = (folder / "0.out").read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def apart(some, others):
+    """How far losses are apart: by step, and in how many steps before the first in which they are not near."""
+    by_step = [abs(a["loss"] - b["loss"]) for a, b in zip(some, others)]
+    near = next((step for step, gap in enumerate(by_step) if gap > NEAR), len(by_step))
+    return {"steps": len(by_step), "near_for": near, "max": max(by_step), "by_step": by_step}
 
 
 def step_ms(steps):
@@ -156,6 +165,8 @@ def main():
     parser.add_argument("--uri", required=True)
     parser.add_argument("--train")
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--json")
     parser.add_argument("--rank", action="store_true")
     parser.add_argument("--weights")
@@ -169,13 +180,12 @@ def main():
         given.weights = next(Path(saved).glob("*.safetensors"))
         pairs = []
         for pair in range(given.pairs):
-            sides = [("fuelrail", lambda: ours(given, RATE, port)), ("ddp", lambda: theirs(given, port + 1))]
+            sides = [("fuelrail", lambda: ours(given, given.rate, port)), ("ddp", lambda: theirs(given, port + 1))]
             done = {name: run() for name, run in (sides if pair % 2 == 0 else sides[::-1])}
             if pair == 0:
                 same = all(a["ids"] == b["ids"] for a, b in zip(done["fuelrail"], done["ddp"], strict=True))
-                apart = [abs(a["loss"] - b["loss"]) for a, b in zip(done["fuelrail"], done["ddp"])]
-                near = next((step for step, gap in enumerate(apart) if gap > NEAR), len(apart))
-                print(f"the same samples: {same}; losses within {NEAR} for {near} steps of {len(apart)}, at most {max(apart):.2e} apart", flush=True)
+                losses = {"fuelrail": apart(done["fuelrail"], done["ddp"]), "ddp_with_two_threads": apart(theirs(given, port + 1, 2), done["ddp"])}
+                print(f"the same samples: {same}; losses apart: {losses}", flush=True)
             waits = {name: sum(step["data_wait_ms"] for step in steps[WARM:]) / sum(step["wall_ms"] for step in steps[WARM:]) for name, steps in done.items()}
             pairs.append({"step_ms": {name: step_ms(steps) for name, steps in done.items()}, "data_wait_share": waits})
             print(f"pair {pair + 1}: {pairs[-1]}", flush=True)
@@ -183,7 +193,8 @@ def main():
     result = {
         "torch": torch.__version__,
         "same_samples": same,
-        "loss_apart": {"steps": len(apart), "near_for": near, "max": max(apart), "by_step": apart},
+        "rate": given.rate,
+        "loss_apart": losses,
         "step_ratio": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1], "count": len(ratios)},
         "data_wait_share": statistics.median(pair["data_wait_share"]["fuelrail"] for pair in pairs),
         "pairs": pairs,
