@@ -79,6 +79,19 @@ pub struct Feed {
     facts: FeedFacts,
     canary: Canary,
     over: bool,
+    /// Since when the consumer has asked for the next batch, if it has.
+    asked: Option<Instant>,
+}
+
+/// What [`Feed::next_within`] found.
+#[derive(Debug)]
+pub enum DeviceTaken {
+    /// The next batch.
+    Batch(DeviceBatch),
+    /// None yet.
+    NotYet,
+    /// The run is over, or has failed before.
+    Over,
 }
 
 /// Facts of loader and device, known from the start.
@@ -142,7 +155,7 @@ impl Feed {
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
             Error::from_io(Kind::Environment, format_args!("starting the copy thread of GPU {}", config.device), e)
         })?;
-        Ok(Feed { ring, ready, stats_request, thread: Some(thread), config, facts, canary, over: false })
+        Ok(Feed { ring, ready, stats_request, thread: Some(thread), config, facts, canary, over: false, asked: None })
     }
 
     /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
@@ -152,59 +165,72 @@ impl Feed {
     /// What the loader reports, after the batches before it; at once, `Environment` when the device fails or a copy hangs, with
     /// the batch and the device; `Budget` when the batches held leave no buffer.
     pub fn next(&mut self, stream: RawStream) -> Option<Result<DeviceBatch>> {
-        if self.over {
-            return None;
+        loop {
+            match self.next_within(stream, LOOK_AGAIN) {
+                Ok(DeviceTaken::Batch(batch)) => return Some(Ok(batch)),
+                Ok(DeviceTaken::NotYet) => {}
+                Ok(DeviceTaken::Over) => return None,
+                Err(error) => return Some(Err(error)),
+            }
         }
-        if let Err(refused) = stream.check() {
-            return Some(Err(refused));
-        }
-        let outcome = self.ring.context.check_fork().and_then(|()| self.take(stream));
-        self.over = !matches!(outcome, Ok(Some(_)));
-        outcome.transpose()
     }
 
-    fn take(&mut self, stream: RawStream) -> Result<Option<DeviceBatch>> {
-        let begun = Instant::now();
+    /// As [`Feed::next`], and blocks for `patience` at most.
+    ///
+    /// # Errors
+    /// As [`Feed::next`].
+    pub fn next_within(&mut self, stream: RawStream, patience: Duration) -> Result<DeviceTaken> {
+        if self.over {
+            return Ok(DeviceTaken::Over);
+        }
+        stream.check()?;
+        let outcome = self.ring.context.check_fork().and_then(|()| self.take(stream, patience));
+        self.over = matches!(outcome, Ok(DeviceTaken::Over) | Err(_));
+        outcome
+    }
+
+    fn take(&mut self, stream: RawStream, patience: Duration) -> Result<DeviceTaken> {
+        let at_once = self.asked.is_none();
+        let begun = *self.asked.get_or_insert_with(Instant::now);
         let (token, at_once) = match self.ready.try_recv() {
-            Ok(token) => (Some(token), true),
-            Err(TryRecvError::Disconnected) => (None, true),
-            Err(TryRecvError::Empty) => {
-                let token = self.wait(begun);
-                self.ring.tally.wait(begun.elapsed());
-                (token?, false)
-            }
+            Ok(token) => (Some(token), at_once),
+            Err(TryRecvError::Disconnected) => (None, at_once),
+            Err(TryRecvError::Empty) => match self.ready.recv_timeout(patience) {
+                Ok(token) => (Some(token), false),
+                Err(RecvTimeoutError::Disconnected) => (None, false),
+                Err(RecvTimeoutError::Timeout) => return self.look(begun).map(|()| DeviceTaken::NotYet),
+            },
         };
+        self.asked = None;
+        if !at_once {
+            self.ring.tally.wait(begun.elapsed());
+        }
         if let Some(failure) = self.ring.take_failure() {
             return Err(failure);
         }
         match token {
-            Some(token) => self.hand_over(token?, stream, at_once).map(Some),
-            None if self.ring.finished.load(Ordering::Acquire) => Ok(None),
+            Some(token) => self.hand_over(token?, stream, at_once).map(DeviceTaken::Batch),
+            None if self.ring.finished.load(Ordering::Acquire) => Ok(DeviceTaken::Over),
             None => Err(Error::new(Kind::Environment, "the copy thread panicked: a bug of the feed")
                 .with_hint("report it with the message above")),
         }
     }
 
-    /// Sleeps until a token or an error comes; `None` when the copy thread has ended.
-    fn wait(&self, begun: Instant) -> Result<Option<Result<Token>>> {
-        loop {
-            match self.ready.recv_timeout(LOOK_AGAIN) {
-                Ok(token) => return Ok(Some(token)),
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Some(failure) = self.ring.take_failure() {
-                return Err(failure);
-            }
-            let held = self.ring.tally.held();
-            if held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE {
-                let cause =
-                    format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
-                return Err(
-                    Error::new(Kind::Budget, cause).with_hint("drop batches before asking for more, or raise depth")
-                );
-            }
-        }
+    /// Whether it is worth while to go on waiting for what was asked for at `begun`.
+    fn look(&self, begun: Instant) -> Result<()> {
+        let held = self.ring.tally.held();
+        let error = self.ring.take_failure().or_else(|| {
+            let holds_all = held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE;
+            let cause = || {
+                format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal)
+            };
+            holds_all.then(|| {
+                Error::new(Kind::Budget, cause()).with_hint("drop batches before asking for more, or raise depth")
+            })
+        });
+        let Some(error) = error else { return Ok(()) };
+        self.ring.tally.wait(begun.elapsed());
+        Err(error)
     }
 
     fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {

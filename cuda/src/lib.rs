@@ -37,5 +37,5 @@ pub use device::Pinned;
 pub use device::{Device, DeviceFacts};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
-pub use feed::{DEPTH_MAX, Feed, FeedConfig, FeedFacts, Feeds};
+pub use feed::{DEPTH_MAX, DeviceTaken, Feed, FeedConfig, FeedFacts, Feeds};
 pub use stats::FeedStats;

@@ -1,14 +1,14 @@
 //! What goes wrong is said once, in order, with what to do; nothing hangs, and what may still be touched is kept.
 #![cfg(test)]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fuelrail::{BadSamples, Kind, Listed};
 use fuelrail_cuda_driver::{Settings, under_driver};
 
 use super::skip::skip_or_fail;
-use super::stand::{Consumer, PATIENCE, control, eventually, store, watching};
-use crate::{Device, DeviceBatch, FUNCTIONS, Feed, FeedConfig, Pinned, RawStream};
+use super::stand::{Consumer, PATIENCE, Store, control, eventually, store, watching};
+use crate::{Device, DeviceBatch, DeviceTaken, FUNCTIONS, Feed, FeedConfig, Pinned, RawStream};
 
 fn feed(config: FeedConfig) -> fuelrail::Result<Feed> {
     Feed::start(store().loader().batch_size(10).build().unwrap(), config)
@@ -53,6 +53,31 @@ fn without_a_driver_every_way_in_says_what_to_do() {
     let refused = |config: FeedConfig| feed(config).unwrap_err().kind();
     assert_eq!(refused(FeedConfig { depth: 0, ..FeedConfig::default() }), Kind::Usage);
     assert_eq!(refused(FeedConfig { copy_timeout_ms: 0, ..FeedConfig::default() }), Kind::Usage);
+}
+
+#[test]
+fn a_short_wait_ends_without_a_batch_and_counts_as_one_wait() {
+    let name = "tests::failures::a_short_wait_ends_without_a_batch_and_counts_as_one_wait";
+    if !under_driver(name, &watching()) {
+        return;
+    }
+    let late = Store::digits(40);
+    late.bucket.set_script("latency=fixed:150ms".parse().unwrap()).unwrap();
+    let loader = late.loader().batch_size(20).build().unwrap();
+    let mut feed = Feed::start(loader, FeedConfig::default()).unwrap();
+    let (mut waits, mut taken) = (0, 0);
+    loop {
+        match feed.next_within(RawStream::LEGACY, Duration::from_millis(5)).unwrap() {
+            DeviceTaken::Batch(batch) => taken += batch.len(),
+            DeviceTaken::NotYet => waits += 1,
+            DeviceTaken::Over => break,
+        }
+    }
+    let stats = feed.stats();
+    assert!(taken == 40 && waits > 3, "{taken} {waits}");
+    assert!(stats.readiness < 1.0 && stats.data_wait_s > 0.1 && stats.batches == 2, "{stats:?}");
+    let over = feed.next_within(RawStream::LEGACY, Duration::ZERO).unwrap();
+    assert!(matches!(over, DeviceTaken::Over));
 }
 
 #[test]
