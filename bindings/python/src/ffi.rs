@@ -4,6 +4,7 @@
 //! until its consumer calls the deleter. The memory is never written to while it is shared.
 
 use fuelrail::{Batch, Dtype, Shape};
+use fuelrail_cuda::RawStream;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -126,7 +127,7 @@ trait Kind: Sized {
     /// The capsule's name until a consumer takes the tensor and renames it.
     const NAME: &'static CStr;
 
-    fn of(tensor: Tensor, flags: u64) -> Self;
+    fn of(tensor: Tensor, flags: u64, deleter: Deleter<Self>) -> Self;
 
     fn tensor(&mut self) -> &mut Tensor;
 }
@@ -134,8 +135,8 @@ trait Kind: Sized {
 impl Kind for Managed {
     const NAME: &'static CStr = c"dltensor";
 
-    fn of(tensor: Tensor, _: u64) -> Managed {
-        Managed { tensor, context: null_mut(), deleter: Some(delete::<Managed>) }
+    fn of(tensor: Tensor, _: u64, deleter: Deleter<Managed>) -> Managed {
+        Managed { tensor, context: null_mut(), deleter: Some(deleter) }
     }
 
     fn tensor(&mut self) -> &mut Tensor {
@@ -146,8 +147,8 @@ impl Kind for Managed {
 impl Kind for Versioned {
     const NAME: &'static CStr = c"dltensor_versioned";
 
-    fn of(tensor: Tensor, flags: u64) -> Versioned {
-        Versioned { version: [1, 0], context: null_mut(), deleter: Some(delete::<Versioned>), flags, tensor }
+    fn of(tensor: Tensor, flags: u64, deleter: Deleter<Versioned>) -> Versioned {
+        Versioned { version: [1, 0], context: null_mut(), deleter: Some(deleter), flags, tensor }
     }
 
     fn tensor(&mut self) -> &mut Tensor {
@@ -157,66 +158,127 @@ impl Kind for Versioned {
 
 /// What a capsule points to: the tensor, and behind it what it points into.
 #[repr(C)]
-struct Exported<T> {
+struct Exported<T, M> {
     kind: T,
     shape: [i64; 4],
     strides: [i64; 4],
-    memory: Memory,
+    memory: M,
 }
 
-/// The numbers of a decoded batch, dense.
-pub(crate) fn capsule(py: Python<'_>, memory: Memory, shape: Shape, versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
-    if versioned { export::<Versioned>(py, memory, shape) } else { export::<Managed>(py, memory, shape) }
+/// DLPack's number types.
+#[derive(Clone, Copy)]
+pub(crate) enum Element {
+    Signed = 0,
+    Unsigned = 1,
+    Float = 2,
+}
+
+impl Element {
+    pub(crate) fn of(dtype: Dtype) -> Element {
+        if dtype == Dtype::U8 { Element::Unsigned } else { Element::Float }
+    }
+}
+
+/// Dense numbers somewhere, which `memory` keeps there.
+pub(crate) struct Numbers<'d> {
+    /// Where they are, as their device sees it.
+    pub(crate) address: usize,
+    /// Kind and number of that device, as DLPack has them.
+    pub(crate) device: (i32, i32),
+    pub(crate) element: Element,
+    /// Bytes of a number.
+    pub(crate) bytes: usize,
+    /// One to four lengths.
+    pub(crate) dims: &'d [i64],
 }
 
 const CPU: (i32, i32) = (1, 0);
-const UNSIGNED: u8 = 1;
-const FLOAT: u8 = 2;
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-fn export<T: Kind>(py: Python<'_>, memory: Memory, shape: Shape) -> PyResult<Bound<'_, PyCapsule>> {
+/// The numbers of a decoded batch, dense.
+pub(crate) fn capsule(py: Python<'_>, memory: Memory, shape: Shape, versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
     let (data, items, item, _) = memory.items();
-    let (dims, number) = (shape.dims(), shape.dtype.bytes());
-    assert_eq!(items * item, dims.iter().product::<usize>() * number, "the memory is as long as the shape says");
+    let (dims, bytes) = (shape.dims(), shape.dtype.bytes());
+    assert_eq!(items * item, dims.iter().product::<usize>() * bytes, "the memory is as long as the shape says");
     let flags = if matches!(memory, Memory::Batch(..)) { READ_ONLY } else { IS_COPIED };
-    let [_, first, second, third] = dims;
+    let (element, dims) = (Element::of(shape.dtype), dims.map(|side| side as i64));
+    let numbers = Numbers { address: data.expose_provenance(), device: CPU, element, bytes, dims: &dims };
+    export_as(py, &numbers, flags, memory, versioned)
+}
+
+/// Numbers on a device, which belong to whoever has the capsule.
+pub(crate) fn device_capsule<'py, M: Send + 'static>(
+    py: Python<'py>,
+    numbers: &Numbers<'_>,
+    memory: M,
+    versioned: bool,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    export_as(py, numbers, 0, memory, versioned)
+}
+
+/// A stream by its handle.
+pub(crate) fn stream(handle: usize) -> RawStream {
+    // SAFETY: DLPack's protocol: it is a stream of the tensor's device, and lives until the tensors are given back that were made for it.
+    unsafe { RawStream::from_raw(std::ptr::with_exposed_provenance_mut(handle)) }
+}
+
+fn export_as<'py, M: Send + 'static>(
+    py: Python<'py>,
+    numbers: &Numbers<'_>,
+    flags: u64,
+    memory: M,
+    versioned: bool,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    match versioned {
+        true => export::<Versioned, M>(py, numbers, flags, memory),
+        false => export::<Managed, M>(py, numbers, flags, memory),
+    }
+}
+
+fn export<'py, T: Kind, M: Send + 'static>(
+    py: Python<'py>,
+    numbers: &Numbers<'_>,
+    flags: u64,
+    memory: M,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let &Numbers { address, device, element, bytes, dims } = numbers;
+    let (mut shape, mut strides, mut step) = ([0; 4], [0; 4], 1);
+    for (at, side) in dims.iter().enumerate().rev() {
+        (shape[at], strides[at]) = (*side, step);
+        step *= side;
+    }
     let tensor = Tensor {
-        data: data.cast_mut(),
-        device: CPU,
-        ndim: 4,
-        code: if shape.dtype == Dtype::U8 { UNSIGNED } else { FLOAT },
-        bits: number as u8 * 8,
+        data: std::ptr::with_exposed_provenance_mut(address),
+        device,
+        ndim: dims.len() as i32,
+        code: element as u8,
+        bits: bytes as u8 * 8,
         lanes: 1,
         shape: null_mut(),
         strides: null_mut(),
         byte_offset: 0,
     };
-    let mut exported = Box::new(Exported {
-        kind: T::of(tensor, flags),
-        shape: dims.map(|side| side as i64),
-        strides: [first * second * third, second * third, third, 1].map(|step| step as i64),
-        memory,
-    });
+    let mut exported = Box::new(Exported { kind: T::of(tensor, flags, delete::<T, M>), shape, strides, memory });
     let (shape, strides) = (exported.shape.as_mut_ptr(), exported.strides.as_mut_ptr());
     let tensor = exported.kind.tensor();
     (tensor.shape, tensor.strides) = (shape, strides);
     let pointer = NonNull::from(Box::leak(exported)).cast::<c_void>();
-    // SAFETY: the pointer is to an `Exported<T>` on the heap, which begins with its `T`. It lives until `delete::<T>` is called: by the
+    // SAFETY: the pointer is to an `Exported<T, M>` on the heap, which begins with its `T`. It lives until `delete::<T, M>` is called: by the
     // consumer that takes the tensor and renames the capsule, or else by the capsule's destructor.
-    unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, T::NAME, Some(destroy::<T>)) }
+    unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, T::NAME, Some(destroy::<T, M>)) }
 }
 
 /// Frees a tensor whose capsule goes before anybody has taken it.
 ///
 /// # Safety
-/// The capsule is one of [`export`], and the interpreter is attached.
-unsafe extern "C" fn destroy<T: Kind>(capsule: *mut ffi::PyObject) {
+/// The capsule is one of [`export`] with these types, and the interpreter is attached.
+unsafe extern "C" fn destroy<T: Kind, M>(capsule: *mut ffi::PyObject) {
     // SAFETY: the interpreter calls this once, with the capsule that it ends. It still has its name if no consumer has taken the tensor: it is
     // this capsule's alone then.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 1 {
-            delete(ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>());
+            delete::<T, M>(ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>());
         }
     }
 }
@@ -224,9 +286,9 @@ unsafe extern "C" fn destroy<T: Kind>(capsule: *mut ffi::PyObject) {
 /// Frees a tensor and lets go of its memory, on any thread, with or without the GIL.
 ///
 /// # Safety
-/// `kind` is one that [`export`] made, and this is called once.
-unsafe extern "C" fn delete<T: Kind>(kind: *mut T) {
-    // SAFETY: `kind` is the first field of an `Exported<T>` that was leaked from a box, and the caller owns it.
-    let Exported { memory, .. } = *unsafe { Box::from_raw(kind.cast::<Exported<T>>()) };
+/// `kind` is one that [`export`] made with these types, and this is called once.
+unsafe extern "C" fn delete<T: Kind, M>(kind: *mut T) {
+    // SAFETY: `kind` is the first field of an `Exported<T, M>` that was leaked from a box, and the caller owns it.
+    let Exported { memory, .. } = *unsafe { Box::from_raw(kind.cast::<Exported<T, M>>()) };
     drop(memory);
 }

@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod device;
+mod engine;
 mod error;
 #[allow(unsafe_code, reason = "the buffer protocol and DLPack hand out addresses")]
 mod ffi;
@@ -25,5 +27,6 @@ fn _fuelrail(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(transform::_end, module)?)?;
     module.py().import("atexit")?.call_method1("register", (module.getattr("_end")?,))?;
     module.add_class::<loader::Loader>()?;
+    module.add_class::<device::DeviceBatch>()?;
     module.add_class::<batch::Batch>()
 }

@@ -1,9 +1,12 @@
 //! `fuelrail.Loader`: the engine's loader as an iterator and a context manager.
 
 use crate::batch::Batch;
+use crate::device::{DeviceBatch, feed_config};
+use crate::engine::{Engine, Next};
 use crate::error::{raised, usage};
 use crate::{transform, values, warnings};
-use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State, Taken};
+use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State};
+use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
@@ -46,6 +49,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///     Called with the samples of a batch in the place of our decoders, on a thread of the engine's: `decode_with(samples, ids, epoch)`, a
 ///     list of bytes, a list of their ids, and the epoch. Returns an array or tensor of what `decode`, `decode_dtype` and `decode_layout`
 ///     say for so many samples, or one for each. What it raises follows `bad_samples`.
+/// device : str or int, optional
+///     `"cuda:0"`: batches are copied to this GPU, from memory registered with it, while the ones before are used, and come as `DeviceBatch`.
+/// device_depth : int, default 3
+///     Batches on the device at a time, in use or on their way.
 /// state : dict or str, optional
 ///     What `state_dict()` gave, or its JSON: the run goes on there.
 /// **settings
@@ -62,8 +69,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "fuelrail", weakref)]
 pub(crate) struct Loader {
     builder: LoaderBuilder,
+    feed: Option<FeedConfig>,
     /// `None` when closed.
-    engine: Mutex<Option<fuelrail::Loader>>,
+    engine: Mutex<Option<Engine>>,
     /// Read while another thread waits for a batch, and after closing.
     known: Mutex<Known>,
 }
@@ -99,13 +107,16 @@ impl Known {
         }
     }
 
-    fn took(&mut self, batch: &fuelrail::Batch, state: State) {
-        (self.state, self.has_begun) = (state, true);
+    fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<&State>) {
+        self.has_begun = true;
+        if let Some(state) = state {
+            self.state = state.clone();
+        }
         if self.reporter.is_some() {
             if self.unreported.len() == UNREPORTED_MAX {
                 self.unreported.pop_front();
             }
-            self.unreported.push_back((batch.seq(), batch.ids().iter().map(|id| id.0).collect()));
+            self.unreported.push_back((seq, ids.iter().map(|id| id.0).collect()));
         }
     }
 
@@ -119,10 +130,15 @@ impl Known {
 }
 
 /// Builds on a thread of its own, so that Ctrl-C ends the wait for a server that does not answer.
-fn build(py: Python<'_>, builder: LoaderBuilder) -> PyResult<fuelrail::Loader> {
+fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> PyResult<(Engine, Known)> {
     let (tell, mut told) = channel();
+    let built = move || {
+        let loader = builder.build()?;
+        let known = Known::of(&loader);
+        Ok((Engine::start(loader, feed.as_ref())?, known))
+    };
     // Nobody listens after Ctrl-C: what was built is dropped there.
-    let building = move || drop(tell.send(builder.build()));
+    let building = move || drop(tell.send(built()));
     let started = std::thread::Builder::new().name("fuelrail-build".into()).spawn(building);
     started.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
@@ -133,7 +149,7 @@ fn build(py: Python<'_>, builder: LoaderBuilder) -> PyResult<fuelrail::Loader> {
         told = receiver;
         warnings::log(py)?;
         match built {
-            Ok(built) => return built.map_err(|error| raised(py, &error)),
+            Ok(built) => return built.map_err(|error: fuelrail::Error| raised(py, &error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("building the loader panicked")),
         }
@@ -141,7 +157,7 @@ fn build(py: Python<'_>, builder: LoaderBuilder) -> PyResult<fuelrail::Loader> {
 }
 
 impl Loader {
-    fn engine(&self, py: Python<'_>) -> MutexGuard<'_, Option<fuelrail::Loader>> {
+    fn engine(&self, py: Python<'_>) -> MutexGuard<'_, Option<Engine>> {
         self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,21 +165,22 @@ impl Loader {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `act` finds of the engine.
-    fn open<T>(&self, py: Python<'_>, act: impl FnOnce(&fuelrail::Loader) -> T) -> PyResult<T> {
-        let found = self.engine(py).as_ref().map(act);
-        found.ok_or_else(|| closed(py))
+    /// The next batch within [`LOOK_EVERY`]. `None` where the loader is closed. Without the GIL.
+    fn take(&self) -> Option<fuelrail::Result<Next>> {
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = engine.as_mut()?.next_within(LOOK_EVERY);
+        match &next {
+            Ok(Next::Batch(batch, state)) => self.known().took((batch.seq(), batch.ids()), Some(state)),
+            Ok(Next::OnDevice(batch)) => self.known().took((batch.seq(), batch.ids()), batch.state()),
+            _ => {}
+        }
+        Some(next)
     }
 
-    /// The next batch within [`LOOK_EVERY`]. `None` where the loader is closed. Without the GIL.
-    fn take(&self) -> Option<fuelrail::Result<Taken>> {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let engine = engine.as_mut()?;
-        let taken = engine.next_batch_within(LOOK_EVERY);
-        if let Ok(Taken::Batch(batch)) = &taken {
-            self.known().took(batch, engine.state());
-        }
-        Some(taken)
+    /// What the losses of a batch on the device are multiplied by.
+    fn weights(&self, batch: &fuelrail_cuda::DeviceBatch) -> Vec<f32> {
+        let reporter = self.known().reporter.clone();
+        reporter.map_or_else(|| vec![1.0; batch.len()], |reporter| reporter.weights(batch.epoch(), batch.ids()))
     }
 }
 
@@ -183,15 +200,18 @@ fn closed(py: Python<'_>) -> PyErr {
 impl Loader {
     #[new]
     #[pyo3(
-        signature = (uri, *, batch_size, decode_with=None, state=None, **settings),
+        signature = (uri, *, batch_size, decode_with=None, device=None, device_depth=3, state=None, **settings),
         text_signature = "(uri, *, batch_size, epochs=1, seed=0, shuffle=True, rank=0, world=1, memory_limit=None, \
-                          cache_limit=0, spill_dirs=(), format=None, decode=None, decode_with=None, state=None, **settings)"
+                          cache_limit=0, spill_dirs=(), format=None, decode=None, decode_with=None, device=None, device_depth=3, state=None, **settings)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "they are the keywords of the class")]
     fn new(
         py: Python<'_>,
         uri: &Bound<'_, PyAny>,
         batch_size: &Bound<'_, PyAny>,
         decode_with: Option<Py<PyAny>>,
+        device: Option<&Bound<'_, PyAny>>,
+        device_depth: usize,
         state: Option<&Bound<'_, PyAny>>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Loader> {
@@ -211,26 +231,32 @@ impl Loader {
             let decode = builder.config().decoded().ok_or_else(|| usage(py, "decode_with without decode", hint))?;
             builder = builder.decode_with(decode, transform::function(function, decode));
         }
-        let engine = match state {
-            Some(state) => build(py, values::resume(builder.clone(), state)?)?,
-            None => build(py, builder.clone())?,
+        let feed = device.map(|device| feed_config(device, device_depth)).transpose()?;
+        let starting = match state {
+            Some(state) => values::resume(builder.clone(), state)?,
+            None => builder.clone(),
         };
-        Ok(Loader { builder, known: Mutex::new(Known::of(&engine)), engine: Mutex::new(Some(engine)) })
+        let (engine, known) = build(py, starting, feed.clone())?;
+        Ok(Loader { builder, feed, known: Mutex::new(known), engine: Mutex::new(Some(engine)) })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
             let taken = py.detach(|| self.take());
             warnings::log(py)?;
             match taken {
                 None => return Err(closed(py)),
-                Some(Ok(Taken::Batch(batch))) => return Ok(Some(Batch::new(batch))),
-                Some(Ok(Taken::NotYet)) => py.check_signals()?,
-                Some(Ok(Taken::Over)) => return Ok(None),
+                Some(Ok(Next::Batch(batch, _))) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
+                Some(Ok(Next::OnDevice(batch))) => {
+                    let weights = self.weights(&batch);
+                    return Ok(Some(Bound::new(py, DeviceBatch::new(batch, weights))?.into_any()));
+                }
+                Some(Ok(Next::NotYet)) => py.check_signals()?,
+                Some(Ok(Next::Over)) => return Ok(None),
                 Some(Err(error)) => return Err(raised(py, &error)),
             }
         }
@@ -316,20 +342,34 @@ impl Loader {
         }
         let builder = values::resume(self.builder.clone(), state)?;
         self.close(py)?;
-        let engine = build(py, builder)?;
-        *self.known() = Known::of(&engine);
+        let (engine, known) = build(py, builder, self.feed.clone())?;
+        *self.known() = known;
         *self.engine(py) = Some(engine);
         Ok(())
     }
 
-    /// Counters and latencies so far, by name; names end in their unit.
+    /// Counters and latencies so far, by name; names end in their unit. With `device` those of the copies are under `device`, and waits of the
+    /// program are there.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         warnings::log(py)?;
         let stats = py.detach(|| {
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-            engine.as_ref().map(fuelrail::Loader::stats)
+            engine.as_ref().map(Engine::stats)
         });
-        values::dict(py, &stats.ok_or_else(|| closed(py))?)
+        let (stats, feed) = stats.ok_or_else(|| closed(py))?;
+        let stats = values::dict(py, &stats)?;
+        if let Some(feed) = feed {
+            let device = PyDict::new(py);
+            for (name, count) in [("batches", feed.batches), ("copies", feed.copies), ("copied_bytes", feed.copied_bytes), ("held", feed.held)] {
+                device.set_item(name, count)?;
+            }
+            let parts = [("copy_s", feed.copy_s), ("copy_s_max", feed.copy_s_max), ("data_wait_s", feed.data_wait_s)];
+            for (name, part) in parts.into_iter().chain([("readiness", feed.readiness), ("landed", feed.landed)]) {
+                device.set_item(name, part)?;
+            }
+            stats.set_item("device", device)?;
+        }
+        Ok(stats)
     }
 
     /// Stops the threads and gives the memory back, but for what batches and views still hold. A second call does nothing.
@@ -383,7 +423,9 @@ impl Loader {
         if id >= samples {
             return Err(PyIndexError::new_err(format!("sample {id} of {samples}")));
         }
-        self.open(py, |engine| engine.record_key(SampleId(id)).into_owned())
+        let key = self.engine(py).as_ref().map(|engine| engine.record_key(SampleId(id)));
+        let hint = "ask a loader of the same data set without device";
+        key.ok_or_else(|| closed(py))?.ok_or_else(|| usage(py, "record_key of a loader with a device", hint))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -27,7 +27,7 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     if place.exists() {
         std::fs::remove_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
     }
-    run(&mut cargo_in(session.root, ["build", "--package", "fuelrail-cli"]))?;
+    run(&mut cargo_in(session.root, ["build", "--package", "fuelrail-cli", "--package", "fuelrail-cuda-driver"]))?;
     run(Command::new(session.root.join("scripts/wheel")).arg("dev"))?;
     run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
     let python = || Command::new(place.join("bin/python"));
@@ -43,6 +43,7 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     let mut tests = python();
     tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "bindings/python/tests", "--junitxml"]);
     tests.arg(&report).current_dir(session.root).env("BUCKET_COMMAND", session.target("debug/fuelrail")?);
+    tests.env("CUDA_TEST_DRIVER", session.target("debug/libfuelrail_cuda_driver.so")?);
     let passed = run(&mut tests).inspect_err(|why| say(why)).is_ok();
     let text = std::fs::read_to_string(&report).map_err(|e| format!("{}: {e}", report.display()))?;
     let suite = text.split_once(SUITE).map_or("", |(_, rest)| rest);

@@ -19,7 +19,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("bucket", "", ""),
     ("rivals", "", "bucket"),
     ("cli", "base cost plan format fuelrail sim bucket cuda", ""),
-    ("python", "fuelrail", ""),
+    ("python", "fuelrail cuda", ""),
     ("c", "fuelrail", "bucket"),
     ("k8s", "", ""),
     ("benches", "base cost plan fuelrail bucket cli cuda", ""),

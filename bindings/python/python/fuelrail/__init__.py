@@ -9,12 +9,13 @@
 """
 
 from fuelrail._errors import BudgetError, DeniedError, Error, NetworkError, NotFoundError, UsageError
-from fuelrail._fuelrail import Batch, Loader, __version__
+from fuelrail._fuelrail import Batch, DeviceBatch, Loader, __version__
 
 __all__ = [
     "Batch",
     "BudgetError",
     "DeniedError",
+    "DeviceBatch",
     "Error",
     "Loader",
     "NetworkError",

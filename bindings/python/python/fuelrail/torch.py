@@ -8,7 +8,7 @@ import torch.distributed
 import torch.utils.data
 
 from fuelrail._errors import Error, UsageError
-from fuelrail._fuelrail import Loader
+from fuelrail._fuelrail import DeviceBatch, Loader
 
 __all__ = ["IterableDataset", "tensors"]
 
@@ -16,14 +16,17 @@ __all__ = ["IterableDataset", "tensors"]
 def tensors(batch):
     """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C unless the loader has `decode_dtype` and `decode_layout`; the batch's
     own memory: do not write to it), `label` (int64, -1 where there is none), `id` (int64) and `weight` (float32: what to multiply each loss
-    by, 1 unless epochs are drawn by importance). A batch that is not decoded as it is."""
+    by, 1 unless epochs are drawn by importance). With `device` all but `id` are on that GPU, for the stream that is current. A batch that is not
+    decoded as it is."""
     if batch.shape is None:
         return batch
+    on_device = isinstance(batch, DeviceBatch)
+    image = torch.from_dlpack(batch)
     return {
-        "image": torch.from_dlpack(batch),
-        "label": _copied(batch.labels, torch.int32).long(),
+        "image": image,
+        "label": torch.from_dlpack(batch.labels_on_device) if on_device else _copied(batch.labels, torch.int32).long(),
         "id": _copied(batch.ids, torch.int64),
-        "weight": _copied(batch.weights, torch.float32),
+        "weight": _copied(batch.weights, torch.float32).to(image.device),
     }
 
 
@@ -41,7 +44,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
 
     Parameters
     ----------
-    uri, batch_size, seed, shuffle, memory_limit, cache_limit, spill_dirs, format, decode, state, **settings
+    uri, batch_size, seed, shuffle, memory_limit, cache_limit, spill_dirs, format, decode, device, state, **settings
         As of `fuelrail.Loader`.
     epochs : int, default 1
         Epochs of one pass.

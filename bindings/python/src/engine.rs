@@ -1,0 +1,64 @@
+//! What a Python loader drives: the engine's loader, or that and a feed to a GPU.
+
+use fuelrail::{Batch, Loader, SampleId, State, Stats, Taken};
+use fuelrail_cuda::{DeviceBatch, DeviceTaken, Feed, FeedConfig, FeedStats, RawStream};
+use std::time::Duration;
+
+/// How long the copy thread has to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where batches come from.
+pub(crate) enum Engine {
+    Host(Box<Loader>),
+    Device(Box<Feed>),
+}
+
+/// What [`Engine::next_within`] found.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
+pub(crate) enum Next {
+    Batch(Batch, State),
+    OnDevice(DeviceBatch),
+    NotYet,
+    Over,
+}
+
+impl Engine {
+    pub(crate) fn start(loader: Loader, feed: Option<&FeedConfig>) -> fuelrail::Result<Engine> {
+        Ok(match feed {
+            None => Engine::Host(Box::new(loader)),
+            Some(config) => Engine::Device(Box::new(Feed::start(loader, config.clone())?)),
+        })
+    }
+
+    pub(crate) fn next_within(&mut self, patience: Duration) -> fuelrail::Result<Next> {
+        Ok(match self {
+            Engine::Host(loader) => match loader.next_batch_within(patience)? {
+                Taken::Batch(batch) => Next::Batch(batch, loader.state()),
+                Taken::NotYet => Next::NotYet,
+                Taken::Over => Next::Over,
+            },
+            // Whoever asks for its tensors names the stream that they are for.
+            Engine::Device(feed) => match feed.next_within(RawStream::LEGACY, patience)? {
+                DeviceTaken::Batch(batch) => Next::OnDevice(batch),
+                DeviceTaken::NotYet => Next::NotYet,
+                DeviceTaken::Over => Next::Over,
+            },
+        })
+    }
+
+    /// The loader's counters, where they can be had, and those of the device's side.
+    pub(crate) fn stats(&self) -> (Stats, Option<FeedStats>) {
+        match self {
+            Engine::Host(loader) => (loader.stats(), None),
+            Engine::Device(feed) => (feed.loader_stats(PATIENCE).unwrap_or_default(), Some(feed.stats())),
+        }
+    }
+
+    /// The key of a sample; `None` where the loader has gone to the copy thread.
+    pub(crate) fn record_key(&self, id: SampleId) -> Option<String> {
+        match self {
+            Engine::Host(loader) => Some(loader.record_key(id).into_owned()),
+            Engine::Device(_) => None,
+        }
+    }
+}
