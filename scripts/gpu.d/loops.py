@@ -1,6 +1,8 @@
-"""The loops to compare with, in Python torch: a model on data that lies on the device, or behind a DataLoader. Prints one line of JSON.
+"""The loops to compare with, in Python torch: a model on data that lies on the device, behind a DataLoader, or behind Fuelrail's package; and a
+look whether what that brings to the device is what it brings to the host. Prints one line of JSON.
 
-    loops.py resident|loader MODEL SIZE BATCH SECONDS DEVICE [URL FOLDER WORKERS]
+    loops.py resident|loader|feed MODEL SIZE BATCH SECONDS DEVICE [URL FOLDER WORKERS]
+    loops.py check - SIZE BATCH - DEVICE URL
 """
 
 import io
@@ -52,6 +54,8 @@ def batches(kind, size, batch, device, rest):
             for pair in made:
                 yield *pair, 0.0
     url, folder, workers = rest
+    if kind == "feed":
+        yield from fed(url + "train/", size, batch, device, {"decode_fit": "random-crop", "decode_flip": True, "decode_layout": "nchw", "memory_limit": "256MB" if device == "cpu" else "8GB"})
     loader = torch.utils.data.DataLoader(
         Photos(url, folder, size), batch, shuffle=True, num_workers=int(workers), pin_memory=device != "cpu", drop_last=True,
         persistent_workers=True, prefetch_factor=4)
@@ -62,11 +66,41 @@ def batches(kind, size, batch, device, rest):
             begun = time.monotonic()
 
 
+def fed(url, size, batch, device, settings):
+    """Endless batches of Fuelrail's package, on the device."""
+    import fuelrail.torch
+
+    on = {} if device == "cpu" else {"device": device}
+    dataset = fuelrail.torch.IterableDataset(url, batch_size=batch, decode=f"{size}x{size}x3", epochs=1 << 20, drop_last=True, **settings, **on)
+    begun = time.monotonic()
+    for got in dataset:
+        yield got["image"], got["label"], time.monotonic() - begun
+        begun = time.monotonic()
+
+
+def check(url, size, batch, device):
+    """The same batches on the device and on the host, whichever stream is current."""
+    import fuelrail.torch
+
+    settings = {"batch_size": batch, "decode": f"{size}x{size}x1", "decode_fit": "center-crop", "memory_limit": "256MB", "shards": 1, "epochs": 2}
+    on = {} if device == "cpu" else {"device": device}
+    pairs = zip(fuelrail.torch.IterableDataset(url, **settings, **on), fuelrail.torch.IterableDataset(url, **settings), strict=True)
+    side = None if device == "cpu" else torch.cuda.Stream()
+    for number, (ours, host) in enumerate(pairs):
+        with torch.cuda.stream(side if number % 2 else None):
+            same = [(ours[name] + 0).cpu().equal(host[name]) for name in ("image", "label", "weight")]
+        if not all(same) or str(ours["image"].device).split(":")[0] != device:
+            sys.exit(f"batch {number} differs on the device: {same}")
+    print(json.dumps({"batches": number + 1}))
+
+
 def main():
     kind, name, size, batch, seconds, device, *rest = sys.argv[1:]
     size, batch, seconds = int(size), int(batch), float(seconds)
     if device != "cpu" and not torch.cuda.is_available():
         refuse("torch finds no CUDA device")
+    if kind == "check":
+        return check(*rest, size, batch, device)
     torch.backends.cudnn.benchmark = True
     model = getattr(torchvision.models, name)().to(device, memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

@@ -209,6 +209,7 @@ def run_2(run, at):
     run.step("LeNet in bfloat16", 60, lambda: against_cpu(run, at, "lenet", "--precision bf16", {}, 0.1, 1.0))
     run.step("LeNet over NCCL, one rank", 60, lambda: over_nccl(run, at, exact))
     run.step("LeNet evaluated", 60, lambda: evaluated(run, at))
+    run.step("tensors in Python", 40, lambda: python_loop(run, at, "check", "lenet", 64, 50, 0))
 
 
 def against_cpu(run, at, name, more, env, first, rest):
@@ -364,13 +365,17 @@ def run_4(run, at):
         loop = lambda kind, *more: python_loop(run, at, kind, model, size, batch, seconds, *more)
         run.step("Python on resident data", seconds + 40, lambda: loop("resident"))
         run.step("Python with 16 DataLoader workers", seconds + 50, lambda: loop("loader", url, photos, 16))
+        run.step("Python through the feed", seconds + 40, lambda: loop("feed", url, photos, 0))
     run.step("the feed against resident data", 5, lambda: shares(speeds, at))
 
 
 def python_loop(run, at, *words):
     at.needs_torch()
     kind, model, size, batch, seconds, *more = words
-    code, said = run.sh([sys.executable, HERE / "loops.py", kind, model, size, batch, seconds, at.device, *more], codes=(0, 3))
+    env = {**os.environ, "PYTHONPATH": str(at.program("python"))}
+    with run.serve(at.program("fuelrail"), *RECIPES["lenet"][0]) as digits:
+        more = more or [prefix(digits, RECIPES["lenet"][0])]
+        code, said = run.sh([sys.executable, HERE / "loops.py", kind, model, size, batch, seconds, at.device, *more], env=env, codes=(0, 3))
     if code == 3:
         raise Refused(said.strip().splitlines()[-1])
     return json.loads(said.strip().splitlines()[-1])
@@ -441,7 +446,7 @@ def manifest(at):
     """What is in the pack, and what it needs of the machine."""
     said = lambda *words: subprocess.run(words, capture_output=True, text=True, check=True).stdout
     files = {}
-    for path in sorted(at.pack.iterdir()):
+    for path in sorted(path for path in at.pack.rglob("*") if path.is_file()):
         files[path.name] = {"bytes": path.stat().st_size}
         if path.read_bytes()[:4] == b"\x7fELF":
             versions = {kind: re.findall(kind + r"_(\d+(?:\.\d+)+)", said("objdump", "-T", str(path))) for kind in ("GLIBC", "GLIBCXX")}
