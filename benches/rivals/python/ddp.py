@@ -2,6 +2,7 @@
 
     fuelrail serve digits --count 3200 --port 9000
     python ddp.py --uri http://127.0.0.1:9000/bucket/training/ --train target/release/fuelrail-train [--pairs 10] [--json FILE]
+    python ddp.py … --checkpoints        # instead, without PyTorch: steps with a checkpoint behind every twentieth, and without
 
 Both begin with the same weights (those of a run of `fuelrail-train` whose rate is too small to move them) and take the same batches through the same
 loader: from Python through its package. Told are the losses of the first steps, as far apart as they are and as PyTorch's own are with another number
@@ -160,6 +161,19 @@ def step_ms(steps):
     return statistics.mean(step["wall_ms"] for step in steps[WARM:])
 
 
+def checkpoints(given, port):
+    """Steps with checkpoints that are saved beside them, over steps without, in runs that take turns."""
+    pairs = []
+    for pair in range(given.pairs):
+        with tempfile.TemporaryDirectory() as saved:
+            sides = [("with", ["--checkpoint", saved, "--checkpoint-every", 20]), ("without", [])]
+            done = {name: step_ms(ours(given, given.rate, port, more)) for name, more in (sides if pair % 2 == 0 else sides[::-1])}
+        pairs.append({**done, "ratio": done["with"] / done["without"]})
+        print(f"pair {pair + 1}: {pairs[-1]}", flush=True)
+    ratios = sorted(pair["ratio"] for pair in pairs)
+    tell({"step_ratio": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1], "count": len(ratios)}, "pairs": pairs}, given.json, "pairs")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--uri", required=True)
@@ -168,6 +182,7 @@ def main():
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--json")
+    parser.add_argument("--checkpoints", action="store_true")
     parser.add_argument("--rank", action="store_true")
     parser.add_argument("--weights")
     parser.add_argument("--classes", type=int, default=10)
@@ -175,6 +190,8 @@ def main():
     if given.rank:
         return rank_main(given)
     port = 23_400
+    if given.checkpoints:
+        return checkpoints(given, port)
     with tempfile.TemporaryDirectory() as saved:
         ours(given, 1e-30, port, ["--checkpoint", saved])
         given.weights = next(Path(saved).glob("*.safetensors"))
