@@ -221,9 +221,8 @@ impl Feed {
         let held = self.ring.tally.held();
         let error = self.ring.take_failure().or_else(|| {
             let holds_all = held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE;
-            let cause = || {
-                format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal)
-            };
+            let cause =
+                || format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
             holds_all.then(|| {
                 Error::new(Kind::Budget, cause()).with_hint("drop batches before asking for more, or raise depth")
             })

@@ -6,9 +6,9 @@ pub(crate) mod find;
 mod heads;
 mod kept;
 
-pub(crate) use find::{Asked, Read, content_of};
+pub(crate) use find::{Asked, content_of};
 pub use fuelrail_format::Format;
-pub(crate) use heads::Pass;
+pub(crate) use heads::{Pass, Read};
 pub(crate) use kept::Kept;
 
 use crate::packed::PackedShards;

@@ -49,6 +49,7 @@ mod tls;
 mod tls_edges;
 mod tls_faults;
 mod tls_openssl;
+mod tokens;
 mod trust;
 mod upload;
 mod warnings;

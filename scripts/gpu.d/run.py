@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -33,6 +34,10 @@ class Machine:
 
     def __init__(self, pack, rehearse):
         self.pack, self.rehearse, self.work = pack, rehearse, pathlib.Path(tempfile.mkdtemp(prefix="fuelrail-gpu-"))
+        if pack.is_file():
+            self.pack = self.work / "pack"
+            with tarfile.open(pack) as bundled:
+                bundled.extractall(self.pack, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         self.device = "cpu" if rehearse else "cuda"
         asked = subprocess.run(
             [sys.executable, "-c", "import torch; print(torch.__file__, torch.__version__, torch.cuda.device_count())"], capture_output=True, text=True)
@@ -43,10 +48,10 @@ class Machine:
             folder = self.work / "driver"
             folder.mkdir()
             for name in ("libcuda.so", "libcuda.so.1"):
-                (folder / name).symlink_to(pack / "libfuelrail_cuda_driver.so")
+                (folder / name).symlink_to(self.pack / "libfuelrail_cuda_driver.so")
             self.driver["LD_LIBRARY_PATH"] = str(folder)
         before = os.environ.get("LD_LIBRARY_PATH", "")
-        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join([*folders, str(pack), *before.split(":")]).rstrip(":"), "RUST_BACKTRACE": "0"}
+        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join([*folders, str(self.pack), *before.split(":")]).rstrip(":"), "RUST_BACKTRACE": "0"}
 
     def program(self, name):
         return self.pack / name
@@ -457,9 +462,19 @@ def manifest(at):
     at.program("manifest.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
+def bundle(at, path):
+    """The pack as one small file, which is there as a whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    with tarfile.open(part, "w:xz") as bundled:
+        bundled.add(at.pack, ".")
+    part.replace(path)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="scripts/gpu")
-    parser.add_argument("what", choices=["run", "rehearse", "expect", "manifest"])
+    parser.add_argument("what", choices=["run", "rehearse", "expect", "manifest", "bundle"])
+    parser.add_argument("--bundle", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("numbers", nargs="*", type=int, help="1 to 5")
     parser.add_argument("--pack", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=pathlib.Path, default=os.environ.get("OUT") or ROOT / "target/gpu", help="where results go")
@@ -470,6 +485,9 @@ def main():
     at = Machine(asked.pack.resolve(), asked.what != "run")
     failed = 0
     try:
+        if asked.what == "bundle":
+            bundle(at, asked.bundle)
+            return 0
         if asked.what in ("expect", "manifest"):
             (expect if asked.what == "expect" else manifest)(at)
             return 0

@@ -242,6 +242,9 @@ mod tests {
         let pod = pods(1, 0, None).remove(0);
         assert_eq!(verdict(pod.clone()), "there is no Dataset photos");
         let nameless = verdict(Pod { dataset: String::new(), ..pod });
-        assert_eq!(nameless, "it has the gate fuelrail.dev/placement and no label fuelrail.dev/dataset that names its Dataset");
+        assert_eq!(
+            nameless,
+            "it has the gate fuelrail.dev/placement and no label fuelrail.dev/dataset that names its Dataset"
+        );
     }
 }

@@ -360,7 +360,12 @@ impl Loader {
         let stats = values::dict(py, &stats)?;
         if let Some(feed) = feed {
             let device = PyDict::new(py);
-            for (name, count) in [("batches", feed.batches), ("copies", feed.copies), ("copied_bytes", feed.copied_bytes), ("held", feed.held)] {
+            for (name, count) in [
+                ("batches", feed.batches),
+                ("copies", feed.copies),
+                ("copied_bytes", feed.copied_bytes),
+                ("held", feed.held),
+            ] {
                 device.set_item(name, count)?;
             }
             let parts = [("copy_s", feed.copy_s), ("copy_s_max", feed.copy_s_max), ("data_wait_s", feed.data_wait_s)];

@@ -1,6 +1,6 @@
 //! Finding the records of a data set: which ranges of its shards are read, and the scans they are given to.
 
-use super::heads::{Begin, read_apart};
+use super::heads::{Begin, Read, read_apart};
 use crate::listing::hash_object;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
@@ -37,10 +37,6 @@ pub(crate) struct Asked {
 
 /// Shards are read in pieces of this length, bytes.
 const PIECE_BYTES: u64 = 4 << 20;
-
-/// Reads ranges of the listed objects, in the order given, and hands over the bytes of each.
-pub(crate) type Read<'r> =
-    &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 /// The index of all records, in the order of the listing.
 pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<IndexBuilder> {

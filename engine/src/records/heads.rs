@@ -1,6 +1,5 @@
 //! Where records are long, only what lies between them is read: the headers, one after the other in each shard, in all shards at once.
 
-use super::Read;
 use fuelrail_base::{ByteSize, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::{IndexBuilder, Need, Scan};
@@ -13,6 +12,10 @@ const HEAD_BYTES: u64 = 4 << 10;
 const APART_BYTES: u64 = 1 << 20;
 /// How often a long pass tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Reads ranges of the listed objects, in the order given, and hands over the bytes of each.
+pub(crate) type Read<'r> =
+    &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 /// The pieces of each such shard: where one begins, and what was read there.
 pub(super) type Heads = BTreeMap<u32, Vec<(u64, Vec<u8>)>>;
@@ -133,10 +136,7 @@ mod tests {
         let mut pass = Pass::begin();
         let mut line = |mib: u64, s| pass.line(mib << 20, 400 << 20, Duration::from_secs(s));
         assert_eq!(line(50, 5), None);
-        assert_eq!(
-            line(100, 12).unwrap(),
-            "looking for records: 100.0 MiB of 400.0 MiB behind, about 36 s left"
-        );
+        assert_eq!(line(100, 12).unwrap(), "looking for records: 100.0 MiB of 400.0 MiB behind, about 36 s left");
         assert_eq!(line(101, 13), None);
         assert!(line(150, 22).is_some());
     }
