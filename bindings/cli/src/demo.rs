@@ -3,9 +3,9 @@
 //! Owns the command line and what is printed. The experiment and the report are the benchmark harness's.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -71,15 +71,15 @@ pub(crate) fn run(args: &Demo) -> Outcome {
         make_folder_of(path)?;
     }
     make_folder_of(&page)?;
-    let mut page_file = WholeFile::create(&page)?;
+    drop(WholeFile::create(&page)?);
     let machine = Machine::here();
     note(&format!("demo, {mode} scale, on {}", machine.line()));
+    machine.busy().iter().for_each(|busy| note(busy));
     let began = Instant::now();
     let findings = deli::run(&scale, &Onlooker::default())?;
     let report = Report::new(findings, machine, mode, began.elapsed().as_secs_f64());
     report.notices.iter().for_each(|notice| note(notice));
-    page_file.write_all(html(&report).as_bytes()).map_err(|error| file("writing", &page, &error))?;
-    page_file.finish()?;
+    WholeFile::of(&page, &html(&report))?;
     let mut paths = vec![page.display().to_string()];
     if let JsonTo::File(path) = &json {
         paths.push(path.display().to_string());
@@ -158,7 +158,7 @@ const LINES: u64 = 4;
 
 /// Shows the experiment as it goes.
 #[derive(Debug, Default)]
-struct Onlooker(Mutex<Option<Running>>);
+struct Onlooker(Mutex<Option<Running>>, AtomicUsize);
 
 /// Rows that run side by side, and how many of their batches are done.
 #[derive(Debug)]
@@ -180,8 +180,10 @@ impl Watch for Onlooker {
         let names = rows.iter().map(|name| name.word()).collect::<Vec<_>>().join(", ");
         let batches = batches * rows.len() as u64;
         let bar = Bar::new(Some(batches), "batches");
+        let before = self.1.fetch_add(rows.len(), Ordering::Relaxed);
         if bar.is_hidden() {
-            note(&format!("begin {names}"));
+            let all = RowName::ALL.len();
+            note(&format!("rows {} to {} of {all}, side by side: {names}", before + 1, before + rows.len()));
         }
         *self.running() = Some(Running { names, bar, done: 0, batches });
     }
@@ -203,7 +205,7 @@ impl Watch for Onlooker {
         let [wait, epoch] = [row.data_wait_s, row.epoch_s].map(|s| micros((s * 1e6) as u64));
         let gone = match row.name {
             RowName::Bucket => String::new(),
-            _ => format!(" ({:+.1} %)", -row.wait_reduction * 100.0),
+            _ => format!(" ({:.1} % less than the bucket's)", row.wait_reduction * 100.0),
         };
         note(&format!("{:>18}  data wait {wait}{gone} in an epoch of {epoch}", row.name));
     }

@@ -56,6 +56,16 @@ impl Machine {
         }
     }
 
+    /// What to tell before a measurement where other work keeps the cores: by the load of the last minute.
+    pub fn busy(&self) -> Option<String> {
+        let text = fs::read_to_string("/proc/loadavg").ok()?;
+        let load: f64 = text.split(' ').next()?.parse().ok()?;
+        let cores = self.cores;
+        (load > cores as f64 / 2.0).then(|| {
+            format!("this machine is busy (load {load} on {cores} cores): times will be longer than on a quiet one")
+        })
+    }
+
     /// One line for people: `2 cores of Xeon …, 23.0 GiB, Linux 6.18.5`.
     pub fn line(&self) -> String {
         let memory = fuelrail_base::ByteSize(self.memory_bytes);

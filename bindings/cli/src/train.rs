@@ -84,7 +84,8 @@ pub fn find_trainer(named: Option<&Path>, beside: &Path, folders: &[PathBuf]) ->
             None => format!("{TRAINER} is neither beside this program nor in PATH"),
         };
         Error::new(Kind::Environment, cause).with_hint(
-            "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release -p fuelrail-tch",
+            "build it where libtorch is: eval \"$(./scripts/libtorch)\" && cargo build --release -p fuelrail-tch; then put \
+             target/release/fuelrail-train beside this program or in PATH",
         )
     })
 }

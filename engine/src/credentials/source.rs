@@ -47,7 +47,7 @@ pub(super) async fn first<'a>(
         }
     }
     Err(Error::new(Kind::Denied, format!("no credentials were found: {}", nothing.join("; ")))
-        .with_hint("set up one of these, or set anonymous = true (FUELRAIL_ANONYMOUS=true) if the bucket is public"))
+        .with_hint("set up one of these; or, if the bucket is public, set anonymous = true, which is .anonymous(true) in Rust and FUELRAIL_ANONYMOUS=true for commands and Python"))
 }
 
 /// A refusal is final; a service that did not respond may be retried.

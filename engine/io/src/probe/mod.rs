@@ -110,19 +110,20 @@ fn refused(error: &Error) -> Finding {
     Finding::refused("io_uring", cause, cure)
 }
 
+/// What a ring locks at most.
+const MEMLOCK_MIN: u64 = 512 << 10;
+
 fn memlock(bytes: Option<u64>, is_privileged: bool) -> Finding {
     let name = "locked-memory limit";
     if is_privileged {
         return Finding::good(name, "none for this process, which may lock memory (CAP_IPC_LOCK)");
     }
-    bytes.map_or(Finding::good(name, "none"), |bytes| {
-        Finding::degraded(
-            name,
-            ByteSize(bytes).to_string(),
-            "unprivileged processes cannot register more memory than this: ulimit -l unlimited, LimitMEMLOCK=infinity, or \
-             docker --ulimit memlock=-1",
-        )
-    })
+    let Some(bytes) = bytes else { return Finding::good(name, "none") };
+    let cure = "ulimit -l unlimited, LimitMEMLOCK=infinity, or docker --ulimit memlock=-1";
+    if bytes >= MEMLOCK_MIN {
+        return Finding::good(name, format!("{}; it matters with register = true only: {cure}", ByteSize(bytes)));
+    }
+    Finding::degraded(name, ByteSize(bytes).to_string(), format!("rings may need more on old kernels: {cure}"))
 }
 
 fn huge_pages(free: u64, transparent: ThpMode) -> Finding {
