@@ -185,7 +185,6 @@ pub(crate) fn run(args: &Read) -> Outcome {
     let bar = Bar::new(Some(0), "batches");
     let report = read(&reading, &mut |event| match event {
         Event::Opened(loader) => {
-            note(&format!("configuration {}", config_text(loader.config())));
             loader.notices().iter().for_each(|notice| note(notice));
             bar.total(loader.batches());
         }
@@ -282,7 +281,7 @@ fn facts(report: &ReadReport) -> Vec<(String, String)> {
     row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));
     for gate in &report.gates {
         let GateStats { capacity, passed, occupancy_mean, wait_us_mean, .. } = gate;
-        let inside = format!("{occupancy_mean:.1} of {capacity} inside");
+        let inside = format!("{occupancy_mean:.1} of at most {capacity} inside on average");
         row(
             &format!("gate {}", gate.name),
             format!("{inside}, {passed} passed, {} each", micros(*wait_us_mean as u64)),
