@@ -40,7 +40,20 @@ pub(crate) fn records(
         notices.push(format!("listing_dir: {error}; the index of records is not kept"));
         None
     });
-    if let Some(found) = kept.as_ref().and_then(|kept| Records::kept(kept, &asked)) {
+    let there = || kept.as_ref().and_then(|kept| Records::kept(kept, &asked));
+    if let Some(found) = there() {
+        return found.map(Some);
+    }
+    let waits = || tracing::warn!("{format}: another process looks for the records of this data set; waiting for it");
+    // Held to the end of the pass.
+    let _first = match kept.as_ref().map(|kept| kept.look_first(waits)).transpose() {
+        Ok(first) => first.flatten(),
+        Err(error) => {
+            notices.push(format!("listing_dir: {error}; several processes may look for records at once"));
+            None
+        }
+    };
+    if let Some(found) = there() {
         return found.map(Some);
     }
     let (begun, mut bytes) = (Instant::now(), 0);

@@ -3,7 +3,7 @@
 use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
+use fuelrail::{ByteSize, Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
 use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
@@ -348,6 +348,24 @@ fn an_index_is_kept_while_the_objects_are_the_same_and_damage_costs_another_pass
         "{:?}",
         more.notices()
     );
+}
+
+#[test]
+fn one_of_many_that_start_at_once_finds_the_records_for_all() {
+    let (dir, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    shards(dir.path(), 2, 12);
+    let bucket = folder(dir.path(), "latency=fixed:100ms");
+    let found = std::thread::scope(|scope| {
+        let build = || {
+            let builder = loader(&bucket).format(Format::WebDataset).listing_dir(kept.path()).memory_limit(ByteSize(48 << 20));
+            let loader = builder.build().unwrap();
+            assert_eq!(loader.samples(), 24);
+            loader.notices().iter().filter(|line| line.contains("records found by reading")).count()
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(build)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(found, 1);
 }
 
 #[test]

@@ -232,7 +232,11 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     };
     runner.run("plan", &mut |ran: &RunResult| {
         measured.push(ran.figures.get("last.elapsed_s").copied().unwrap_or(f64::NAN));
-        bar.at(measured.len() as u64, || format!("{}: {:.2} s", ran.run, measured[measured.len() - 1]));
+        let done = measured.len();
+        bar.at(done as u64, || format!("{}: {:.2} s", ran.run, measured[done - 1]));
+        if bar.is_hidden() {
+            note(&format!("{done} of {}, {}: {:.2} s", all.len(), ran.run, measured[done - 1]));
+        }
     })?;
     drop(bar);
     let report = report(args, predicted, written, &measured);

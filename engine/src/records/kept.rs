@@ -3,10 +3,15 @@
 use crate::listing::own_directory;
 use fuelrail_base::Result;
 use fuelrail_format::{Format, Index};
-use fuelrail_io::OwnDirectory;
+use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::kept::SourceId;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often one that waits looks whether the other one is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Where an index is kept, for later runs over the same data set.
 pub(crate) struct Kept {
@@ -22,6 +27,25 @@ impl Kept {
     pub(crate) fn open(dir: &Path, id: SourceId, format: Format) -> Result<Kept> {
         let name = format!("fuelrail-{:032x}.{format}-records", u128::from_be_bytes(id.0));
         Ok(Kept { own: own_directory(dir)?, name })
+    }
+
+    /// Lets one process of a machine look for records while others wait for what it keeps. The lock, which ends with the process; `None` behind
+    /// a wait. `waits` is called when one begins.
+    ///
+    /// # Errors
+    /// `File` for what the disk refuses.
+    pub(crate) fn look_first(&self, waits: impl FnOnce()) -> Result<Option<File>> {
+        let name = format!("{}.lock", self.name);
+        let (file, path) = (self.own.open_or_make_file(&name)?, self.own.path().join(&name));
+        if try_lock(&file, &path)? {
+            return Ok(Some(file));
+        }
+        waits();
+        while !try_lock(&file, &path)? {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        // If nothing was kept, all that waited look at once.
+        Ok(None)
     }
 
     /// The index that is there. `None` where there is none of these very objects.
