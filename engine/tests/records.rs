@@ -3,7 +3,7 @@
 use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{ByteSize, Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
+use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
 use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
@@ -357,7 +357,7 @@ fn one_of_many_that_start_at_once_finds_the_records_for_all() {
     let bucket = folder(dir.path(), "latency=fixed:100ms");
     let found = std::thread::scope(|scope| {
         let build = || {
-            let builder = loader(&bucket).format(Format::WebDataset).listing_dir(kept.path()).memory_limit(ByteSize(48 << 20));
+            let builder = loader(&bucket).format(Format::WebDataset).listing_dir(kept.path()).batch_size(4);
             let loader = builder.build().unwrap();
             assert_eq!(loader.samples(), 24);
             loader.notices().iter().filter(|line| line.contains("records found by reading")).count()
