@@ -44,12 +44,12 @@ pub(crate) fn records(
     if let Some(found) = there() {
         return found.map(Some);
     }
-    let waits = || tracing::warn!("{format}: another process looks for the records of this data set; waiting for it");
+    let waits = || tracing::warn!("{format}: waiting for another process, which is indexing the records of this data set");
     // Held to the end of the pass.
     let _first = match kept.as_ref().map(|kept| kept.look_first(waits)).transpose() {
         Ok(first) => first.flatten(),
         Err(error) => {
-            notices.push(format!("listing_dir: {error}; several processes may look for records at once"));
+            notices.push(format!("listing_dir: {error}; several processes may index the records at once"));
             None
         }
     };

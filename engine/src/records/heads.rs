@@ -123,7 +123,7 @@ impl Pass {
         self.told = elapsed;
         let left_s = elapsed.as_secs_f64() * (of as f64 / bytes.max(1) as f64 - 1.0);
         let (bytes, of) = (ByteSize(bytes), ByteSize(of));
-        Some(format!("looking for records: {bytes} of {of} behind, about {left_s:.0} s left"))
+        Some(format!("looking for records: {bytes} of {of} scanned, about {left_s:.0} s left"))
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
         let mut pass = Pass::begin();
         let mut line = |mib: u64, s| pass.line(mib << 20, 400 << 20, Duration::from_secs(s));
         assert_eq!(line(50, 5), None);
-        assert_eq!(line(100, 12).unwrap(), "looking for records: 100.0 MiB of 400.0 MiB behind, about 36 s left");
+        assert_eq!(line(100, 12).unwrap(), "looking for records: 100.0 MiB of 400.0 MiB scanned, about 36 s left");
         assert_eq!(line(101, 13), None);
         assert!(line(150, 22).is_some());
     }

@@ -440,17 +440,17 @@ impl Sharing {
         self.looked = Instant::now();
         let (end, ahead) = (self.end, self.ahead());
         let waits = |job: &Job| job.is_served() && job.waits == Some(job.given);
-        let hoards = |job: &Job| waits(job) && job.holds.len() >= ahead;
-        let starves = |job: &Job| waits(job) && job.at == end && !hoards(job);
+        let keeps_all_it_may = |job: &Job| waits(job) && job.holds.len() >= ahead;
+        let starves = |job: &Job| waits(job) && job.at == end && !keeps_all_it_may(job);
         self.jobs.iter_mut().filter(|job| starves(job)).for_each(|job| job.delay = Duration::ZERO);
         let delays = !self.over && self.is_full() && self.jobs.iter().any(starves);
         let oldest = self.oldest().filter(|_| delays);
-        self.delayed = delays || self.jobs.iter().any(hoards);
-        let is_slow = |job: &&mut Job| hoards(job) || job.is_served() && Some(job.oldest()) == oldest;
+        self.delayed = delays || self.jobs.iter().any(keeps_all_it_may);
+        let is_slow = |job: &&mut Job| keeps_all_it_may(job) || job.is_served() && Some(job.oldest()) == oldest;
         for job in self.jobs.iter_mut().filter(is_slow) {
             job.delay += since;
             if job.delay >= self.options.wait {
-                let why = if hoards(job) { "it keeps as many as a job may" } else { "others have waited for it" };
+                let why = if keeps_all_it_may(job) { "it keeps as many as a job may" } else { "others have waited for it" };
                 tell(&format!("job {} is left behind at batch {}: {why}", job.pid, job.at));
                 job.part(why);
             }
