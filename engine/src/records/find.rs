@@ -69,21 +69,23 @@ fn of_shards(
     read: Read<'_>,
 ) -> Result<IndexBuilder> {
     let shards: Vec<u32> = (0..listing.len() as u32).filter(|at| is_shard(listing.key(*at as usize))).collect();
-    let scratch = IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys();
-    let heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, scratch), read)?;
-    for shards in shards.chunk_by(|a, b| heads.contains_key(a) == heads.contains_key(b)) {
-        let known = |at: u32| heads.get(&at).into_iter().flatten().map(move |(first, bytes)| (at, *first, bytes));
-        let mut known = shards.iter().copied().flat_map(known).peekable();
-        let whole = |at: &u32| ByteRange::pieces(*at, listing.size(*at as usize), PIECE_BYTES);
-        index = if known.peek().is_none() {
-            scan(listing, shards.iter().flat_map(whole), begin, index, read)?
-        } else {
-            scan(listing, core::iter::empty(), begin, index, &mut |_, take| {
-                known.try_for_each(|(object, first, bytes)| {
-                    take(ByteRange { object, first, len: bytes.len() as u64 }, bytes)
-                })
-            })?
-        };
+    let empty = || match format {
+        Format::TfRecord => IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys(),
+        _ => IndexBuilder::new(format, [0; 16], listing.len() as u32),
+    };
+    let mut heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, &empty), read)?;
+    let whole = |at: &u32| ByteRange::pieces(*at, listing.size(*at as usize), PIECE_BYTES);
+    let mut rest = &shards[..];
+    while let Some(first) = rest.first() {
+        if let Some(known) = heads.remove(first) {
+            let extended = Index::open(known).and_then(|known| index.extend(&known));
+            extended.map_err(|error| error.with_object(listing.key(*first as usize)))?;
+            rest = &rest[1..];
+            continue;
+        }
+        let (shards, behind) = rest.split_at(rest.iter().take_while(|at| !heads.contains_key(at)).count());
+        index = scan(listing, shards.iter().flat_map(whole), begin, index, read)?;
+        rest = behind;
     }
     Ok(index)
 }

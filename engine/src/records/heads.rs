@@ -17,8 +17,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
-/// The pieces of each such shard: where one begins, and what was read there.
-pub(super) type Heads = BTreeMap<u32, Vec<(u64, Vec<u8>)>>;
+/// The index of each such shard, as bytes.
+pub(super) type Heads = BTreeMap<u32, Vec<u8>>;
 
 /// Begins the scan of an object of so many bytes.
 pub(super) type Begin<'b> = &'b dyn Fn(u32, u64) -> Result<Box<dyn Scan>>;
@@ -28,7 +28,9 @@ struct Walk {
     object: u32,
     size: u64,
     scan: Box<dyn Scan>,
-    pieces: Vec<(u64, Vec<u8>)>,
+    index: IndexBuilder,
+    /// Pieces read so far.
+    pieces: u64,
     /// It did not like what was read last: the shard is read whole, which tells why.
     refused: bool,
 }
@@ -46,8 +48,8 @@ impl Walk {
     }
 }
 
-/// Reads the headers of the listed objects above `longer_than` bytes, as far as they are far apart. What is not among those returned is to be
-/// read whole.
+/// Indexes the listed objects above `longer_than` bytes by their headers alone, as far as these are far apart. What is not among those returned is
+/// to be read whole. `empty` makes the index of one.
 ///
 /// # Errors
 /// Those of `read`, and of scans that cannot begin.
@@ -55,24 +57,25 @@ pub(super) fn read_apart(
     listing: &Listing,
     objects: impl Iterator<Item = u32>,
     longer_than: u64,
-    (begin, mut scratch): (Begin<'_>, IndexBuilder),
+    (begin, empty): (Begin<'_>, &dyn Fn() -> IndexBuilder),
     read: Read<'_>,
 ) -> Result<Heads> {
     let (mut heads, mut walks, mut pass) = (Heads::new(), Vec::new(), Pass::begin());
     for object in objects {
         let size = listing.size(object as usize);
         if size > longer_than {
-            walks.push(Walk { object, size, scan: begin(object, size)?, pieces: Vec::new(), refused: false });
+            let (scan, index) = (begin(object, size)?, empty());
+            walks.push(Walk { object, size, scan, index, pieces: 0, refused: false });
         }
     }
     let all = walks.iter().map(|walk| walk.size).sum();
     while !walks.is_empty() {
         let mut turn = walks.iter_mut();
         let ranges = turn.as_slice().iter().filter_map(Walk::next).collect();
-        read(ranges, &mut |range, bytes| {
+        read(ranges, &mut |_, bytes| {
             if let Some(walk) = turn.next() {
-                walk.refused = walk.scan.give(bytes, &mut scratch).is_err();
-                walk.pieces.push((range.first, bytes.to_vec()));
+                walk.refused = walk.scan.give(bytes, &mut walk.index).is_err();
+                walk.pieces += 1;
             }
             Ok(())
         })?;
@@ -86,12 +89,12 @@ pub(super) fn read_apart(
 
 /// The walk, if it is to be gone on with; what it found, if it is at its end.
 fn go_on(walk: Walk, heads: &mut Heads) -> Option<Walk> {
-    let far = |at: u64| at >= APART_BYTES * walk.pieces.len() as u64;
+    let far = |at: u64| at >= APART_BYTES * walk.pieces;
     match walk.next() {
         Some(next) => far(next.first).then_some(walk),
         None if walk.refused => None,
         None => {
-            heads.insert(walk.object, walk.pieces);
+            heads.insert(walk.object, walk.index.to_bytes());
             None
         }
     }

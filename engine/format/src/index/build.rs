@@ -1,7 +1,7 @@
 //! The index being built: lists of pieces, so that growing never copies what is there and never takes twice its memory.
 
 use super::{
-    ABSENT, ABSENT_FIRST, FIELDS_MAX, Field, HEADER_BYTES, Header, KEY_BYTES_MAX, KEYS_PER_BLOCK, OFFSETS_END, Place,
+    ABSENT, ABSENT_FIRST, FIELDS_MAX, Field, HEADER_BYTES, Header, Index, KEY_BYTES_MAX, KEYS_PER_BLOCK, OFFSETS_END, Place,
     Span, VALUE_LENGTH_BITS, stride,
 };
 use crate::{Format, shown};
@@ -194,6 +194,22 @@ impl IndexBuilder {
             self.keys.push(key);
         }
         self.records += 1;
+        Ok(())
+    }
+
+    /// Appends the records of another index over the same objects. Fields are the same where their names are.
+    ///
+    /// # Errors
+    /// As [`IndexBuilder::field`] and [`IndexBuilder::push`].
+    pub fn extend<B: AsRef<[u8]>>(&mut self, other: &Index<B>) -> Result<()> {
+        let numbers = other.fields().map(|(name, place)| self.field(name, place)).collect::<Result<Vec<usize>>>()?;
+        let mut fields = Vec::new();
+        for record in other.iter() {
+            fields.clear();
+            let there = numbers.iter().enumerate().filter_map(|(at, own)| Some((*own, record.field(at)?)));
+            fields.extend(there);
+            self.push(record.key().unwrap_or_default(), &fields)?;
+        }
         Ok(())
     }
 

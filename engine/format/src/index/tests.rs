@@ -47,6 +47,24 @@ fn records_read_as_they_were_pushed() {
 }
 
 #[test]
+fn an_index_is_extended_by_the_records_of_others() {
+    let other = Index::open(three_places().to_bytes()).unwrap();
+    let mut whole = IndexBuilder::new(Format::WebDataset, SOURCE, 9);
+    whole.describe(b"{}".to_vec());
+    whole.extend(&other).unwrap();
+    assert_eq!(whole.to_bytes(), three_places().to_bytes());
+    whole.extend(&other).unwrap();
+    let twice = Index::open(whole.to_bytes()).unwrap();
+    assert_eq!((twice.len(), fields(&twice, 7)), (8, fields(&other, 3)));
+    assert_eq!(twice.record(6).unwrap().key(), Some(&b""[..]));
+    // Where another field is the first, the long one does not fit.
+    let mut short = IndexBuilder::new(Format::WebDataset, SOURCE, 9);
+    short.field("txt", Place::Near).unwrap();
+    let error = short.extend(&other).unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("field 'jpg'"), "{error}");
+}
+
+#[test]
 fn the_format_is_pinned() {
     let mut builder = IndexBuilder::new(Format::Mds, SOURCE, 2);
     builder.push(b"key", &[(0, span(1, 0x0102_0304_0506, 0x0708))]).unwrap();
