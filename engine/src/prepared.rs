@@ -17,7 +17,7 @@ use crate::spill::{Directory, SegmentManager, disk_unit, start_segment_manager};
 use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
 use crate::state::state_at;
 use crate::unpack::{Packed, Unpacker};
-use crate::watch::{Report, Watched};
+use crate::watch::{Counts, Report, Watched, snapshots};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{
@@ -185,7 +185,15 @@ impl Prepared {
                 Supply::Decoded(DecodeStage::start(&config, decoding, source, outlet, run.batches())?)
             }
         };
-        let metrics = Metrics::start(&config, &shards, supply.stage().map(|stage| stage.facts()), memory)?;
+        let counts: Counts = match (&unpacker, &relay) {
+            (Some(unpacker), _) => unpacker.counts(),
+            (_, Some(relay)) => relay.counts(),
+            _ => {
+                let shards = shards.clone();
+                Box::new(move |patience| snapshots(&shards, patience))
+            }
+        };
+        let metrics = Metrics::start(&config, counts, supply.stage().map(|stage| stage.facts()), memory)?;
         let lent = self.lent;
         let parts = Parts {
             config,

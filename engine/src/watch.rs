@@ -25,6 +25,9 @@ impl Watched {
     }
 }
 
+/// Fresh snapshots of all shards, within so long.
+pub(crate) type Counts = Box<dyn Fn(Duration) -> Vec<Snapshot> + Send + Sync>;
+
 /// Fresh snapshots of all shards; a shard that does not answer within `patience` gives its last one.
 pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot> {
     let wanted: Vec<u64> = shards

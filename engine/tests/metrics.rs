@@ -1,10 +1,24 @@
 //! The page of metrics.
 
-use crate::common::{bucket, loader};
+use crate::common::{bucket, folder, loader};
 use crate::peers::{ask, free_ports};
-use fuelrail::Kind;
+use crate::records::golden;
+use fuelrail::{Format, Kind};
 use fuelrail_bucket::DataSet;
 use std::net::TcpStream;
+
+#[test]
+fn what_is_read_to_be_unpacked_is_counted() {
+    let bucket = folder(&golden("mds-zstd"), "");
+    let address = free_ports(1)[0];
+    let builder = loader(&bucket).format(Format::Mds).batch_size(2).metrics_listen(address.to_string());
+    let mut shown = builder.build().unwrap();
+    shown.by_ref().for_each(|batch| drop(batch.unwrap()));
+    let page = String::from_utf8(ask(address, "/metrics", "").1).unwrap();
+    let requests = page.lines().find_map(|line| line.strip_prefix("fuelrail_requests_total{rank=\"0\"} ")).unwrap();
+    assert_eq!(requests.parse::<u64>().unwrap(), shown.stats().requests);
+    assert!(shown.stats().requests > 0, "{page}");
+}
 
 #[test]
 fn counters_are_shown_for_prometheus_and_name_no_object() {

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::decode::Facts;
 use crate::memory::MemoryStats;
 use crate::stats::Tally;
-use crate::watch::Watched;
+use crate::watch::Counts;
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum Metrics {}
 impl Metrics {
     pub(crate) fn start(
         config: &Config,
-        _: &[Watched],
+        _: Counts,
         _: Option<&Arc<Facts>>,
         _: MemoryStats,
     ) -> Result<Option<Metrics>> {

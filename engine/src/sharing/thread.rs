@@ -1,7 +1,7 @@
 //! The loader's hold on the thread of its relay.
 
 use crate::system::spawn_guarded;
-use crate::watch::Watched;
+use crate::watch::{Counts, Watched, snapshots};
 use fuelrail_base::Result;
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
@@ -22,6 +22,10 @@ pub(super) struct RelayEnds {
 impl RelayEnds {
     pub(super) fn new() -> RelayEnds {
         RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), alone: Arc::default() }
+    }
+
+    fn alone(&self) -> &[Watched] {
+        self.alone.get().map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -48,7 +52,13 @@ impl RelayThread {
 
     /// The shards that read alone, if they do.
     pub(crate) fn shards(&self) -> &[Watched] {
-        self.ends.alone.get().map_or(&[], Vec::as_slice)
+        self.ends.alone()
+    }
+
+    /// What they counted, for whoever asks as long as the loader stands.
+    pub(crate) fn counts(&self) -> Counts {
+        let ends = self.ends.clone();
+        Box::new(move |patience| snapshots(ends.alone(), patience))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The threads that unpack, as the loader sees them.
 
-use crate::watch::{Watched, snapshots};
+use crate::watch::{Counts, Watched, snapshots};
 use fuelrail_base::Duration;
 use fuelrail_flow::Snapshot;
 use fuelrail_io::Waker;
@@ -32,6 +32,12 @@ impl Shared {
         Shared { stop, waker: Waker::sleeper(), starved, read: Mutex::default() }
     }
 
+    fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
+        let (mut found, reading) = self.read().clone();
+        found.extend(snapshots(&reading, patience));
+        found
+    }
+
     pub(super) fn read(&self) -> MutexGuard<'_, Read> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,9 +55,13 @@ impl Unpacker {
 
     /// What was counted of reading.
     pub(crate) fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        let (mut found, reading) = self.shared.read().clone();
-        found.extend(snapshots(&reading, patience));
-        found
+        self.shared.snapshots(patience)
+    }
+
+    /// The same, for whoever asks as long as the loader stands.
+    pub(crate) fn counts(&self) -> Counts {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |patience| shared.snapshots(patience))
     }
 }
 
