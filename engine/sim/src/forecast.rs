@@ -113,7 +113,8 @@ impl World {
         let mut scenario = Scenario::quiet(SEED, self.samples, self.sample_bytes, self.batch_size);
         scenario.order = if self.sticky { OrderName::Sticky } else { OrderName::Global };
         (scenario.block_bytes, scenario.epochs) = (self.block_bytes, self.epochs);
-        scenario.lives[0].world = self.ranks;
+        // Trainers sum their gradients in every step.
+        (scenario.lives[0].world, scenario.lockstep) = (self.ranks, true);
         let micros = |seconds: f64| (seconds * 1e6).round() as u64;
         let bucket = &mut scenario.bucket;
         (bucket.latency_us, bucket.connect_us) = ((micros(self.latency_s), micros(self.latency_s)), CONNECT_US);
