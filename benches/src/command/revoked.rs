@@ -107,7 +107,7 @@ impl Lab {
         let at = |name: &str| folder.join(name).display().to_string();
         let words = format!(
             "{} --model lenet --decode 28x28x1 --batch-size {BATCH} --device cpu --threads 1 --timeout-s 30 --set memory_limit_bytes=128MB \
-             --set shards=1 --set pin=false --step-log {} --checkpoint {} --checkpoint-every-s {every_s}",
+             --set shards=1 --set pin=false --set connections_max=4 --step-log {} --checkpoint {} --checkpoint-every-s {every_s}",
             self.bucket.url("training/"),
             at("log-{rank}"),
             at("saved")
@@ -172,11 +172,13 @@ impl Lab {
             }
         }
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let steps = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let wall: Vec<f64> = steps.filter_map(|step| step["wall_ms"].as_f64()).map(|ms| ms / 1e3).collect();
+        let said = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let wall: Vec<f64> = said.filter_map(|step| step["wall_ms"].as_f64()).map(|ms| ms / 1e3).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        // The first start reads the trainer's libraries from the disk.
-        Ok(Pace { step_s: mean(&wall), start_s: mean(&starts[1..]) })
+        // Far behind the last start: what is killed has read ahead, and that is read again. The first start reads the trainer's libraries from
+        // the disk.
+        let unbroken = &wall[wall.len().saturating_sub(steps as usize / 4)..];
+        Ok(Pace { step_s: mean(unbroken), start_s: mean(&starts[1..]) })
     }
 }
 
