@@ -5,7 +5,8 @@ mod once;
 
 pub use once::PackedRecords;
 
-use crate::records::find::{MdsShard, Read, mds_shards};
+use crate::records::find::{MdsShard, mds_shards};
+use crate::records::heads::Read;
 #[cfg(feature = "parquet")]
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};

@@ -3,7 +3,7 @@
 //! Owns the index. What the bytes of a shard mean is `format`'s; who reads them is the caller's.
 
 pub(crate) mod find;
-mod heads;
+pub(crate) mod heads;
 mod kept;
 
 pub(crate) use find::{Asked, content_of};

@@ -44,7 +44,8 @@ pub(crate) fn records(
     if let Some(found) = there() {
         return found.map(Some);
     }
-    let waits = || tracing::warn!("{format}: waiting for another process, which is indexing the records of this data set");
+    let waits =
+        || tracing::warn!("{format}: waiting for another process, which is indexing the records of this data set");
     // Held to the end of the pass.
     let _first = match kept.as_ref().map(|kept| kept.look_first(waits)).transpose() {
         Ok(first) => first.flatten(),

@@ -12,12 +12,7 @@ use std::sync::Arc;
 pub(crate) enum Metrics {}
 
 impl Metrics {
-    pub(crate) fn start(
-        config: &Config,
-        _: Counts,
-        _: Option<&Arc<Facts>>,
-        _: MemoryStats,
-    ) -> Result<Option<Metrics>> {
+    pub(crate) fn start(config: &Config, _: Counts, _: Option<&Arc<Facts>>, _: MemoryStats) -> Result<Option<Metrics>> {
         if config.metrics_listen.is_none() {
             return Ok(None);
         }

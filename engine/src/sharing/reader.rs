@@ -450,7 +450,8 @@ impl Sharing {
         for job in self.jobs.iter_mut().filter(is_slow) {
             job.delay += since;
             if job.delay >= self.options.wait {
-                let why = if keeps_all_it_may(job) { "it keeps as many as a job may" } else { "others have waited for it" };
+                let why =
+                    if keeps_all_it_may(job) { "it keeps as many as a job may" } else { "others have waited for it" };
                 tell(&format!("job {} is left behind at batch {}: {why}", job.pid, job.at));
                 job.part(why);
             }

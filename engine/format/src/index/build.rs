@@ -1,8 +1,8 @@
 //! The index being built: lists of pieces, so that growing never copies what is there and never takes twice its memory.
 
 use super::{
-    ABSENT, ABSENT_FIRST, FIELDS_MAX, Field, HEADER_BYTES, Header, Index, KEY_BYTES_MAX, KEYS_PER_BLOCK, OFFSETS_END, Place,
-    Span, VALUE_LENGTH_BITS, stride,
+    ABSENT, ABSENT_FIRST, FIELDS_MAX, Field, HEADER_BYTES, Header, Index, KEY_BYTES_MAX, KEYS_PER_BLOCK, OFFSETS_END,
+    Place, Span, VALUE_LENGTH_BITS, stride,
 };
 use crate::{Format, shown};
 use fuelrail_base::{Error, Kind, Result};
