@@ -1,11 +1,11 @@
 """How long a trainer waits: Fuelrail at the step times at which the best other loader waits a twentieth, a fifth and half of the time.
 
     fuelrail serve FOLDER --port 9000 --script latency=fixed:20ms
-    python waits.py --uri http://127.0.0.1:9000/bucket/objects/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
+    python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that is fastest when
 nobody computes. Three step times are found, at which it waits for those shares of the time, and Fuelrail (from Python, with its defaults) reads
-as many batches with each of them. `FOLDER` holds the objects and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+as many batches with each of them. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
 import argparse

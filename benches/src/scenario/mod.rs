@@ -124,7 +124,7 @@ struct ReadPlan {
     processes: u32,
     #[serde(default)]
     step_ms: u64,
-    /// No process begins a step before all have ended the one before, as ranks that sum their gradients.
+    /// No process is a step ahead of another, as ranks that sum their gradients.
     #[serde(default)]
     in_step: bool,
     /// The process that is stopped (SIGSTOP) once all have had a second, and is in no figure.

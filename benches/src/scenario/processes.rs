@@ -44,8 +44,8 @@ impl Task {
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     epoch_ended: bool,
-    /// It has ended a step, and waits for a line.
-    step_ended: bool,
+    /// It has begun a step, and waits for a line behind it.
+    step_begun: bool,
     figures: Figures,
 }
 
@@ -81,10 +81,13 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
             add(&mut figures, "", &loader.stats());
             print(&Line { epoch_ended, figures, ..Line::default() })?;
         }
-        // Counting is done during the step.
+        // Counting, and waiting for each other, is done during the step: what all have taken, all will have computed.
+        let keeps_step = task.plan.in_step && !step.is_zero();
+        if keeps_step {
+            print(&Line { step_begun: true, ..Line::default() })?;
+        }
         std::thread::sleep(step.saturating_sub(taken.elapsed()));
-        if task.plan.in_step && !step.is_zero() {
-            print(&Line { step_ended: true, ..Line::default() })?;
+        if keeps_step {
             input.read_line(&mut String::new()).map_err(gone)?;
         }
     }
@@ -94,29 +97,29 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
 /// Where readers that keep in step wait for each other.
 #[derive(Default)]
 pub(super) struct Steps {
-    /// Ended steps by reader; of one that has gone more than any.
-    ended: Mutex<Vec<u64>>,
+    /// Begun steps by reader; of one that has gone more than any.
+    begun: Mutex<Vec<u64>>,
     moved: Condvar,
 }
 
 impl Steps {
     fn join(&self) -> usize {
-        let mut ended = lock(&self.ended);
-        ended.push(0);
-        ended.len() - 1
+        let mut begun = lock(&self.begun);
+        begun.push(0);
+        begun.len() - 1
     }
 
     /// One more step of `reader`: waits for the others.
     fn wait(&self, reader: usize) {
-        let mut ended = lock(&self.ended);
-        ended[reader] += 1;
+        let mut begun = lock(&self.begun);
+        begun[reader] += 1;
         self.moved.notify_all();
-        let own = ended[reader];
-        drop(self.moved.wait_while(ended, |ended| ended.iter().any(|other| *other < own)));
+        let own = begun[reader];
+        drop(self.moved.wait_while(begun, |begun| begun.iter().any(|other| *other < own)));
     }
 
     fn leave(&self, reader: usize) {
-        lock(&self.ended)[reader] = u64::MAX;
+        lock(&self.begun)[reader] = u64::MAX;
         self.moved.notify_all();
     }
 }
@@ -162,7 +165,7 @@ impl Reader {
         std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(std::result::Result::ok);
             for line in lines.map_while(|line| serde_json::from_str::<Line>(&line).ok()) {
-                if line.step_ended {
+                if line.step_begun {
                     steps.wait(reader);
                     // One that is gone is found where its output ends.
                     let _ = go(&own_input);
