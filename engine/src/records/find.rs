@@ -46,12 +46,12 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
         Format::Objects => of_objects(listing, side_cars, index, read),
         Format::WebDataset => {
             let begin = |object, size| Ok(Box::new(tar::Scan::new(object, size)) as Box<dyn Scan>);
-            of_shards(listing, |key| key.ends_with(".tar"), (format, &begin), index, read)
+            of_shards(listing, |key| key.ends_with(".tar"), &begin, index, read)
         }
         Format::TfRecord => {
             let begin = |object, size| Ok(Box::new(tfrecord::Scan::new(object, size)) as Box<dyn Scan>);
             // `fuelrail pack` leaves a manifest beside its shards.
-            of_shards(listing, |key| in_folder(key).1 != "pack.json", (format, &begin), index.without_keys(), read)
+            of_shards(listing, |key| in_folder(key).1 != "pack.json", &begin, index.without_keys(), read)
         }
         Format::Tokens => of_tokens(listing, tokens, index.without_keys(), read),
         Format::Mds => of_mds(listing, content, read),
@@ -60,20 +60,16 @@ pub(super) fn index(listing: &Listing, asked: &Asked, read: Read<'_>) -> Result<
     }
 }
 
-/// The records of shards that have nothing but headers between them.
+/// The records of shards, into `index`, which is empty.
 fn of_shards(
     listing: &Listing,
     is_shard: fn(&str) -> bool,
-    (format, begin): (Format, Begin<'_>),
+    begin: Begin<'_>,
     mut index: IndexBuilder,
     read: Read<'_>,
 ) -> Result<IndexBuilder> {
     let shards: Vec<u32> = (0..listing.len() as u32).filter(|at| is_shard(listing.key(*at as usize))).collect();
-    let empty = || match format {
-        Format::TfRecord => IndexBuilder::new(format, [0; 16], listing.len() as u32).without_keys(),
-        _ => IndexBuilder::new(format, [0; 16], listing.len() as u32),
-    };
-    let mut heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, &empty), read)?;
+    let mut heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, &index), read)?;
     let whole = |at: &u32| ByteRange::pieces(*at, listing.size(*at as usize), PIECE_BYTES);
     let mut rest = &shards[..];
     while let Some(first) = rest.first() {

@@ -31,7 +31,7 @@ struct Walk {
     index: IndexBuilder,
     /// Pieces read so far.
     pieces: u64,
-    /// It did not like what was read last: the shard is read whole, which tells why.
+    /// The scan refused what was read last: the shard is read whole then, which reports the error.
     refused: bool,
 }
 
@@ -49,7 +49,7 @@ impl Walk {
 }
 
 /// Indexes the listed objects above `longer_than` bytes by their headers alone, as far as these are far apart. What is not among those returned is
-/// to be read whole. `empty` makes the index of one.
+/// to be read whole. The index of each begins as `empty` is.
 ///
 /// # Errors
 /// Those of `read`, and of scans that cannot begin.
@@ -57,14 +57,14 @@ pub(super) fn read_apart(
     listing: &Listing,
     objects: impl Iterator<Item = u32>,
     longer_than: u64,
-    (begin, empty): (Begin<'_>, &dyn Fn() -> IndexBuilder),
+    (begin, empty): (Begin<'_>, &IndexBuilder),
     read: Read<'_>,
 ) -> Result<Heads> {
     let (mut heads, mut walks, mut pass) = (Heads::new(), Vec::new(), Pass::begin());
     for object in objects {
         let size = listing.size(object as usize);
         if size > longer_than {
-            let (scan, index) = (begin(object, size)?, empty());
+            let (scan, index) = (begin(object, size)?, empty.clone());
             walks.push(Walk { object, size, scan, index, pieces: 0, refused: false });
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn read_apart(
     Ok(heads)
 }
 
-/// The walk, if it is to be gone on with; what it found, if it is at its end.
+/// Returns the walk if it continues. One that is complete puts its index into `heads`; one whose headers are close together is dropped.
 fn go_on(walk: Walk, heads: &mut Heads) -> Option<Walk> {
     let far = |at: u64| at >= APART_BYTES * walk.pieces;
     match walk.next() {

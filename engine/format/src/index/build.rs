@@ -18,7 +18,7 @@ const KNOWN_VALUES_MAX: usize = 1 << 12;
 const KNOWN_VALUE_BYTES_MAX: usize = 64;
 
 /// Builds an [`Index`](super::Index). Takes the memory of the index and one piece of 1 MiB per section.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct IndexBuilder {
     format: Format,
     source: [u8; 16],
@@ -36,7 +36,7 @@ pub struct IndexBuilder {
 }
 
 /// A list of bytes that grows at its end.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Pieces {
     pieces: Vec<Vec<u8>>,
     len: u64,
