@@ -16,7 +16,7 @@ pub(crate) enum Engine {
 /// What [`Engine::next_within`] found.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub(crate) enum Next {
-    Batch(Batch, State),
+    Batch(Batch),
     OnDevice(DeviceBatch),
     NotYet,
     Over,
@@ -33,7 +33,7 @@ impl Engine {
     pub(crate) fn next_within(&mut self, patience: Duration) -> fuelrail::Result<Next> {
         Ok(match self {
             Engine::Host(loader) => match loader.next_batch_within(patience)? {
-                Taken::Batch(batch) => Next::Batch(batch, loader.state()),
+                Taken::Batch(batch) => Next::Batch(batch),
                 Taken::NotYet => Next::NotYet,
                 Taken::Over => Next::Over,
             },
@@ -44,6 +44,14 @@ impl Engine {
                 DeviceTaken::Over => Next::Over,
             },
         })
+    }
+
+    /// Where the run stands; a batch on a device says it itself.
+    pub(crate) fn state(&self) -> Option<State> {
+        match self {
+            Engine::Host(loader) => Some(loader.state()),
+            Engine::Device(_) => None,
+        }
     }
 
     /// The loader's counters, where they can be had, and those of the device's side.

@@ -207,7 +207,7 @@ pub(crate) fn capsule(py: Python<'_>, memory: Memory, shape: Shape, versioned: b
     export_as(py, &numbers, flags, memory, versioned)
 }
 
-/// Numbers on a device, which belong to whoever has the capsule.
+/// A capsule of a tensor in a device's memory. Its consumer may write to it: nobody else has it until the deleter is called.
 pub(crate) fn device_capsule<'py, M: Send + 'static>(
     py: Python<'py>,
     numbers: &Numbers<'_>,

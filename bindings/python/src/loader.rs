@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyDict;
+use serde_json::json;
 use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -107,10 +108,10 @@ impl Known {
         }
     }
 
-    fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<&State>) {
+    fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {
         self.has_begun = true;
         if let Some(state) = state {
-            self.state = state.clone();
+            self.state = state;
         }
         if self.reporter.is_some() {
             if self.unreported.len() == UNREPORTED_MAX {
@@ -168,10 +169,11 @@ impl Loader {
     /// The next batch within [`LOOK_EVERY`]. `None` where the loader is closed. Without the GIL.
     fn take(&self) -> Option<fuelrail::Result<Next>> {
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = engine.as_mut()?.next_within(LOOK_EVERY);
+        let engine = engine.as_mut()?;
+        let next = engine.next_within(LOOK_EVERY);
         match &next {
-            Ok(Next::Batch(batch, state)) => self.known().took((batch.seq(), batch.ids()), Some(state)),
-            Ok(Next::OnDevice(batch)) => self.known().took((batch.seq(), batch.ids()), batch.state()),
+            Ok(Next::Batch(batch)) => self.known().took((batch.seq(), batch.ids()), engine.state()),
+            Ok(Next::OnDevice(batch)) => self.known().took((batch.seq(), batch.ids()), batch.state().cloned()),
             _ => {}
         }
         Some(next)
@@ -250,7 +252,7 @@ impl Loader {
             warnings::log(py)?;
             match taken {
                 None => return Err(closed(py)),
-                Some(Ok(Next::Batch(batch, _))) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
+                Some(Ok(Next::Batch(batch))) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
                 Some(Ok(Next::OnDevice(batch))) => {
                     let weights = self.weights(&batch);
                     return Ok(Some(Bound::new(py, DeviceBatch::new(batch, weights))?.into_any()));
@@ -359,20 +361,12 @@ impl Loader {
         let (stats, feed) = stats.ok_or_else(|| closed(py))?;
         let stats = values::dict(py, &stats)?;
         if let Some(feed) = feed {
-            let device = PyDict::new(py);
-            for (name, count) in [
-                ("batches", feed.batches),
-                ("copies", feed.copies),
-                ("copied_bytes", feed.copied_bytes),
-                ("held", feed.held),
-            ] {
-                device.set_item(name, count)?;
-            }
-            let parts = [("copy_s", feed.copy_s), ("copy_s_max", feed.copy_s_max), ("data_wait_s", feed.data_wait_s)];
-            for (name, part) in parts.into_iter().chain([("readiness", feed.readiness), ("landed", feed.landed)]) {
-                device.set_item(name, part)?;
-            }
-            stats.set_item("device", device)?;
+            let device = json!({
+                "batches": feed.batches, "copies": feed.copies, "copied_bytes": feed.copied_bytes, "copy_s": feed.copy_s,
+                "copy_s_max": feed.copy_s_max, "data_wait_s": feed.data_wait_s, "readiness": feed.readiness,
+                "landed": feed.landed, "held": feed.held,
+            });
+            stats.set_item("device", values::dict(py, &device)?)?;
         }
         Ok(stats)
     }
