@@ -158,7 +158,11 @@ const LINES: u64 = 4;
 
 /// Shows the experiment as it goes.
 #[derive(Debug, Default)]
-struct Onlooker(Mutex<Option<Running>>, AtomicUsize);
+struct Onlooker {
+    running: Mutex<Option<Running>>,
+    /// Rows that have begun.
+    begun: AtomicUsize,
+}
 
 /// Rows that run side by side, and how many of their batches are done.
 #[derive(Debug)]
@@ -171,7 +175,7 @@ struct Running {
 
 impl Onlooker {
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -180,7 +184,7 @@ impl Watch for Onlooker {
         let names = rows.iter().map(|name| name.word()).collect::<Vec<_>>().join(", ");
         let batches = batches * rows.len() as u64;
         let bar = Bar::new(Some(batches), "batches");
-        let before = self.1.fetch_add(rows.len(), Ordering::Relaxed);
+        let before = self.begun.fetch_add(rows.len(), Ordering::Relaxed);
         if bar.is_hidden() {
             let all = RowName::ALL.len();
             note(&format!("rows {} to {} of {all}, side by side: {names}", before + 1, before + rows.len()));
