@@ -94,20 +94,30 @@ def one(name, task):
     return {"images_per_s": images / wall_s, "cpu_ms_per_image": (cpu_s() - cpu) * 1e3 / images, "settings": settings}
 
 
-def main():
+def options():
+    """The command line of the scripts that run many loaders."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--uri", required=True)
     parser.add_argument("--manifest", required=True)
     parser.add_argument("--packed-root", required=True)
     parser.add_argument("--json")
+    return parser
+
+
+def task_of(given, batch, workers, packed) -> Task:
+    """What a loader's own script would be given; `packed` names the shards that it reads, if it does."""
+    argv = ["--uri", given.uri, "--manifest", given.manifest, "--batch-size", str(batch), "--workers", str(workers)]
+    return arguments(argv + (["--packed", given.packed_root + packed + "/"] if packed else []))
+
+
+def main():
+    parser = options()
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         packed = OTHERS[given.one][1] if given.one in OTHERS else None
-        argv = ["--uri", given.uri, "--manifest", given.manifest, "--batch-size", str(BATCH), "--workers", str(given.workers)]
-        task: Task = arguments(argv + (["--packed", given.packed_root + packed + "/"] if packed else []))
-        print(json.dumps(one(given.one, task)))
+        print(json.dumps(one(given.one, task_of(given, BATCH, given.workers, packed))))
         return
     rows = []
     for name, workers in [("Fuelrail", 0)] + [(name, workers) for name in OTHERS for workers in WORKERS]:

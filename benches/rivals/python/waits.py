@@ -4,16 +4,15 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that is fastest when
-nobody computes. Three step times are found, at which it waits for those shares of the time, and Fuelrail (from Python, with its defaults) reads
-as many batches with each of them. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+nobody computes. For each share, halving finds the step time at which the best waits for that share of the run; then Fuelrail (from Python, with
+its defaults) reads as many batches with the same step time. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
-import argparse
 import importlib
 import time
 
-from pipeline import epoch_of
-from protocol import Task, arguments, tell
+from pipeline import epoch_of, options, task_of
+from protocol import tell
 from runtime_aware import ours
 
 SHARES = (0.5, 0.2, 0.05)
@@ -56,16 +55,10 @@ def waits(batches, step_s):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--uri", required=True)
-    parser.add_argument("--manifest", required=True)
-    parser.add_argument("--packed-root", required=True)
-    parser.add_argument("--json")
-    given = parser.parse_args()
+    given = options().parse_args()
 
-    def task(workers, packed) -> Task:
-        argv = ["--uri", given.uri, "--manifest", given.manifest, "--batch-size", str(BATCH), "--workers", str(workers)]
-        return arguments(argv + (["--packed", given.packed_root + packed + "/"] if packed else []))
+    def task(workers, packed):
+        return task_of(given, BATCH, workers, packed)
 
     tried = []
     for name, (script, packed, takes_workers) in OTHERS.items():
