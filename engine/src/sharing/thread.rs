@@ -55,7 +55,7 @@ impl RelayThread {
         self.ends.alone()
     }
 
-    /// What they counted, for whoever asks as long as the loader stands.
+    /// Snapshots of those shards, for the page of metrics.
     pub(crate) fn counts(&self) -> Counts {
         let ends = self.ends.clone();
         Box::new(move |patience| snapshots(ends.alone(), patience))

@@ -58,7 +58,7 @@ impl Unpacker {
         self.shared.snapshots(patience)
     }
 
-    /// The same, for whoever asks as long as the loader stands.
+    /// [`snapshots`](Unpacker::snapshots) as a function, for the page of metrics.
     pub(crate) fn counts(&self) -> Counts {
         let shared = Arc::clone(&self.shared);
         Box::new(move |patience| shared.snapshots(patience))

@@ -182,7 +182,7 @@ impl Bucket {
             at = at.after(on_wire + pause);
             if self.shape.total_bytes_per_s > 0 {
                 let through = Duration::from_secs_f64(piece.len() as f64 / self.shape.total_bytes_per_s as f64);
-                // An answer takes its turn in the pipe when the first ones could be there; those with more latency hold up nobody.
+                // Bandwidth is reserved from the least latency on, so that an answer with a longer one does not delay the others.
                 self.pipe_free_at = self.pipe_free_at.max(now.after(Duration::from_micros(least))).after(through);
                 at = at.max(self.pipe_free_at);
             }
