@@ -222,6 +222,18 @@ fn a_slow_link_does_not_end_with_all_connections() {
 }
 
 #[test]
+fn a_try_that_costs_half_the_rate_ends_after_its_first_rounds() {
+    // Every connection is needed, and no more are allowed.
+    let mut shard = Shard::new(FAR, ENDLESS);
+    shard.window = Window::new(WindowConfig { connections_max: 15, ..WindowConfig::default() }).unwrap();
+    shard.run(400 * FAR.latency_us);
+    // Tries at 40, 110 and 250 round trips or so, of four rounds each instead of ten.
+    let tried = shard.share_up_to(7);
+    assert!((0.01..0.06).contains(&tried), "{:?}", shard.wanted_us);
+    assert!(shard.share_up_to(14) - tried < 0.02, "{:?}", shard.wanted_us);
+}
+
+#[test]
 fn timeouts_shrink_the_window_once_a_round_and_never_below_one() {
     let mut window = Window::new(WindowConfig::default()).unwrap();
     let ms = |ms: u64| Instant(ms * 1_000_000);

@@ -11,6 +11,10 @@ use fuelrail_base::{Duration, Instant};
 const PAYS: f64 = 1.05;
 /// Rounds whose sum decides while cruising: one alone is off by several percent too often.
 const PROBE_ROUNDS: u32 = 8;
+/// A try whose first rounds land less than this share of what came before is over: so much is not chance, and the rest would be paid
+/// for in full, half a second of it on a far bucket.
+const HOPELESS: f64 = 0.75;
+const HOPELESS_ROUNDS: u32 = 2;
 /// Rounds after a change that still show the level before.
 const SETTLING_ROUNDS: u32 = 2;
 /// Time between two tries while cruising is at least this and [`HOLD_ROUNDS`]; it doubles with every try without effect …
@@ -23,6 +27,8 @@ const HOLD_DOUBLINGS_MAX: u32 = 6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     pub(super) now: Instant,
+    /// It began with the first landing of all: what was sent with that landed with it, and its rate is too high.
+    pub(super) first: bool,
     pub(super) elapsed: Duration,
     /// What landed, in bytes with a constant per request.
     pub(super) weight: f64,
@@ -46,6 +52,8 @@ impl Measure {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     from: usize,
+    /// The rate before it was not known when it came: another one's effect was to be seen yet, or nothing had landed before.
+    follows: bool,
     /// Rate of the last round without its effect.
     rate: f64,
     /// Rounds since.
@@ -97,8 +105,9 @@ impl Sum {
         }
     }
 
-    fn rate(&self) -> Option<f64> {
-        (self.rounds >= SETTLING_ROUNDS + PROBE_ROUNDS).then(|| self.weight / self.seconds)
+    /// Their rate, when there are so many besides those that settle.
+    fn rate(&self, rounds: u32) -> Option<f64> {
+        (self.rounds >= SETTLING_ROUNDS + rounds).then(|| self.weight / self.seconds)
     }
 }
 
@@ -157,11 +166,15 @@ impl Level {
                 }
                 sum.add(measure);
                 self.phase = Phase::Cruising { probe, upward, hold_until, vain, sum };
-                let Some(rate) = sum.rate() else { return };
-                match probe {
-                    Some(probe) => self.judge_probe(probe, rate, upward, vain, measure),
-                    None if measure.now >= hold_until => self.probe(rate, upward, vain, measure),
-                    None => {}
+                let hopeless = |probe: Probe| sum.rate(HOPELESS_ROUNDS).filter(|rate| *rate < probe.rate * HOPELESS);
+                match (probe, sum.rate(PROBE_ROUNDS)) {
+                    (Some(probe), rate) => {
+                        if let Some(rate) = rate.or_else(|| hopeless(probe)) {
+                            self.judge_probe(probe, rate, upward, vain, measure);
+                        }
+                    }
+                    (None, Some(rate)) if measure.now >= hold_until => self.probe(rate, upward, vain, measure),
+                    (None, _) => {}
                 }
             }
         }
@@ -169,9 +182,9 @@ impl Level {
 
     fn open(&mut self, mut trials: [Option<Trial>; 2], busy_rounds: u32, measure: &Measure) {
         for trial in trials.iter_mut().flatten() {
-            // The round after a doubling is the one to compare with: it shows the effect of the doubling before, and
-            // not yet of this one; unless it was so long that what this one sent has landed in it, or says nothing.
-            if trial.rounds == 0 && !measure.sated && measure.elapsed < measure.round_trip * 2 {
+            // Then the round after a doubling is the one to compare with: it shows the effect of the doubling before, and not
+            // yet of this one; unless it was so long that what this one sent has landed in it, or says nothing.
+            if trial.follows && trial.rounds == 0 && !measure.sated && measure.elapsed < measure.round_trip * 2 {
                 trial.rate = measure.rate();
             }
             // A sated round lets time pass, but an effect cannot be seen in it.
@@ -188,7 +201,8 @@ impl Level {
         }
         if measure.may_grow && !measure.sated && self.wanted < self.most && trials[1].is_none() {
             let place = usize::from(trials[0].is_some());
-            trials[place] = Some(Trial { from: self.wanted, rate: measure.rate(), rounds: 0 });
+            let follows = place == 1 || measure.first;
+            trials[place] = Some(Trial { from: self.wanted, follows, rate: measure.rate(), rounds: 0 });
             self.double();
         }
         self.phase = Phase::Opening { trials, busy_rounds };

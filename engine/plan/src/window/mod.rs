@@ -293,7 +293,8 @@ impl Window {
         self.round = Some(Round::new(now));
         // The least rises slowly, so that one lucky moment does not stand for ever.
         self.first_byte = round.first_byte_least.min(self.first_byte * 9 / 8);
-        if !core::mem::replace(&mut self.guessed, true) {
+        let first = !core::mem::replace(&mut self.guessed, true);
+        if first {
             let needed = round.landings as f64 * self.first_byte.as_secs_f64() / elapsed.as_secs_f64();
             self.level.guess(needed.ceil() as usize, self.config.connections_start);
         }
@@ -301,6 +302,7 @@ impl Window {
         let limited = self.level.wanted >= self.in_flight_limit();
         self.level.round(&Measure {
             now,
+            first,
             elapsed,
             weight: round.weight as f64,
             hungry: round.hungry,
