@@ -24,8 +24,8 @@ const EXAMPLES: &str = "Examples:
   cargo x bench plan --json plan.json
   cargo x bench plan --designs 2 --scale 0.25
 
-Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's
-step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. Predictions are written to
+Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's \
+step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. Predictions are written to \
 --predictions before anything runs.";
 
 /// Predict epochs, then measure them with the real engine
@@ -113,8 +113,8 @@ const ROOM_BYTES: u64 = 4 << 20;
 const SCRATCH_BYTES: u64 = CONNECTIONS as u64 * (16 << 10);
 /// What the disk's buffers take besides.
 const DISK_BUFFERS: u64 = 4 << 20;
-/// The last one counts: the disk is full after the second.
-const EPOCHS: u64 = 3;
+/// Those from the third on count: the disk is full after the second.
+const EPOCHS: u64 = 5;
 /// What a disk here reads: never the limit of these designs.
 const DISK_BYTES_PER_S: f64 = 1e9;
 
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     note(&format!("{} written at {written}, before the first run", args.predictions.display()));
     let all: Vec<_> = predicted.iter().flat_map(variants).collect();
     let mut scenario = "about = 'predicted'\nrounds = 1\nquick = 1.0\n\
-                        columns = [{ title = 'epoch s', of = 'last.elapsed_s', digits = 3 }]\n"
+                        columns = [{ title = 'epoch s', of = 'later.elapsed_s', digits = 3 }]\n"
         .to_owned();
     all.iter().for_each(|(name, _, case)| scenario.push_str(&run_text(name, case)));
     let bar = Bar::new(Some(all.len() as u64), "runs");
@@ -231,7 +231,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         stop: stop_on_signals()?,
     };
     runner.run("plan", &mut |ran: &RunResult| {
-        measured.push(ran.figures.get("last.elapsed_s").copied().unwrap_or(f64::NAN));
+        measured.push(ran.figures.get("later.elapsed_s").copied().unwrap_or(f64::NAN));
         let done = measured.len();
         bar.at(done as u64, || format!("{}: {:.2} s", ran.run, measured[done - 1]));
         if bar.is_hidden() {

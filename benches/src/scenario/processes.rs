@@ -141,14 +141,18 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The figures, and as `last.` how much they grew in the last epoch.
-    pub(super) fn with_last_epoch(&self) -> Figures {
-        let before = self.epochs.iter().rev().nth(1);
-        let grown = |(name, now): (&String, &f64)| {
-            let before = before.and_then(|before| before.get(name)).unwrap_or(&0.0);
-            (format!("last.{name}"), now - before)
+    /// The figures, and how much they grew in the last epoch, as `last.`, and in one from the third on, as `later.`.
+    pub(super) fn with_epochs(&self) -> Figures {
+        let grown = |prefix: &str, epochs: usize| {
+            let before = self.epochs.iter().rev().nth(epochs);
+            let of = |(name, now): (&String, &f64)| {
+                let before = before.and_then(|before| before.get(name)).unwrap_or(&0.0);
+                (format!("{prefix}.{name}"), (now - before) / epochs as f64)
+            };
+            self.now.iter().map(of).collect::<Figures>()
         };
-        self.now.iter().map(grown).chain(self.now.clone()).collect()
+        let later = self.epochs.len().saturating_sub(2).max(1);
+        self.now.clone().into_iter().chain(grown("last", 1)).chain(grown("later", later)).collect()
     }
 }
 

@@ -277,7 +277,7 @@ impl<'r> Execution<'r> {
             }
         }
         figures.insert("failed".to_owned(), failures() as f64);
-        let of_all: Vec<Figures> = going().map(|reader| reader.progress().with_last_epoch()).collect();
+        let of_all: Vec<Figures> = going().map(|reader| reader.progress().with_epochs()).collect();
         figures.extend(means(&of_all));
         add_phases(figures, &self.run.phases, &sums);
         Ok(sums.windows(2).map(|pair| pair[1].served - pair[0].served).collect())

@@ -31,7 +31,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan loader run.json --latency-ms 20 --disk-gb-per-s 3 --json
   fuelrail plan loader http://127.0.0.1:9000/bucket/training/ --set epochs=3 --set cache_limit_bytes=1GiB --step-ms 40
 
-RUN is what `bench read --json` or `bench feed --json` wrote, or a URI: then it is read first. A run shows either latency or bandwidth of
+RUN is what `bench read --json` or `bench feed --json` wrote, or a URI: then it is read first. A run shows either latency or bandwidth of \
 its bucket, whichever limited it; the other one is taken as good as can be, unless it is given.";
 
 /// Predict what other memory, disk, blocks, connections or cards would bring to a run
@@ -84,8 +84,9 @@ pub struct Prediction {
     pub closed_form_s: [f64; 2],
 }
 
-/// Epochs played: the disk is full after the second, and the third still looks ahead.
-const PLAYED: u64 = 4;
+/// Epochs played: the disk is full after the second, and the last looks no further ahead. Those between are a later epoch, on average: in
+/// which steps of an epoch there is something to wait for is chance.
+const PLAYED: u64 = 6;
 /// So many epochs that the first one does not count.
 const MANY_EPOCHS: f64 = 1e6;
 /// What stands for "no limit" in the closed form.
@@ -102,7 +103,9 @@ impl Case {
         // Virtual work takes no time: what cores and disk take is known.
         let cores_s = closed.epoch_bytes * self.core_s_per_byte / self.cores;
         let disk_s = closed.held().1 * closed.epoch_bytes / self.disk_bytes_per_s;
-        let simulated_s = [played[0].max(cores_s), played[2].max(cores_s).max(disk_s)];
+        let later = &played[2..played.len() - 1];
+        let later_s = later.iter().sum::<f64>() / later.len() as f64;
+        let simulated_s = [played[0].max(cores_s), later_s.max(cores_s).max(disk_s)];
         Ok(Prediction { simulated_s, closed_form_s: closed.epochs_s().into() })
     }
 
