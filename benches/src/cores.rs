@@ -29,9 +29,9 @@ const EXAMPLES: &str = "Examples:
   cargo x bench cores --object-size 110KiB --batch-size 64 --shards 1,2 --seconds 5 --json cores.json
   cargo x bench cores http://10.0.0.2:9000/bucket/training/ --shards 1,2,4,8
 
-Without a URI nginx serves on this machine, held together with the shards to as many cores as there are
-shards: `scaling` is then what one more core, with its shard and its share of the server, brings on the wall clock. `per core`
-is what the shards deliver per second of their own processor time; when that stays the same, they scale with their cores
+Without a URI nginx serves on this machine, held together with the shards to as many cores as there are \
+shards: `scaling` is then what one more core, with its shard and its share of the server, brings on the wall clock. `per core` \
+is what the shards deliver per second of their own processor time; when that stays the same, they scale with their cores \
 wherever the server runs elsewhere (`of work`).";
 
 /// Measure what more shards on more cores bring

@@ -31,18 +31,18 @@ const EXAMPLES: &str = "Examples:
   cargo x bench line --rings uring,poll --shapes large,mid,tiny
   cargo x bench line --rivals hyper,object-store --shapes large,mid,tiny
 
-Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with
-their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar
+Every contestant is a process of its own. Rounds go A B A B; ratios are taken within a round; the figures are medians with \
+their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar \
 that could be judged does not hold, or a floor or the loader fails.
 
-Floors are plain loops with no parsing beyond Content-Length: blocking recv into an arena of the same size and into a hot
-mebibyte, epoll at the best of 1, 8 and 32 connections, the kernel dropping the payload (MSG_TRUNC), memcpy alone; over TLS
+Floors are plain loops with no parsing beyond Content-Length: blocking recv into an arena of the same size and into a hot \
+mebibyte, epoll at the best of 1, 8 and 32 connections, the kernel dropping the payload (MSG_TRUNC), memcpy alone; over TLS \
 OpenSSL's SSL_read in C, compiled on the spot, and a blocking loop over rustls with aws-lc. The cheapest of them is the judge.
 
-Rivals: hyper, object-store, hyper-drop (native); curl, wrk (commands); boto3, dataloader-boto3, s3torchconnector, s3dlio, webdataset,
-mosaicml-streaming, runai-model-streamer, obstore, litdata, and our own package as fuelrail-python (Python). Each runs with the
-settings its makers recommend, and at the number of connections (1, 8, 32) that costs it the least; both are in the result. One that
-is not there is listed with the reason and how to install it. The native ones come from the program fuelrail-rival (cargo build
+Rivals: hyper, object-store, hyper-drop (native); curl, wrk (commands); boto3, dataloader-boto3, s3torchconnector, s3dlio, webdataset, \
+mosaicml-streaming, runai-model-streamer, obstore, litdata, and our own package as fuelrail-python (Python). Each runs with the \
+settings its makers recommend, and at the number of connections (1, 8, 32) that costs it the least; both are in the result. One that \
+is not there is listed with the reason and how to install it. The native ones come from the program fuelrail-rival (cargo build \
 --release -p fuelrail-rivals). A pass of a Python rival goes over the set once: they are slow.";
 
 /// Measure the loader beside the floors, on each ring, or beside other people's loaders

@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
   echo go | fuelrail-rival hyper --uri http://127.0.0.1:8080/set/ --manifest set.tsv --batch-size 8 --arena 536870912 --seed 0
   echo go | fuelrail-rival curl --uri http://127.0.0.1:8080/set/ --manifest set.tsv --connections 32
 
-The protocol: `ready` on standard output; then for every line `go` on standard input one pass over the data set and one line of
+The protocol: `ready` on standard output; then for every line `go` on standard input one pass over the data set and one line of \
 JSON; the end of standard input ends it.";
 
 /// Other people's clients under the harness's protocol

@@ -22,7 +22,7 @@ const EXAMPLES: &str = "Examples:
   cargo x bench scenario tiers --only '50 %'
   cargo x bench scenario my.toml --set shards=2
 
-Scenarios are files, see benches/scenarios. The bucket runs in this process, loaders are processes of their own, and so is the trainer,
+Scenarios are files, see benches/scenarios. The bucket runs in this process, loaders are processes of their own, and so is the trainer, \
 fuelrail-train, which needs libtorch (cargo build --release -p fuelrail-tch). Ratios and differences are taken within a round.";
 
 /// Measure a scenario: tails, rate limits, outages, tiers, caches, importance, switching

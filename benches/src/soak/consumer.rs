@@ -39,14 +39,14 @@ const EXAMPLES: &str = "Examples:
   cargo x bench soak --minutes 5 --ring poll --json soak.json
   cargo x bench soak --minutes 10 --transport tls --seed 7 --set cache_limit_bytes=0
 
-An embedded bucket in a process of its own serves objects of a KiB to some MiB over real sockets and misbehaves in phases of a few
-seconds drawn from the seed: answers of 500 and 503, connections reset, cut and closed, wrong lengths, stray entity tags,
-garbage, stalls, trickles, and moments in which no one accepts connections. A loader with a cache and a disk reads them without end; its consumer
-hurries, holds batches, works slowly, pauses, and now and then closes the loader and goes on from its state. Every batch is checked: order, bytes,
+An embedded bucket in a process of its own serves objects of a KiB to some MiB over real sockets and misbehaves in phases of a few \
+seconds drawn from the seed: answers of 500 and 503, connections reset, cut and closed, wrong lengths, stray entity tags, \
+garbage, stalls, trickles, and moments in which no one accepts connections. A loader with a cache and a disk reads them without end; its consumer \
+hurries, holds batches, works slowly, pauses, and now and then closes the loader and goes on from its state. Every batch is checked: order, bytes, \
 exactly once.
 
-Memory is flat when the median of the last tenth is above that of the second tenth, and the least-squares line through the second half
-grows, by no more than 2 % or 16 MiB; moments soon after an opening are left out. Its slope is judged once the 95 % interval is narrower than 8 MiB/h:
+Memory is flat when the median of the last tenth is above that of the second tenth, and the least-squares line through the second half \
+grows, by no more than 2 % or 16 MiB; moments soon after an opening are left out. Its slope is judged once the 95 % interval is narrower than 8 MiB/h: \
 the upper end may be 8 MiB/h at most. Exit code 1 when anything does not hold.";
 
 /// Soak a loader: a long run at full speed under random faults; memory flat, nothing leaked, no sample lost

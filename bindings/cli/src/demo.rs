@@ -25,9 +25,9 @@ const EXAMPLES: &str = "Examples:
   fuelrail demo --full
   fuelrail demo --quick --json | jq '.rows[] | {name, miss_rate}'
 
-Eleven rows on one bucket inside the process: local disk; the bucket, one GET at a time; DELI's demand cache of three sizes and
-without limit; DELI's full fetch and 50/50, each with its own number of connections and with Fuelrail's; and Fuelrail with the same cache bytes. Three trainers share every epoch. The
-trainer's step is simulated by waiting; every delivered byte is compared with the generator. The report says what else is
+Eleven rows on one bucket inside the process: local disk; the bucket, one GET at a time; DELI's demand cache of three sizes and \
+without limit; DELI's full fetch and 50/50, each with its own number of connections and with Fuelrail's; and Fuelrail with the same cache bytes. Three trainers share every epoch. The \
+trainer's step is simulated by waiting; every delivered byte is compared with the generator. The report says what else is \
 simulated. Takes about two minutes; --full, at the published scale, about half an hour.";
 
 /// The default folder of the reports.

@@ -29,7 +29,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail inspect run-1.log run-2.log run-3.log
   fuelrail inspect shard-000000.tar s3://bucket/train-000000.tfrecord /data/mds/index.json
 
-Audit logs given together are joined: the logs of all ranks of all runs that continued each other. Exit codes: 0 when all
+Audit logs given together are joined: the logs of all ranks of all runs that continued each other. Exit codes: 0 when all \
 files are sound and joined logs prove exactly-once delivery, 1 when not.";
 
 /// Recognise, check and show a state, a result, a manifest, audit logs or shards

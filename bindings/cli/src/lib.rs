@@ -49,7 +49,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail tune http://127.0.0.1:9000/bucket/training/
   fuelrail doctor
 
-Every command takes --help, and all that report something take --json. Exit codes: 0 done, 1 failed on data or network, 2
+Every command takes --help, and all that report something take --json. Exit codes: 0 done, 1 failed on data or network, 2 \
 wrong usage or configuration, 3 refused by the environment.";
 
 const COMPLETIONS: &str = "Examples:
@@ -180,6 +180,9 @@ mod tests {
             if command.get_name() != "help" {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.starts_with("Examples:\n  fuelrail "), "{}", command.get_name());
+                // A paragraph is one line: it is broken where the screen ends, and nowhere else.
+                let prose: Vec<bool> = help.lines().map(|line| !line.is_empty() && !line.starts_with(' ')).collect();
+                assert!(!prose.windows(2).any(|lines| lines == [true, true]), "{}", command.get_name());
                 open.extend(command.get_subcommands().cloned());
             }
         }

@@ -19,8 +19,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail share http://127.0.0.1:9000/bucket/ --share-dir /tmp --config run.toml --decode 224x224x3 --wait 30s
   fuelrail bench read http://127.0.0.1:9000/bucket/ --share-dir /tmp --shared-read --config run.toml
 
-Start it before the jobs, which set shared_read = true and the same share_dir. What decides the batches must be set as it is here: seed,
-order, batch_size, rank, world and the like; where this process decodes, what it decodes to. Memory, cache and spill_dirs are this process's.
+Start it before the jobs, which set shared_read = true and the same share_dir. What decides the batches must be set as it is here: seed, \
+order, batch_size, rank, world and the like; where this process decodes, what it decodes to. Memory, cache and spill_dirs are this process's. \
 It ends when the jobs have gone, or with Ctrl-C; jobs that are left then read alone.";
 
 /// Read a data set once for all jobs of this machine

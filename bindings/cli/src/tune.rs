@@ -22,8 +22,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail tune http://127.0.0.1:8080/set/ --manifest set.tsv --budget 60s --memory-limit 2GiB --out node.toml
   fuelrail bench read --config fuelrail.toml
 
-Reads the bucket with many settings for about a second each, and writes the best as TOML. A saving of processor time counts a
-fifth of the same gain in speed; more shards, connections or memory are taken only when they bring something. The last run
+Reads the bucket with many settings for about a second each, and writes the best as TOML. A saving of processor time counts a \
+fifth of the same gain in speed; more shards, connections or memory are taken only when they bring something. The last run \
 measures the setting chosen anew: predicted and achieved stand side by side.";
 
 /// Find the settings this machine and this bucket want, and what limits them

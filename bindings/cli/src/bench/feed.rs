@@ -19,9 +19,9 @@ const EXAMPLES: &str = "Examples:
   fuelrail bench feed resnet50 --shards 1 --json resnet50.json
   fuelrail bench feed cosmoflow --uri http://10.0.0.2:9000/bucket/cosmoflow/ --accelerators 4
 
-Workloads, batches, compute times and thresholds are those of MLCommons' repository `storage`; accelerator utilisation (AU) is
-compute time over running time, the first step's input left out, as its rules have it. First the loader runs at full speed;
-then accelerators are added until AU falls below the workload's threshold. Without --uri the embedded bucket runs in
+Workloads, batches, compute times and thresholds are those of MLCommons' repository `storage`; accelerator utilisation (AU) is \
+compute time over running time, the first step's input left out, as its rules have it. First the loader runs at full speed; \
+then accelerators are added until AU falls below the workload's threshold. Without --uri the embedded bucket runs in \
 this process and takes its share of the cores: GB/s per core of the shards is then the figure to compare. It is no MLPerf result.";
 
 /// Feed emulated accelerators in the shapes of MLPerf Storage

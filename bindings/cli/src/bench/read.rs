@@ -21,12 +21,12 @@ const EXAMPLES: &str = "Examples:
   fuelrail bench read http://127.0.0.1:9000/bucket/ --shuffle false --json | jq -r .content_hash
   fuelrail bench read http://127.0.0.1:9000/bucket/ --state run.state --audit run-1.log
 
-Settings come from the argument, else the variable FUELRAIL_<FIELD> (FUELRAIL_BATCH_SIZE=64), else the --config file, else the
+Settings come from the argument, else the variable FUELRAIL_<FIELD> (FUELRAIL_BATCH_SIZE=64), else the --config file, else the \
 default. The effective ones are in the result.
 
-What is measured: wall time from before the listing to the end of the last batch; user and system time of this process until
-the loader is gone, without the content hash, whose CPU time is reported separately as hash_cpu_s. The hash is XXH3-128 over the
-samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the
+What is measured: wall time from before the listing to the end of the last batch; user and system time of this process until \
+the loader is gone, without the content hash, whose CPU time is reported separately as hash_cpu_s. The hash is XXH3-128 over the \
+samples in the order of delivery; with --shuffle false that is the order of the keys' bytes, so `xxhsum -H2` over the \
 concatenated files must agree. For speed without the hash: --hash false.";
 
 /// What a loader reads and how
@@ -279,6 +279,10 @@ fn facts(report: &ReadReport) -> Vec<(String, String)> {
     row("ring", report.ring.clone());
     let (calls, completions) = (report.syscalls_per_mib, report.completions_per_syscall);
     row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));
+    if !report.gates.is_empty() {
+        let full = "a full one waits for what comes behind it, an empty one for what comes before";
+        row("gates", format!("queues that a block passes on its way, in order; {full}"));
+    }
     for gate in &report.gates {
         let GateStats { capacity, passed, occupancy_mean, wait_us_mean, .. } = gate;
         let inside = format!("{occupancy_mean:.1} of at most {capacity} inside on average");

@@ -14,9 +14,9 @@ const EXAMPLES: &str = "Examples:
   fuelrail pack ./hf/ ./tokens/ --source-format parquet --format tokens --fields input_ids
   fuelrail pack gs://bucket/photos/ ./records/ --format tfrecord --shard-size 64MiB --json
 
-Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and
-a/1.json are the fields jpg and json of the record a/1. An object without an extension is the field
-data. Where all objects lie in two or more folders, the number of the folder, by name, is the field
+Objects whose names are the same up to the first dot of the file name are one record: a/1.jpg and \
+a/1.json are the fields jpg and json of the record a/1. An object without an extension is the field \
+data. Where all objects lie in two or more folders, the number of the folder, by name, is the field \
 cls. Run the same command again after an interruption: it writes what is missing.";
 
 /// Pack objects, or the records of shards, into shards: tar archives as WebDataset reads them, MDS, TFRecord, Parquet, or arrays of tokens

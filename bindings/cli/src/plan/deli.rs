@@ -15,7 +15,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan deli --samples 42000 --nodes 3 --batch 512 --compute-s-per-batch 0.68 --bucket-s 0.0545 --cache-s 0.0019 \\
     --fetch-fixed-s 7.2 --fetch-per-sample-s 0.0033 --rows mnist_fetch_size.csv
 
-Columns as DELI's authors released them: Epoch, and of Cache Size, Fetch Size, Minimum Queue Size, Number of Accesses, Data Loading
+Columns as DELI's authors released them: Epoch, and of Cache Size, Fetch Size, Minimum Queue Size, Number of Accesses, Data Loading \
 Time (s) and Miss Rate those that there are.";
 
 /// Predict the data wait and misses of DELI's loader (IC2E 2021)

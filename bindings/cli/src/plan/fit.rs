@@ -18,8 +18,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan fit steps.csv --predict 1.66,104,1857722
   fuelrail plan fit checkpoints.csv --json
 
-Columns: model,gflops,tensors,parameters,step_s_mean for the time of a step; model,checkpoint_mb,save_s for that of a checkpoint;
-model,workers,parameter_servers,steps_per_s_median for the speed of a cluster. Others are ignored. Errors and intervals (90 %) are of models
+Columns: model,gflops,tensors,parameters,step_s_mean for the time of a step; model,checkpoint_mb,save_s for that of a checkpoint; \
+model,workers,parameter_servers,steps_per_s_median for the speed of a cluster. Others are ignored. Errors and intervals (90 %) are of models \
 left out as a whole; which form predicts is decided without them, too.";
 
 /// Fit step, checkpoint or cluster times to measurements

@@ -15,8 +15,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan lives lives.csv
   fuelrail plan lives lives.csv --json
 
-Columns: region,device,age_hours,ended, one machine a line; ended is 1 where it was taken away and 0 where it still lived. With
-started_hour, the hour of the day at which it was started, the hazard of each hour is estimated, too. A scenario takes the file with
+Columns: region,device,age_hours,ended, one machine a line; ended is 1 where it was taken away and 0 where it still lived. With \
+started_hour, the hour of the day at which it was started, the hazard of each hour is estimated, too. A scenario takes the file with \
 lives = \"lives.csv\" in a [[machine]].";
 
 /// Estimate how long spot machines live (Kaplan-Meier), from machines that were seen

@@ -20,7 +20,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan fit measured.csv
   fuelrail plan spot --job-hours 48 --deadline-hours 60 --changeover-hours 0.2 --spot-price 0.3 --on-demand-price 1 --trace zone-a.json
 
-Nothing is contacted and no price is built in: prices and measurements come from the files that are named. engine/docs/PLAN.md
+Nothing is contacted and no price is built in: prices and measurements come from the files that are named. engine/docs/PLAN.md \
 describes a scenario; bindings/cli/examples holds one.";
 
 /// Predict time and cost, and what limits them, before paying for machines

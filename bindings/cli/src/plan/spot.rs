@@ -17,7 +17,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan spot --job-hours 8 --deadline-hours 12 --changeover-hours 0.1 --spot-price 0.9 --on-demand-price 3.06 \\
     --policy ours --policy greedy --trace zone-a.json zone-b.json --starts 1000 --seed 7 --json
 
-A trace is JSON: under 'data' the number of machines that could be had at each tick, under 'metadata' 'gap_seconds', the tick. The bound is
+A trace is JSON: under 'data' the number of machines that could be had at each tick, under 'metadata' 'gap_seconds', the tick. The bound is \
 what the cheapest schedule costs for one who knows the trace beforehand; no policy does.";
 
 /// Compare policies for spot machines under a deadline

@@ -33,10 +33,10 @@ const EXAMPLES: &str = "Examples:
   fuelrail bench latency http://127.0.0.1:8080/set/ --manifest set.tsv --size 4KiB,128KiB --rate 1000 --arrivals random
   fuelrail bench latency http://127.0.0.1:9000/bucket/ --through loader --rate 500 --json latency.json --hgrm latency
 
-Without --rate the loop is closed: every connection sends when its last answer is there. With --rate it is open: requests have a
-moment at which they are meant to be sent, and `response` counts from there, also when every connection is still busy: a stall
-counts for everybody it kept waiting (no coordinated omission). `service` counts from the sending, for comparison.
---through gets times the bucket with single GETs of --size bytes, none tried again; --through loader times what a trainer waits for one sample (batches
+Without --rate the loop is closed: every connection sends when its last answer is there. With --rate it is open: requests have a \
+moment at which they are meant to be sent, and `response` counts from there, also when every connection is still busy: a stall \
+counts for everybody it kept waiting (no coordinated omission). `service` counts from the sending, for comparison. \
+--through gets times the bucket with single GETs of --size bytes, none tried again; --through loader times what a trainer waits for one sample (batches \
 of one, look-ahead included).";
 
 /// Time GETs or samples: percentiles, open or closed loop, free of coordinated omission
