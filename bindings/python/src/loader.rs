@@ -7,7 +7,7 @@ use crate::error::{raised, usage};
 use crate::{transform, values, warnings};
 use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State};
 use fuelrail_cuda::FeedConfig;
-use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyDict;
@@ -202,7 +202,7 @@ fn closed(py: Python<'_>) -> PyErr {
 impl Loader {
     #[new]
     #[pyo3(
-        signature = (uri, *, batch_size, decode_with=None, device=None, device_depth=3, state=None, **settings),
+        signature = (uri, *, batch_size=None, decode_with=None, device=None, device_depth=3, state=None, **settings),
         text_signature = "(uri, *, batch_size, epochs=1, seed=0, shuffle=True, rank=0, world=1, memory_limit=None, \
                           cache_limit=0, spill_dirs=(), format=None, decode=None, decode_with=None, device=None, device_depth=3, state=None, **settings)"
     )]
@@ -210,7 +210,7 @@ impl Loader {
     fn new(
         py: Python<'_>,
         uri: &Bound<'_, PyAny>,
-        batch_size: &Bound<'_, PyAny>,
+        batch_size: Option<&Bound<'_, PyAny>>,
         decode_with: Option<Py<PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
         device_depth: usize,
@@ -223,11 +223,15 @@ impl Loader {
             PyResult::Ok(())
         };
         set("uri".into(), uri)?;
-        set("batch_size".into(), batch_size)?;
+        batch_size.map(|value| set("batch_size".into(), value)).transpose()?;
         settings.into_iter().flatten().try_for_each(|(name, value)| set(name.extract()?, &value))?;
         let environment = fuelrail::environment_variables();
         let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
         let mut builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
+        if batch_size.is_none() {
+            // Behind the settings: a misspelt `batch_size` is one of them, and its error says so.
+            return Err(PyTypeError::new_err("Loader() missing 1 required keyword-only argument: 'batch_size'"));
+        }
         if let Some(function) = decode_with {
             let hint = "say with decode what it returns for a sample, as in \"224x224x3\"";
             let decode = builder.config().decoded().ok_or_else(|| usage(py, "decode_with without decode", hint))?;

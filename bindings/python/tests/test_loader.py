@@ -194,7 +194,7 @@ def test_closing(digits):
 
 def test_errors_say_what_to_do(digits, serve):
     with pytest.raises(fuelrail.UsageError, match="there is no setting 'bach_size'") as raised:
-        digits_loader(digits, bach_size=3)
+        fuelrail.Loader(digits.url, bach_size=3)
     assert (raised.value.kind, raised.value.hint) == ("usage", "did you mean batch_size?")
     assert isinstance(raised.value, (fuelrail.Error, ValueError))
     copied = pickle.loads(pickle.dumps(raised.value))
