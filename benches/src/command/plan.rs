@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use fuelrail_base::prng::Prng;
 use fuelrail_cli::bench::this_program;
-use fuelrail_cli::failure::{Outcome, stop_on_signals, usage};
+use fuelrail_cli::failure::{Outcome, Stop, stop_on_signals, usage};
 use fuelrail_cli::machine::Machine;
 use fuelrail_cli::plan::loader::{Case, Limit, Prediction, World, shortest};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
@@ -25,8 +25,8 @@ const EXAMPLES: &str = "Examples:
   cargo x bench plan --designs 2 --scale 0.25
 
 Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's \
-step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. Predictions are written to \
---predictions before anything runs.";
+step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. What a step takes besides, \
+with everything in RAM, is measured first, for each number of ranks. Predictions are written to --predictions before anything else runs.";
 
 /// Predict epochs, then measure them with the real engine
 #[derive(Args, Debug)]
@@ -96,6 +96,8 @@ struct Report {
     scale: f64,
     /// When the predictions were written.
     predicted: String,
+    /// What a step takes beside the trainer's own time, seconds, of one rank, two and three.
+    besides_s: [f64; RANKS_MAX],
     error: Spread,
     error_closed_form: Spread,
     limits_named: usize,
@@ -103,6 +105,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
+const RANKS_MAX: usize = 3;
 const OBJECTS: f64 = 960.0;
 const OBJECT_BYTES: u64 = 64 << 10;
 const BATCH: u32 = 8;
@@ -158,13 +161,19 @@ impl Design {
         Case { world, disk_bytes_per_s: DISK_BYTES_PER_S, cores: 1.0, core_s_per_byte: 0.0 }
     }
 
-    fn predict(self, scale: f64) -> fuelrail::Result<Predicted> {
+    fn predict(self, scale: f64, besides_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
         let case = self.case(scale);
-        let Prediction { simulated_s, closed_form_s } = case.predict()?;
+        let whole = |case: Case| {
+            let step_s = case.world.step_s + besides_s[self.ranks as usize - 1];
+            Case { world: World { step_s, ..case.world }, ..case }
+        };
+        let Prediction { simulated_s, closed_form_s } = whole(case).predict()?;
+        let doubled = case.doubles().map(|(limit, case)| Ok((limit, whole(case).predict()?.simulated_s[1])));
+        let doubled = doubled.collect::<fuelrail::Result<Vec<_>>>()?;
         Ok(Predicted {
+            limit: shortest(doubled.into_iter()),
+            limit_closed_form: whole(case).limit_closed_form(),
             design: self,
-            limit: shortest(case.predict_doubles()?.iter().map(|(limit, then)| (*limit, then.simulated_s[1]))),
-            limit_closed_form: case.limit_closed_form(),
             simulated_s: simulated_s[1],
             closed_form_s: closed_form_s[1],
             case,
@@ -207,18 +216,49 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         let cause = format!("{} designs at scale {}", args.designs, args.scale);
         return Err(usage(cause, "give 1 to 1000 designs, and a scale above 0, up to 100"));
     }
+    let stop = stop_on_signals()?;
+    let besides_s = besides_s(args.scale, &stop)?;
     let mut prng = Prng::new(args.seed);
-    let designs = (0..args.designs).map(|number| draw(number, &mut prng).predict(args.scale));
+    let designs = (0..args.designs).map(|number| draw(number, &mut prng).predict(args.scale, &besides_s));
     let predicted = designs.collect::<fuelrail::Result<Vec<Predicted>>>()?;
     let written = Machine::here().date;
     let json = serde_json::to_string_pretty(&predicted).expect("a plain structure");
     WholeFile::of(&args.predictions, &format!("{json}\n"))?;
     note(&format!("{} written at {written}, before the first run", args.predictions.display()));
-    let all: Vec<_> = predicted.iter().flat_map(variants).collect();
+    let all: Vec<_> = predicted.iter().flat_map(variants).map(|(name, _, case)| (name, case)).collect();
+    let measured = measure(&all, &stop)?;
+    let report = report(args, predicted, written, besides_s, &measured);
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Seconds that a step takes besides, for each number of ranks: epochs of steps with everything in RAM.
+fn besides_s(scale: f64, stop: &Stop) -> Outcome<[f64; RANKS_MAX]> {
+    let calm = |ranks: u32| Design {
+        name: format!("all in RAM, {ranks} rank(s)"),
+        latency_ms: 1,
+        bandwidth_mib_per_s: 1024,
+        ram_percent: 120,
+        disk_percent: 0,
+        ranks,
+        step_ms: 10,
+    };
+    let calm: Vec<_> = (1..=RANKS_MAX as u32).map(calm).collect();
+    let cases: Vec<_> = calm.iter().map(|design| (design.name.clone(), design.case(scale))).collect();
+    let measured = measure(&cases, stop)?;
+    Ok(core::array::from_fn(|at| {
+        let world = &cases[at].1.world;
+        let steps = world.samples.div_ceil(u64::from(world.batch_size) * u64::from(world.ranks));
+        (measured[at] / steps as f64 - world.step_s).max(0.0)
+    }))
+}
+
+/// Seconds of a later epoch of each.
+fn measure(all: &[(String, Case)], stop: &Stop) -> Outcome<Vec<f64>> {
     let mut scenario = "about = 'predicted'\nrounds = 1\nquick = 1.0\n\
                         columns = [{ title = 'epoch s', of = 'later.elapsed_s', digits = 3 }]\n"
         .to_owned();
-    all.iter().for_each(|(name, _, case)| scenario.push_str(&run_text(name, case)));
+    all.iter().for_each(|(name, case)| scenario.push_str(&run_text(name, case)));
     let bar = Bar::new(Some(all.len() as u64), "runs");
     let mut measured: Vec<f64> = Vec::new();
     let runner = Runner {
@@ -228,7 +268,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         program: this_program()?,
         trainer: None,
         limit: std::time::Duration::ZERO,
-        stop: stop_on_signals()?,
+        stop: stop.clone(),
     };
     runner.run("plan", &mut |ran: &RunResult| {
         measured.push(ran.figures.get("later.elapsed_s").copied().unwrap_or(f64::NAN));
@@ -238,14 +278,17 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
             note(&format!("{done} of {}, {}: {:.2} s", all.len(), ran.run, measured[done - 1]));
         }
     })?;
-    drop(bar);
-    let report = report(args, predicted, written, &measured);
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(measured)
 }
 
 /// Joins predictions and measurements, which are in the order of the designs and their variants.
-fn report(args: &PlanArgs, predicted: Vec<Predicted>, written: String, mut measured: &[f64]) -> Report {
+fn report(
+    args: &PlanArgs,
+    predicted: Vec<Predicted>,
+    written: String,
+    besides_s: [f64; RANKS_MAX],
+    mut measured: &[f64],
+) -> Report {
     let rows = predicted.into_iter().map(|predicted| {
         let variants = variants(&predicted);
         let (own, rest) = measured.split_at(variants.len());
@@ -271,6 +314,7 @@ fn report(args: &PlanArgs, predicted: Vec<Predicted>, written: String, mut measu
         seed: args.seed,
         scale: args.scale,
         predicted: written,
+        besides_s,
         error: spread(|row| row.error),
         error_closed_form: spread(|row| row.error_closed_form),
         limits_named: named(|row| row.predicted.limit),
