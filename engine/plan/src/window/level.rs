@@ -1,7 +1,8 @@
 //! The number of connections wanted: found by doubling, and by checking the effect.
 //!
 //! Opening: doubles every round, judging each doubling two rounds later, until one did not pay. Cruising: once in a
-//! while tries double or half and measures over many rounds; of two levels, the larger stays only when it lands 5 % more.
+//! while tries double or half and measures over many rounds, or over two when they land a quarter less; of two levels, the larger stays
+//! only when it lands 5 % more.
 //! A level without evidence (the start, and what was opened blindly) is tried against its half as soon as it is reached.
 //! Owns the level. Never sees requests: rounds come summed up.
 
