@@ -67,7 +67,7 @@ def main():
                 batches, settings = batches_of(script, task(workers, packed))
                 _, took = waits(batches, 0.0)
             except (Exception, SystemExit) as error:  # one that fails is told, and the others go on
-                tried.append({"loader": name, "workers": workers, "failure": " ".join(str(error).split())})
+                tried.append({"loader": name, "workers": workers, "failure": (str(error).strip().splitlines() or ["nothing said"])[-1]})
                 print(tried[-1], flush=True)
                 continue
             tried.append({"loader": name, "workers": workers, "batch_s": took / BATCHES, "settings": settings})
