@@ -17,7 +17,8 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     publish.args(crates.iter().flat_map(|name| ["--package", name]));
     // Compiled to see that it compiles: without what debuggers need, which would be gigabytes.
     run(publish.env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
-    run(Command::new(session.root.join("scripts/wheel")).args(["dev", "--sdist"]))?;
+    let mut wheel = Command::new(session.root.join("scripts/wheel"));
+    run(wheel.args(["dev", "--sdist"]).env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
     let wheels = target(session.root).join("wheels");
     let listed = std::fs::read_dir(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;
     let names: Vec<_> = listed.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
