@@ -106,7 +106,7 @@ impl Sum {
         }
     }
 
-    /// Their rate, when there are so many besides those that settle.
+    /// Their rate, once there are so many behind those that settle.
     fn rate(&self, rounds: u32) -> Option<f64> {
         (self.rounds >= SETTLING_ROUNDS + rounds).then(|| self.weight / self.seconds)
     }
@@ -167,15 +167,13 @@ impl Level {
                 }
                 sum.add(measure);
                 self.phase = Phase::Cruising { probe, upward, hold_until, vain, sum };
-                let hopeless = |probe: Probe| sum.rate(HOPELESS_ROUNDS).filter(|rate| *rate < probe.rate * HOPELESS);
-                match (probe, sum.rate(PROBE_ROUNDS)) {
-                    (Some(probe), rate) => {
-                        if let Some(rate) = rate.or_else(|| hopeless(probe)) {
-                            self.judge_probe(probe, rate, upward, vain, measure);
-                        }
-                    }
-                    (None, Some(rate)) if measure.now >= hold_until => self.probe(rate, upward, vain, measure),
-                    (None, _) => {}
+                let hopeless = |rate: &f64| probe.is_some_and(|probe| *rate < probe.rate * HOPELESS);
+                let early = || sum.rate(HOPELESS_ROUNDS).filter(hopeless);
+                let Some(rate) = sum.rate(PROBE_ROUNDS).or_else(early) else { return };
+                match probe {
+                    Some(probe) => self.judge_probe(probe, rate, upward, vain, measure),
+                    None if measure.now >= hold_until => self.probe(rate, upward, vain, measure),
+                    None => {}
                 }
             }
         }
