@@ -25,7 +25,7 @@ const EXAMPLES: &str = "Examples:
   cargo x bench plan --designs 2 --scale 0.25
 
 Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's \
-step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. What a step takes besides, \
+step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. The overhead of a step, \
 with everything in RAM, is measured first, for each number of ranks. Predictions are written to --predictions before anything else runs.";
 
 /// Predict epochs, then measure them with the real engine
@@ -96,8 +96,8 @@ struct Report {
     scale: f64,
     /// When the predictions were written.
     predicted: String,
-    /// What a step takes beside the trainer's own time, seconds, of one rank, two and three.
-    besides_s: [f64; RANKS_MAX],
+    /// Seconds that a step takes longer than it should with everything in RAM: of one rank, two and three.
+    overhead_s: [f64; RANKS_MAX],
     error: Spread,
     error_closed_form: Spread,
     limits_named: usize,
@@ -161,18 +161,18 @@ impl Design {
         Case { world, disk_bytes_per_s: DISK_BYTES_PER_S, cores: 1.0, core_s_per_byte: 0.0 }
     }
 
-    fn predict(self, scale: f64, besides_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
+    fn predict(self, scale: f64, overhead_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
         let case = self.case(scale);
-        let whole = |case: Case| {
-            let step_s = case.world.step_s + besides_s[self.ranks as usize - 1];
+        let with_overhead = |case: Case| {
+            let step_s = case.world.step_s + overhead_s[self.ranks as usize - 1];
             Case { world: World { step_s, ..case.world }, ..case }
         };
-        let Prediction { simulated_s, closed_form_s } = whole(case).predict()?;
-        let doubled = case.doubles().map(|(limit, case)| Ok((limit, whole(case).predict()?.simulated_s[1])));
+        let Prediction { simulated_s, closed_form_s } = with_overhead(case).predict()?;
+        let doubled = case.doubles().map(|(limit, case)| Ok((limit, with_overhead(case).predict()?.simulated_s[1])));
         let doubled = doubled.collect::<fuelrail::Result<Vec<_>>>()?;
         Ok(Predicted {
             limit: shortest(doubled.into_iter()),
-            limit_closed_form: whole(case).limit_closed_form(),
+            limit_closed_form: with_overhead(case).limit_closed_form(),
             design: self,
             simulated_s: simulated_s[1],
             closed_form_s: closed_form_s[1],
@@ -217,9 +217,9 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         return Err(usage(cause, "give 1 to 1000 designs, and a scale above 0, up to 100"));
     }
     let stop = stop_on_signals()?;
-    let besides_s = besides_s(args.scale, &stop)?;
+    let overhead_s = overhead_s(args.scale, &stop)?;
     let mut prng = Prng::new(args.seed);
-    let designs = (0..args.designs).map(|number| draw(number, &mut prng).predict(args.scale, &besides_s));
+    let designs = (0..args.designs).map(|number| draw(number, &mut prng).predict(args.scale, &overhead_s));
     let predicted = designs.collect::<fuelrail::Result<Vec<Predicted>>>()?;
     let written = Machine::here().date;
     let json = serde_json::to_string_pretty(&predicted).expect("a plain structure");
@@ -227,14 +227,14 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     note(&format!("{} written at {written}, before the first run", args.predictions.display()));
     let all: Vec<_> = predicted.iter().flat_map(variants).map(|(name, _, case)| (name, case)).collect();
     let measured = measure(&all, &stop)?;
-    let report = report(args, predicted, written, besides_s, &measured);
+    let report = report(args, predicted, written, overhead_s, &measured);
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Seconds that a step takes besides, for each number of ranks: epochs of steps with everything in RAM.
-fn besides_s(scale: f64, stop: &Stop) -> Outcome<[f64; RANKS_MAX]> {
-    let calm = |ranks: u32| Design {
+/// The overhead of a step for each number of ranks, seconds: by epochs with everything in RAM.
+fn overhead_s(scale: f64, stop: &Stop) -> Outcome<[f64; RANKS_MAX]> {
+    let in_ram = |ranks: u32| Design {
         name: format!("all in RAM, {ranks} rank(s)"),
         latency_ms: 1,
         bandwidth_mib_per_s: 1024,
@@ -243,8 +243,8 @@ fn besides_s(scale: f64, stop: &Stop) -> Outcome<[f64; RANKS_MAX]> {
         ranks,
         step_ms: 10,
     };
-    let calm: Vec<_> = (1..=RANKS_MAX as u32).map(calm).collect();
-    let cases: Vec<_> = calm.iter().map(|design| (design.name.clone(), design.case(scale))).collect();
+    let designs = (1..=RANKS_MAX as u32).map(in_ram);
+    let cases: Vec<_> = designs.map(|design| (design.name.clone(), design.case(scale))).collect();
     let measured = measure(&cases, stop)?;
     Ok(core::array::from_fn(|at| {
         let world = &cases[at].1.world;
@@ -286,7 +286,7 @@ fn report(
     args: &PlanArgs,
     predicted: Vec<Predicted>,
     written: String,
-    besides_s: [f64; RANKS_MAX],
+    overhead_s: [f64; RANKS_MAX],
     mut measured: &[f64],
 ) -> Report {
     let rows = predicted.into_iter().map(|predicted| {
@@ -314,7 +314,7 @@ fn report(
         seed: args.seed,
         scale: args.scale,
         predicted: written,
-        besides_s,
+        overhead_s,
         error: spread(|row| row.error),
         error_closed_form: spread(|row| row.error_closed_form),
         limits_named: named(|row| row.predicted.limit),
