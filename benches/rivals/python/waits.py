@@ -3,9 +3,9 @@
     fuelrail serve FOLDER --port 9000 --script latency=fixed:20ms
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
-Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that is fastest when
-nobody computes. For each share, halving finds the step time at which the best waits for that share of the run; then Fuelrail (from Python, with
-its defaults) reads as many batches with the same step time. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
+trainer without a step. For each of `SHARES` a bisection finds the step time at which the best waits for that share of the run. Then Fuelrail, from
+Python with its defaults, delivers as many batches to a trainer with that step time. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
 import importlib

@@ -207,7 +207,7 @@ pub(crate) fn capsule(py: Python<'_>, memory: Memory, shape: Shape, versioned: b
     export_as(py, &numbers, flags, memory, versioned)
 }
 
-/// A capsule of a tensor in a device's memory. Its consumer may write to it: nobody else has it until the deleter is called.
+/// A DLPack capsule of a tensor in device memory. It is not marked read-only: the memory is the consumer's alone until it calls the deleter.
 pub(crate) fn device_capsule<'py, M: Send + 'static>(
     py: Python<'py>,
     numbers: &Numbers<'_>,

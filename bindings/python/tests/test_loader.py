@@ -193,9 +193,10 @@ def test_closing(digits):
 
 
 def test_errors_say_what_to_do(digits, serve):
-    with pytest.raises(fuelrail.UsageError, match="there is no setting 'bach_size'") as raised:
-        fuelrail.Loader(digits.url, bach_size=3)
-    assert (raised.value.kind, raised.value.hint) == ("usage", "did you mean batch_size?")
+    for misspelt in [digits_loader, lambda bucket, **settings: fuelrail.Loader(bucket.url, **settings)]:
+        with pytest.raises(fuelrail.UsageError, match="there is no setting 'bach_size'") as raised:
+            misspelt(digits, bach_size=3)
+        assert (raised.value.kind, raised.value.hint) == ("usage", "did you mean batch_size?")
     assert isinstance(raised.value, (fuelrail.Error, ValueError))
     copied = pickle.loads(pickle.dumps(raised.value))
     assert str(copied) == str(raised.value) and copied.hint == raised.value.hint
