@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -91,6 +92,32 @@ fn a_share_is_whole_when_a_pass_fetches_nothing_and_a_clean_disk_is_empty() {
     let missing = clean(&folder.path().join("nowhere"));
     let said = String::from_utf8_lossy(&missing.stderr);
     assert!(!missing.status.success() && said.contains("cannot clean") && said.contains("nowhere"), "{said}");
+}
+
+/// The disk keeps nothing of the first pass and lacks one segment after the second.
+#[test]
+fn a_disk_that_takes_more_in_every_pass_gets_as_many_as_it_needs() {
+    let Some(program) = fuelrail() else { return };
+    let bucket = Bucket::start(&program);
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, slow, passes) = (folder.path().join("disk"), folder.path().join("slow"), folder.path().join("passes"));
+    let (at, program, count) = (disk.display(), program.display(), passes.display());
+    let script = format!(
+        r#"#!/bin/sh
+[ "$1" = bench ] || exec '{program}' "$@"
+echo >> '{count}'
+case $(wc -l < '{count}') in
+2) find '{at}' -name '*.segment' -delete ;;
+3) find '{at}' -name '*.segment' | head -n 1 | xargs rm ;;
+esac
+exec '{program}' "$@"
+"#
+    );
+    fs::write(&slow, script).unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    let report = report(&load(&slow, &bucket.1, &disk, &["--limit", "8388608"]));
+    let passes = fs::read_to_string(&passes).unwrap().lines().count();
+    assert_eq!((report.missing_bytes, passes), (0, 4), "{report:?}");
 }
 
 #[test]
