@@ -14,9 +14,8 @@ use serde_json::Value;
 
 use crate::plan::Report;
 
-/// Passes that are always made until one fetches nothing: the first loads, the second checks. If the disk was too slow to take all, the
-/// second loads the rest and the third checks. Further ones follow while each fetches at most half of what the one before it fetched.
-const PASSES: u32 = 3;
+/// Passes in a row that may fetch about as much as one before them: a disk that is busy gets other tries.
+const IDLE_PASSES_MAX: u32 = 3;
 
 /// The kubelet reports this as the node's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -88,16 +87,20 @@ impl Load {
         }
         let boot_id = fs::read_to_string(BOOT_ID).map_err(|error| format!("{BOOT_ID}: {error}"))?;
         let mut report = Report { boot_id: boot_id.trim().to_owned(), ..Report::default() };
-        for pass in 1.. {
-            let before = report.missing_bytes;
+        // The first pass loads, the second checks. A disk that is too slow to take all gets more, while they bring it nearer.
+        let (mut least, mut idle) = (u64::MAX, 0);
+        while idle < IDLE_PASSES_MAX {
             let read = self.pass()?;
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
             let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
             let landed: Result<u64, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).sum();
             (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?);
-            if report.missing_bytes == 0 || (pass >= PASSES && report.missing_bytes > before / 2) {
+            let checked = least < u64::MAX;
+            if report.missing_bytes == 0 || (checked && report.share_bytes > self.limit) {
                 break;
             }
+            idle = if report.missing_bytes > least - least / 16 { idle + 1 } else { 0 };
+            least = least.min(report.missing_bytes);
         }
         let listed = self.fuelrail(&["cache", "ls", "--json"], true)?;
         let segments = listed["directories"].as_array().into_iter().flatten();

@@ -195,9 +195,12 @@ impl<R: Ring> Shard<R> {
         [postponed, company].into_iter().flatten().min()
     }
 
-    /// Ends the writes under way and writes what is gathered, so that the next run finds it; no longer than until `deadline`.
+    /// Ends the writes under way and writes what is gathered, so that the next run finds it; no longer than until `deadline`. A run that
+    /// is over writes what waits as well; one that is closed before does not.
     pub(super) fn save_disk(&mut self, deadline: Instant) {
-        if let Some(spill) = &mut self.spill {
+        if let Some(spill) = &mut self.spill
+            && !self.planner.all_opened()
+        {
             spill.drop_waiting();
         }
         while !self.save_step() && self.ring.now() < deadline {

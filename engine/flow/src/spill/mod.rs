@@ -277,7 +277,7 @@ impl SpillStage {
         Some(self.oldest?.after(COMPANY_PATIENCE))
     }
 
-    /// Forgets long blocks whose write was not begun: a loader that ends does not wait for them.
+    /// Forgets long blocks whose write was not begun: a loader that is closed before its end does not wait for them.
     pub(crate) fn drop_waiting(&mut self) {
         for write in self.writes.drain(..) {
             self.segments.get(write.block.segment).busy -= 1;
