@@ -121,12 +121,11 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
         let share = (sent + misses) as f64 / own as f64;
         match order {
             OrderName::Sticky => assert!(share < 0.15, "most come back to their rank: {share}"),
-            _ => {
-                assert!(
-                    share > 0.15 && sent > misses,
-                    "{share} of all samples were another's, {sent} of them had there"
-                )
-            }
+            // Of three epochs; ranks that look ahead of a busy one ask themselves the more.
+            _ => assert!(
+                sent > misses && sent > 300,
+                "{sent} samples were another's that had them, {misses} had not: {share}"
+            ),
         }
     }
 }
