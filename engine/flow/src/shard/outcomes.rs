@@ -195,14 +195,8 @@ impl<R: Ring> Shard<R> {
         [postponed, company].into_iter().flatten().min()
     }
 
-    /// Ends the writes under way and writes what is gathered, so that the next run finds it; no longer than until `deadline`. A run that
-    /// is over writes what waits as well; one that is closed before does not.
+    /// Ends the writes under way and writes what is gathered, so that the next run finds it; no longer than until `deadline`.
     pub(super) fn save_disk(&mut self, deadline: Instant) {
-        if let Some(spill) = &mut self.spill
-            && !self.planner.all_opened()
-        {
-            spill.drop_waiting();
-        }
         while !self.save_step() && self.ring.now() < deadline {
             if self.ring.wait(Some(deadline)).is_err() {
                 return;
@@ -210,9 +204,15 @@ impl<R: Ring> Shard<R> {
         }
     }
 
-    /// One step of an orderly shutdown, for a caller that drives the shard by hand: true when nothing is on its way to the disk.
+    /// One step of an orderly shutdown, for a caller that drives the shard by hand: true when nothing is on its way to the disk. A run
+    /// that is over writes what waits for the disk as well; one that is closed before does not.
     pub fn save_step(&mut self) -> bool {
         self.hand_back();
+        if let Some(spill) = &mut self.spill
+            && !self.planner.all_opened()
+        {
+            spill.drop_waiting();
+        }
         self.pump_disk(true);
         self.spill.as_ref().is_none_or(SpillStage::is_clean)
     }

@@ -23,11 +23,11 @@ use std::sync::Arc;
 const SEGMENT_BYTES: u64 = 1 << 20;
 const UNIT: u64 = 512;
 
-fn config(segments: bool) -> ShardConfig {
-    let spill = SpillConfig { policy: SpillPolicy::NextUse, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
+fn config(policy: SpillPolicy) -> ShardConfig {
+    let spill = SpillConfig { policy, unit: UNIT, blocks_max: 500, pending_bytes_max: 8 << 20 };
     let window = WindowConfig { connections_start: 2, connections_max: 4, depth_max: 4, ..WindowConfig::default() };
     let mut config = world::config(6 << 20, window);
-    config.planner.spill = segments.then_some(spill);
+    config.planner.spill = Some(spill);
     config
 }
 
@@ -148,6 +148,7 @@ struct Case<'a> {
     in_order: bool,
     /// Operations its ring holds.
     entries: u32,
+    policy: SpillPolicy,
 }
 
 /// Runs a shard over the world's disk, checks every byte, and ends it in order unless it is cut short.
@@ -174,7 +175,7 @@ fn drive(
         peers: None,
     };
     let objects = Arc::new(tagged_objects(case.sizes, case.block_bytes).direct(UNIT).unwrap());
-    let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(true), ends).unwrap();
+    let mut shard = Shard::new(ring, region(16 << 20), objects, &run, &config(case.policy), ends).unwrap();
     let (mut taken, mut iterations, mut samples) = (0, 0u64, 0);
     while !outlet.is_finished() && taken < case.stop_after {
         assert!(shard.iterate());
@@ -212,8 +213,15 @@ fn sizes() -> Vec<u64> {
     (0..60u64).map(|i| if i % 3 == 0 { 60_000 + i * 7_001 } else { i * 313 }).collect()
 }
 
-const CASE: Case<'static> =
-    Case { sizes: &[], block_bytes: 128 << 10, epochs: 2, stop_after: u64::MAX, in_order: true, entries: 256 };
+const CASE: Case<'static> = Case {
+    sizes: &[],
+    block_bytes: 128 << 10,
+    epochs: 2,
+    stop_after: u64::MAX,
+    in_order: true,
+    entries: 256,
+    policy: SpillPolicy::NextUse,
+};
 
 fn world(seed: u64, faults: SimFaults, sizes: &[u64]) -> (SimWorld, Heard) {
     let bucket = Bucket::new(sizes);
@@ -376,13 +384,33 @@ fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
 }
 
 /// What the server said of a block is kept as long as its segment, and no longer.
+/// What a slow disk has not written when the last batch is taken waits for it; what is closed before is not waited for.
+#[test]
+fn a_run_that_is_over_writes_what_waits() {
+    let sizes = [90_000; 64];
+    let saved = |stop_after| {
+        let (world, _) = world(3, SimFaults::default(), &sizes);
+        world.set_disk(SimDisk { latency_max: Duration::from_millis(400), ..SimDisk::default() });
+        let case = Case { sizes: &sizes, epochs: 1, policy: SpillPolicy::Lru, stop_after, ..CASE };
+        let mut manager = Manager::new(&world, 20);
+        let stats = drive(&world, &mut manager, &case, |_, _| ()).planner.spill;
+        let found: usize = manager.recover(&sizes, CASE.block_bytes).iter().map(|(_, known)| known.len()).sum();
+        (stats, found as u64)
+    };
+    let (over, found) = saved(u64::MAX);
+    assert!(over.written < 32, "the disk is slow: {over:?}");
+    assert_eq!(found + over.refused + over.skipped, 64, "{over:?}");
+    let (closed, kept) = saved(8);
+    assert!(closed.written < 32 && kept < found, "{kept} of {found}: {closed:?}");
+}
+
 #[test]
 fn proofs_leave_with_their_segment() {
     const SAMPLES: u32 = 50;
     let (world, _) = world(1, SimFaults::default(), &[]);
     let mut ring = SimRing::with_capacity(&world, 8, 8);
     let objects = Arc::new(tagged_objects(&[200_000; SAMPLES as usize], 128 << 10).direct(UNIT).unwrap());
-    let mut planner = Spill::new(config(true).planner.spill.unwrap());
+    let mut planner = Spill::new(config(SpillPolicy::NextUse).planner.spill.unwrap());
     let setup = SpillSetup { channel: Arc::default(), unit: UNIT, found: Vec::new() };
     let mut memory = region(16 << 20);
     let waker = ring.waker();
