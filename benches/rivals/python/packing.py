@@ -1,9 +1,9 @@
 """Packs the objects of a manifest into shards for loaders that read nothing else, and finds them again.
 
-    python packing.py tar|mds|litdata MANIFEST SOURCE TARGET
+    python packing.py tar|mds|litdata MANIFEST SOURCE TARGET [SHARD_MIB]
 
-SOURCE is the folder the manifest's keys are in, TARGET the folder the shards go to. It is written beside and moved into
-place, so that what is there is whole.
+SOURCE is the folder the manifest's keys are in, TARGET the folder the shards go to, of 128 MiB each unless told otherwise. It is
+written beside and moved into place, so that what is there is whole.
 """
 
 import io
@@ -91,6 +91,8 @@ def packed_shards(task: Task) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5 or sys.argv[1] not in ("tar", "mds", "litdata"):
+    if len(sys.argv) not in (5, 6) or sys.argv[1] not in ("tar", "mds", "litdata"):
         sys.exit(__doc__)
-    pack(sys.argv[1], *map(Path, sys.argv[2:]))
+    if sys.argv[5:]:
+        SHARD_BYTES = int(sys.argv[5]) << 20
+    pack(sys.argv[1], *map(Path, sys.argv[2:5]))
