@@ -111,7 +111,7 @@ def main():
     rows = []
     for name, workload in WORKLOADS.items():
         with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as out:
-            dlio(data, {"workflow.generate_data": True, "workflow.train": False, **workload["settings"]}, Path(out))
+            dlio(data, {"workflow.generate_data": True, "workflow.train": False, "reader.data_loader": workload["own"], **workload["settings"]}, Path(out))
             kinds = [(loader, threads) for threads in THREADS for loader in ("dlio", "fuelrail")]
             runs = {kind: [] for kind in kinds}
             for turn in range(given.rounds):
