@@ -119,7 +119,7 @@ def main():
                     runs[kind].append(utilisation(data, workload, *kind))
         for (loader, threads), done in runs.items():
             told = {what: spread([value for run in done for value in run[what]]) for what in ("au", "epoch_s")}
-            rows.append({"workload": name, "loader": loader, "threads": threads, **told, "cpu_s": statistics.median(run["cpu_s"] for run in done)})
+            rows.append({"name": f"{name} by {loader} with {threads} threads", **told, "cpu_s": statistics.median(run["cpu_s"] for run in done)})
             print(rows[-1], flush=True)
     scaled = {name: workload["settings"] for name, workload in WORKLOADS.items()}
     tell({"epochs": EPOCHS, "rounds": given.rounds, "workloads": scaled, "rows": rows}, given.json, "rows")
