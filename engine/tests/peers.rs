@@ -121,9 +121,9 @@ fn what_fits_into_all_caches_together_is_read_from_the_bucket_once() {
         let share = (sent + misses) as f64 / own as f64;
         match order {
             OrderName::Sticky => assert!(share < 0.15, "most come back to their rank: {share}"),
-            // Of three epochs; ranks that look ahead of a busy one ask themselves the more.
+            // A third of what three epochs deliver; a share of what was asked for would fall as ranks look ahead of a busy one.
             _ => assert!(
-                sent > misses && sent > 300,
+                sent > misses && sent > 600,
                 "{sent} samples were another's that had them, {misses} had not: {share}"
             ),
         }

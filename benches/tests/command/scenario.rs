@@ -33,12 +33,12 @@ fn a_heavy_tail_is_read_three_ways() {
 #[test]
 fn tiers_are_filled_under_three_policies_and_reads_stand_beside_writes() {
     let folder = tempfile::tempdir().unwrap();
-    // What was compiled just now is still on its way to the disk, and a write of these short runs would stand behind it for longer than they last.
-    rustix::fs::sync();
-    let tiers = rows(&["tiers", "--quick", "--only", "50 %", "--dir", utf8(folder.path())]);
+    // Which policy hits more is told where no other program keeps the disk busy: in memory.
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let tiers = rows(&["tiers", "--quick", "--only", "50 %", "--dir", utf8(memory.path())]);
     assert_eq!(names(&tiers), ["next-use, 50 %", "lru, 50 %", "fifo, 50 %"]);
-    // Which policy hits more is for a disk that takes all it is given: a busy one leaves blocks out as it comes.
-    assert!(median(&tiers[0], "hit ratio") > 0.0, "{tiers:?}");
+    let hits: Vec<f64> = tiers.iter().map(|row| median(row, "hit ratio")).collect();
+    assert!(hits[0] > 0.0 && hits.iter().all(|hit| *hit <= hits[0] + 0.05), "{hits:?}");
     for row in &tiers {
         let [hit, ram, disk] = ["hit ratio", "RAM", "disk"].map(|title| median(row, title));
         assert!((0.0..0.9).contains(&hit) && (ram + disk - hit).abs() < 1e-9 && median(row, "limit") == 0.5, "{row:?}");
@@ -49,7 +49,7 @@ fn tiers_are_filled_under_three_policies_and_reads_stand_beside_writes() {
     assert!(median(&reads[1], "p99, × reading alone") >= 0.0 && median(&reads[3], "read GB/s") > 0.0, "{reads:?}");
     assert!(median(&reads[1], "written GB/s") > 0.0 && median(&reads[3], "p50 alone µs") > 0.0, "{reads:?}");
     assert!(median(&reads[3], "written GB/s") < median(&reads[1], "written GB/s"), "a folder is read again: {reads:?}");
-    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    let left: Vec<_> = [folder, memory].iter().flat_map(|folder| std::fs::read_dir(folder.path()).unwrap()).collect();
     assert!(left.is_empty(), "what is written is removed: {left:?}");
 }
 

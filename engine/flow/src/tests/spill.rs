@@ -203,7 +203,6 @@ fn sizes() -> Vec<u64> {
     (0..60u64).map(|i| if i % 3 == 0 { 60_000 + i * 7_001 } else { i * 313 }).collect()
 }
 
-const POLICY: SpillPolicy = SpillPolicy::NextUse;
 const CASE: Case<'static> = Case {
     sizes: &[],
     block_bytes: 128 << 10,
@@ -211,7 +210,7 @@ const CASE: Case<'static> = Case {
     stop_after: u64::MAX,
     in_order: true,
     entries: 256,
-    policy: POLICY,
+    policy: SpillPolicy::NextUse,
 };
 
 fn world(seed: u64, faults: SimFaults, sizes: &[u64]) -> (SimWorld, Heard) {
@@ -374,7 +373,6 @@ fn a_swarm_of_faults_never_delivers_a_wrong_byte() {
     assert!(hits > 1_000, "{hits} blocks came from disk");
 }
 
-/// What the server said of a block is kept as long as its segment, and no longer.
 /// What a slow disk has not written when the last batch is taken waits for it; what is closed before is not waited for.
 #[test]
 fn a_run_that_is_over_writes_what_waits() {
@@ -392,6 +390,7 @@ fn a_run_that_is_over_writes_what_waits() {
     assert_eq!(all + over.refused + over.skipped, 64, "{over:?}");
 }
 
+/// What the server said of a block is kept as long as its segment, and no longer.
 #[test]
 fn proofs_leave_with_their_segment() {
     const SAMPLES: u32 = 50;
