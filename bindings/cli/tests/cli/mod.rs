@@ -17,6 +17,7 @@ mod tune;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use program::{Ended, cleared, fuelrail, utf8};
+use std::path::Path;
 use std::process::Command;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -33,6 +34,13 @@ fn program() -> Command {
 /// `fuelrail bench read URI` with small settings and these.
 fn bench_read(uri: &str, args: &[&str]) -> Ended {
     fuelrail(&[&["bench", "read", uri], &SMALL[..], args].concat())
+}
+
+/// A file of settings for tests that count requests: on a busy machine a late one would be sent twice.
+fn unhedged(dir: &Path) -> String {
+    let config = dir.join("unhedged.toml");
+    std::fs::write(&config, "hedge_percent = 0").unwrap();
+    utf8(&config).to_owned()
 }
 
 fn bucket_of(set: &DataSet, script: &str) -> Bucket {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
-use super::{bench_read, bucket_of, fuelrail, program, utf8};
+use super::{bench_read, bucket_of, fuelrail, program, unhedged, utf8};
 
 #[test]
 fn ls_names_every_object_in_key_order() {
@@ -66,10 +66,8 @@ fn a_manifest_reads_back_and_stands_in_for_the_listing() {
 
     let listed = bench_read(&bucket.url(""), &["--json"]).json();
     bucket.reset_counters();
-    // On a busy machine a late request would be sent twice.
-    let config = dir.path().join("loader.toml");
-    std::fs::write(&config, "hedge_percent = 0").unwrap();
-    let given = bench_read(&bucket.url(""), &["--json", "--config", utf8(&config), "--manifest", utf8(&path)]).json();
+    let config = unhedged(dir.path());
+    let given = bench_read(&bucket.url(""), &["--json", "--config", &config, "--manifest", utf8(&path)]).json();
     assert_eq!(listed["content_hash"], given["content_hash"]);
     assert_eq!((bucket.counters().list_requests, bucket.counters().get_requests), (0, 120));
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 
 use fuelrail_bucket::DataSet;
 
-use super::{SMALL, bench_read, bucket_of, fuelrail, program};
+use super::{SMALL, bench_read, bucket_of, fuelrail, program, unhedged};
 
 /// A process that reads for others.
 struct Shared {
@@ -55,11 +55,8 @@ fn commands_that_read_in_one_order_share_a_pass() {
     let uri = bucket.url("");
     let alone = bench_read(&uri, &["--batch-size", "8", "--json"]).json();
     bucket.reset_counters();
-    // On a busy machine a late request would be sent twice.
-    let config = dir.path().join("reader.toml");
-    std::fs::write(&config, "hedge_percent = 0").unwrap();
-    let config = config.to_str().unwrap();
-    let shared = Shared::start(&uri, dir.path(), &["--batch-size", "8", "--jobs", "3", "--config", config]);
+    let config = unhedged(dir.path());
+    let shared = Shared::start(&uri, dir.path(), &["--batch-size", "8", "--jobs", "3", "--config", &config]);
     let share_dir = dir.path().to_str().unwrap();
     let args = ["--batch-size", "8", "--json", "--shared-read", "--share-dir", share_dir];
     let args = [&["bench", "read", &uri], &SMALL[..], &args].concat();
