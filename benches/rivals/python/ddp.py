@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from protocol import tell
+from protocol import spread, tell
 
 WORLD, BATCH, MOMENTUM, SEED, WARM, NEAR = 2, 32, 0.9, 0, 10, 1e-3
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -170,8 +170,7 @@ def checkpoints(given, port):
             done = {name: step_ms(ours(given, given.rate, port, more)) for name, more in (sides if pair % 2 == 0 else sides[::-1])}
         pairs.append({**done, "ratio": done["with"] / done["without"]})
         print(f"pair {pair + 1}: {pairs[-1]}", flush=True)
-    ratios = sorted(pair["ratio"] for pair in pairs)
-    tell({"step_ratio": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1], "count": len(ratios)}, "pairs": pairs}, given.json, "pairs")
+    tell({"step_ratio": spread([pair["ratio"] for pair in pairs]), "pairs": pairs}, given.json, "pairs")
 
 
 def main():
@@ -206,13 +205,12 @@ def main():
             waits = {name: sum(step["data_wait_ms"] for step in steps[WARM:]) / sum(step["wall_ms"] for step in steps[WARM:]) for name, steps in done.items()}
             pairs.append({"step_ms": {name: step_ms(steps) for name, steps in done.items()}, "data_wait_share": waits})
             print(f"pair {pair + 1}: {pairs[-1]}", flush=True)
-    ratios = sorted(pair["step_ms"]["fuelrail"] / pair["step_ms"]["ddp"] for pair in pairs)
     result = {
         "torch": torch.__version__,
         "same_samples": same,
         "rate": given.rate,
         "loss_apart": losses,
-        "step_ratio": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1], "count": len(ratios)},
+        "step_ratio": spread([pair["step_ms"]["fuelrail"] / pair["step_ms"]["ddp"] for pair in pairs]),
         "data_wait_share": statistics.median(pair["data_wait_share"]["fuelrail"] for pair in pairs),
         "pairs": pairs,
     }

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from protocol import tell
+from protocol import spread, tell
 
 RUN = "from dlio_benchmark.main import main; main()"
 EPOCHS, THREADS = 5, (1, 2, 4)
@@ -99,10 +99,6 @@ def utilisation(folder, workload, loader, threads):
     return {"au": summary["metric"]["train_au_percentage"][1:], "epoch_s": epoch_s, "cpu_s": cpu_s}
 
 
-def spread(values):
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
@@ -119,7 +115,7 @@ def main():
                     runs[kind].append(utilisation(data, workload, *kind))
         for (loader, threads), done in runs.items():
             told = {what: spread([value for run in done for value in run[what]]) for what in ("au", "epoch_s")}
-            rows.append({"name": f"{name} by {loader} with {threads} threads", **told, "cpu_s": statistics.median(run["cpu_s"] for run in done)})
+            rows.append({"name": f"{name} by {loader} on {threads} thread(s)", **told, "cpu_s": statistics.median(run["cpu_s"] for run in done)})
             print(rows[-1], flush=True)
     scaled = {name: workload["settings"] for name, workload in WORKLOADS.items()}
     tell({"epochs": EPOCHS, "rounds": given.rounds, "workloads": scaled, "rows": rows}, given.json, "rows")

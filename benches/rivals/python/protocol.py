@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -195,6 +196,10 @@ def machine() -> dict:
     """Where this was measured, for a result."""
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
     return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
+
+
+def spread(values: list[float]) -> dict:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
 
 
 def tell(result: dict, path: str | None, *details: str) -> None:
