@@ -90,7 +90,7 @@ def main():
         "opened": opened,
         "anonymous_mib": {"second_tenth": statistics.median(y for _, y in points[len(points) // 10 : len(points) // 5]), "last_tenth": statistics.median(y for _, y in points[-(len(points) // 10) :])},
         "slope_mib_per_h": {"at": at, "low": low, "high": high},
-        "points": points[::10],
+        "points": [{"at_s": at_s, "anonymous_mib": mib} for at_s, mib in points[::10]],
         "holds": None if high - low >= LIMIT_MIB else high <= LIMIT_MIB,
     }
     tell(result, given.json, "points")
