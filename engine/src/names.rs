@@ -22,45 +22,76 @@ const ADDRESSES_MAX: usize = 64;
 /// The addresses that connections to `endpoint` go to, looked up now, and again for as long as they are in use if the host is a
 /// name: the endpoint's own, or those of its proxy.
 pub(crate) fn addresses_of(endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
-    if endpoint.scheme == Scheme::File {
-        return Ok(Arc::new(AddressBook::new(Vec::new()).0));
-    }
-    let (name, port, given_by) = match proxy {
-        Some(proxy) => (proxy.host.clone(), proxy.port, proxy.variable.clone()),
-        None => (endpoint.host.clone(), endpoint.port, "the host name in the URI".into()),
-    };
-    let is_name = name.parse::<IpAddr>().is_err();
-    let look = move || {
-        let failed = |why: &dyn std::fmt::Display| {
-            let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
-            error.with_hint(format!("check {given_by}"))
-        };
-        let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(|e| failed(&e))?.collect();
-        if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }
-    };
-    let found = look()?;
-    let (book, closed) = AddressBook::new(found.clone());
-    let book = Arc::new(book);
-    if is_name {
-        let reader = Arc::downgrade(&book);
-        let keep = move || keep(&reader, &closed, Seen::new(found, Instant::now()), EVERY, look);
-        spawn("fuelrail-names", keep)?;
-    }
+    let mut names = Names::default();
+    let book = names.addresses_of(endpoint, proxy)?;
+    names.keep()?;
     Ok(book)
 }
 
-fn keep(
-    book: &Weak<AddressBook>,
-    closed: &Closed,
-    mut seen: Seen,
-    every: Duration,
-    look: impl Fn() -> Result<Vec<SocketAddr>>,
-) {
-    while let Err(RecvTimeoutError::Timeout) = closed.recv_timeout(every) {
-        // A failed lookup keeps the old addresses: connecting fails soon enough if they are stale.
-        let Ok(found) = look() else { continue };
-        let Some(book) = book.upgrade() else { return };
-        book.set(seen.add(found, Instant::now()));
+/// Host names that one thread looks up again, for as long as the addresses of any of them are in use.
+#[derive(Default)]
+pub(crate) struct Names(Vec<Name>);
+
+struct Name {
+    book: Weak<AddressBook>,
+    closed: Closed,
+    seen: Seen,
+    look: Look,
+}
+
+type Look = Box<dyn Fn() -> Result<Vec<SocketAddr>> + Send>;
+
+impl Names {
+    /// As [`addresses_of`]; they are looked up again from [`Names::keep`] on.
+    pub(crate) fn addresses_of(&mut self, endpoint: &Endpoint, proxy: Option<&Proxy>) -> Result<Arc<AddressBook>> {
+        if endpoint.scheme == Scheme::File {
+            return Ok(Arc::new(AddressBook::new(Vec::new()).0));
+        }
+        let (name, port, given_by) = match proxy {
+            Some(proxy) => (proxy.host.clone(), proxy.port, proxy.variable.clone()),
+            None => (endpoint.host.clone(), endpoint.port, "the host name in the URI".into()),
+        };
+        let is_name = name.parse::<IpAddr>().is_err();
+        let look = move || {
+            let failed = |why: &dyn std::fmt::Display| {
+                let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
+                error.with_hint(format!("check {given_by}"))
+            };
+            let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(|e| failed(&e))?.collect();
+            if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }
+        };
+        let found = look()?;
+        Ok(if is_name { self.add(found, Box::new(look)) } else { Arc::new(AddressBook::new(found).0) })
+    }
+
+    fn add(&mut self, found: Vec<SocketAddr>, look: Look) -> Arc<AddressBook> {
+        let (book, closed) = AddressBook::new(found.clone());
+        let book = Arc::new(book);
+        self.0.push(Name { book: Arc::downgrade(&book), closed, seen: Seen::new(found, Instant::now()), look });
+        book
+    }
+
+    /// Starts the thread, where there is a name.
+    pub(crate) fn keep(self) -> Result<()> {
+        if !self.0.is_empty() {
+            spawn("fuelrail-names", move || self.look_every(EVERY))?;
+        }
+        Ok(())
+    }
+
+    fn look_every(mut self, every: Duration) {
+        while let Some(first) = self.0.first() {
+            if first.closed.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+                self.0.remove(0);
+                continue;
+            }
+            for Name { book, seen, look, .. } in &mut self.0 {
+                // A failed lookup keeps the old addresses: connecting fails soon enough if they are stale.
+                if let (Some(book), Ok(found)) = (book.upgrade(), look()) {
+                    book.set(seen.add(found, Instant::now()));
+                }
+            }
+        }
     }
 }
 
@@ -110,26 +141,28 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_while_in_use_and_failures_change_nothing() {
-        let (book, closed) = AddressBook::new(vec![addr(1)]);
-        let book = Arc::new(book);
-        let looks = Arc::new(AtomicUsize::new(0));
-        let (reader, counted) = (Arc::downgrade(&book), Arc::clone(&looks));
-        let thread =
-            std::thread::spawn(move || {
-                keep(&reader, &closed, Seen::new(vec![addr(1)], Instant::now()), Duration::from_millis(1), || {
-                    match counted.fetch_add(1, Ordering::SeqCst) {
-                        0 => Err(Error::new(Kind::Network, "no answer")),
-                        1 => Ok(Vec::new()),
-                        _ => Ok(vec![addr(2)]),
-                    }
-                });
-            });
-        while looks.load(Ordering::SeqCst) < 5 {
-            std::thread::yield_now();
-        }
-        assert_eq!(*book.addresses(), [addr(1), addr(2)]);
-        drop(book);
+    fn names_are_looked_up_while_any_is_in_use_and_failures_change_nothing() {
+        let (mut names, looks) = (Names::default(), [0, 1].map(|_| Arc::new(AtomicUsize::new(0))));
+        let [one, other] = [0, 1].map(|at| {
+            let counted = Arc::clone(&looks[at]);
+            let look = move || match counted.fetch_add(1, Ordering::SeqCst) {
+                0 => Err(Error::new(Kind::Network, "no answer")),
+                1 => Ok(Vec::new()),
+                _ => Ok(vec![addr(2)]),
+            };
+            names.add(vec![addr(1)], Box::new(look))
+        });
+        let thread = std::thread::spawn(move || names.look_every(Duration::from_millis(1)));
+        let until = |at: usize, count| {
+            while looks[at].load(Ordering::SeqCst) < count {
+                std::thread::yield_now();
+            }
+        };
+        until(1, 5);
+        assert_eq!((&*one.addresses(), &*other.addresses()), (&[addr(1), addr(2)][..], &[addr(1), addr(2)][..]));
+        drop(one);
+        until(1, looks[1].load(Ordering::SeqCst) + 5);
+        drop(other);
         thread.join().unwrap();
     }
 }

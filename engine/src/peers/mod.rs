@@ -8,13 +8,11 @@ mod server;
 mod trust;
 
 use crate::config::Config;
-use crate::names::addresses_of;
+use crate::names::Names;
 use crate::serve::HttpServer;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::{
-    AddressBook, Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes,
-};
+use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes};
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::Run;
@@ -74,20 +72,20 @@ impl Peers {
         // Another data set, or other blocks of it, are other paths.
         let prefix = format!("/v1/{fingerprint}-{:x}", catalog.block_bytes());
         let route = PeerRoute::new(prefix.clone(), trust.secret.clone());
-        let link = |(at, address): (usize, &String)| {
+        let mut names = Names::default();
+        let mut link = |(at, address): (usize, &String)| {
             if at == usize::from(rank) {
                 return Ok(None);
             }
             let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
             let tls = trust.client(&endpoint)?;
-            let mut addresses = addresses_of(&endpoint, None)?;
+            // Where blocks are not protected, what a name means later is not looked at.
+            let mut unkept = Names::default();
+            let names = if tls.is_some() { &mut names } else { &mut unkept };
+            let addresses = names.addresses_of(&endpoint, None)?;
             let found = addresses.addresses();
             if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
                 return Err(unprotected(beyond));
-            }
-            if tls.is_none() {
-                // What a name means later is not looked at again.
-                addresses = Arc::new(AddressBook::new(found.to_vec()).0);
             }
             let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
             Ok(Some((link, (at, found))))
@@ -96,6 +94,7 @@ impl Peers {
             link((at, address)).map_err(|error: Error| error.within(format_args!("peers: {address}")))
         });
         let links = links.collect::<Result<Vec<_>>>()?;
+        names.keep()?;
         let (links, found): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
         let listening = Listening::at(own, prefix, &trust)?;
