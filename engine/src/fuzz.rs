@@ -10,13 +10,16 @@ use crate::decode::{Decode, Dtype, Fit, PictureDecoder};
 use crate::importance::Table;
 use crate::state::State;
 use fuelrail_base::{Kind, Result};
+use fuelrail_flow::Listing;
 use fuelrail_wire::fuzz::{TARGETS, Target};
+use fuelrail_wire::kept::HEADER_BYTES;
 
 /// The targets of this crate.
-pub const OWN: [Target; 5] = [
+pub const OWN: [Target; 6] = [
     ("audit", audit),
     ("config", config),
     ("credentials", credentials::understood),
+    ("listing", listing),
     ("picture", picture),
     ("saved", saved),
 ];
@@ -50,6 +53,19 @@ fn config(bytes: &[u8]) {
         let read = toml::from_str(&printed).expect("what is printed is TOML");
         assert_eq!(Config::from_values(read, Vec::new(), &[]), Ok(config));
     }
+}
+
+/// A saved listing that is believed can be read, and is written as it stands. The first byte is how many objects it has, and its checksum fits.
+fn listing(bytes: &[u8]) {
+    let [objects, body @ ..] = bytes else { return };
+    let header = [0; HEADER_BYTES];
+    let mut file = [&header, body].concat();
+    file.extend(crc32c::crc32c(&file).to_le_bytes());
+    let Ok(listing) = Listing::of_file(file.clone(), u64::from(*objects)) else { return };
+    assert!(listing.is_sorted() && listing.iter().count() == usize::from(*objects));
+    let mut written = Vec::new();
+    listing.write(&header, &mut written).expect("memory takes all");
+    assert!(written == file);
 }
 
 /// A picture or a sound fills its sample or is an error. The first byte chooses the sample's shape.

@@ -21,4 +21,4 @@ macro_rules! targets {
     };
 }
 
-targets! { audit config credentials picture saved }
+targets! { audit config credentials listing picture saved }

@@ -1,11 +1,16 @@
-//! A packed listing: millions of keys, lengths and entity tags in a few large pieces of memory.
+//! A packed listing: millions of keys, lengths and entity tags in a few large pieces of memory, or in a file that is mapped.
 //!
 //! Owns 34 bytes an object beside its key, plus the text of tags that are neither an MD5 nor what Azure writes. Never lists a bucket.
 
+mod file;
+mod piece;
+mod tags;
+
 use fuelrail_base::search::first_wanted;
 use fuelrail_wire::Etag;
+use piece::Piece;
 use std::borrow::Cow;
-use std::io::Write;
+use tags::Tags;
 
 /// One listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +40,7 @@ const CHUNK_OBJECTS_MIN: usize = 1 << 12;
 impl Listing {
     /// Adds an object behind those there are.
     pub fn push(&mut self, key: &str, size: u64, etag: Option<&str>) {
-        if self.chunks.last().is_none_or(|chunk| chunk.sizes.len() >= CHUNK_OBJECTS_MAX) {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK_OBJECTS_MAX || chunk.is_shared()) {
             self.close();
             self.firsts.push(self.len);
             self.chunks.push(Chunk::default());
@@ -92,7 +97,7 @@ impl Listing {
     /// Length of all objects together, bytes.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.chunks.iter().flat_map(|chunk| &chunk.sizes).sum()
+        self.chunks.iter().flat_map(|chunk| chunk.sizes.numbers()).sum()
     }
 
     /// The key of an object.
@@ -118,7 +123,7 @@ impl Listing {
     #[must_use]
     pub fn size(&self, at: usize) -> u64 {
         let (chunk, at) = self.find(at);
-        chunk.sizes[at]
+        chunk.sizes.number(at)
     }
 
     /// The entity tag of an object as it was listed.
@@ -155,14 +160,14 @@ impl Listing {
     /// Whether every key is behind the one before it.
     #[must_use]
     pub fn is_sorted(&self) -> bool {
-        (1..self.len()).all(|at| self.key(at - 1) < self.key(at))
+        (1..self.len()).all(|at| self.key_bytes(at - 1) < self.key_bytes(at))
     }
 
     /// The same objects in the order of their keys.
     #[must_use]
     pub fn sorted(&self) -> Listing {
         let mut order: Vec<usize> = (0..self.len()).collect();
-        order.sort_unstable_by_key(|at| self.key(*at));
+        order.sort_unstable_by_key(|at| self.key_bytes(*at));
         let mut sorted = Listing::default();
         for at in order {
             sorted.push(self.key(at), self.size(at), self.etag(at).as_deref());
@@ -173,50 +178,66 @@ impl Listing {
     /// Takes the lengths out: from then on only keys and tags can be read.
     pub(crate) fn take_sizes(&mut self) -> Vec<u64> {
         let mut sizes = Vec::with_capacity(self.len);
-        self.chunks.iter_mut().for_each(|chunk| sizes.append(&mut std::mem::take(&mut chunk.sizes)));
+        self.chunks.iter_mut().for_each(|chunk| sizes.extend(std::mem::take(&mut chunk.sizes).numbers()));
         sizes
+    }
+
+    fn key_bytes(&self, at: usize) -> &[u8] {
+        let (chunk, at) = self.find(at);
+        chunk.key_bytes(at)
     }
 }
 
-/// Some objects, one behind the other.
+/// Some objects, one behind the other. Numbers are little-endian.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
-    keys: String,
-    /// Where each key ends.
-    ends: Vec<u64>,
-    sizes: Vec<u64>,
+    keys: Piece,
+    /// Where each key ends, 8 bytes.
+    ends: Piece,
+    /// 8 bytes each.
+    sizes: Piece,
     tags: Tags,
 }
 
 impl Chunk {
+    fn len(&self) -> usize {
+        self.ends.len() / 8
+    }
+
+    /// Whether it lies in a file, and nothing can be added to it.
+    fn is_shared(&self) -> bool {
+        matches!(self.ends, Piece::Shared(..))
+    }
+
+    fn pieces(&mut self) -> [&mut Piece; 7] {
+        let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
+        [keys, ends, sizes, digests, forms, texts, odd]
+    }
+
     /// Bytes of memory taken.
     fn memory_bytes(&self) -> u64 {
-        let Tags { digests, forms, texts, odd } = &self.tags;
-        let texts = self.keys.capacity() + texts.capacity() + size_of::<(u64, u64)>() * odd.capacity();
-        let words = size_of::<u64>() * (self.ends.capacity() + self.sizes.capacity());
-        (texts + words + size_of::<[u8; 16]>() * digests.capacity() + size_of::<u16>() * forms.capacity()) as u64
+        let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
+        [keys, ends, sizes, digests, forms, texts, odd].map(Piece::memory_bytes).iter().sum()
     }
 
     fn push(&mut self, key: &str, size: u64, etag: Option<&str>) {
-        self.keys.push_str(key);
-        self.ends.push(self.keys.len() as u64);
-        self.sizes.push(size);
+        self.keys.add(key.as_bytes());
+        self.ends.add(&(self.keys.len() as u64).to_le_bytes());
+        self.sizes.add(&size.to_le_bytes());
         self.tags.push(etag);
     }
 
     fn key(&self, at: usize) -> &str {
-        let from = if at == 0 { 0 } else { self.ends[at - 1] as usize };
-        &self.keys[from..self.ends[at] as usize]
+        core::str::from_utf8(self.key_bytes(at)).expect("keys are text, those of a file checked")
+    }
+
+    fn key_bytes(&self, at: usize) -> &[u8] {
+        let from = if at == 0 { 0 } else { self.ends.number(at - 1) as usize };
+        &self.keys[from..self.ends.number(at) as usize]
     }
 
     fn shrink(&mut self) {
-        self.keys.shrink_to_fit();
-        self.ends.shrink_to_fit();
-        self.sizes.shrink_to_fit();
-        self.tags.digests.shrink_to_fit();
-        self.tags.forms.shrink_to_fit();
-        self.tags.texts.shrink_to_fit();
-        self.tags.odd.shrink_to_fit();
+        self.pieces().into_iter().for_each(Piece::shrink);
     }
 }
 
@@ -230,109 +251,10 @@ impl<'a> FromIterator<&'a Listed> for Listing {
     }
 }
 
-/// Entity tags. Nearly all are an MD5 in quotes, or one and a number of parts; on Azure a number.
-#[derive(Clone, Debug, Default)]
-struct Tags {
-    digests: Vec<[u8; 16]>,
-    /// Parts of a multipart object, 0 for none; or one of the forms below.
-    forms: Vec<u16>,
-    /// Texts of the odd ones, one behind the other, and which object each belongs to, and where it ends.
-    texts: String,
-    odd: Vec<(u64, u64)>,
-}
-
-/// The longest text of one that is packed: quotes, 32 digits, a hyphen and five more.
-const TEXT_BYTES_MAX: usize = 40;
-const PARTS_MAX: u16 = 10_000;
-const NUMBER: u16 = u16::MAX - 2;
-const ODD: u16 = u16::MAX - 1;
-const NONE: u16 = u16::MAX;
-
-impl Tags {
-    fn push(&mut self, etag: Option<&str>) {
-        let (digest, form) = match etag {
-            None => ([0; 16], NONE),
-            Some(text) => packed(text).unwrap_or_else(|| {
-                self.texts.push_str(text);
-                self.odd.push((self.forms.len() as u64, self.texts.len() as u64));
-                ([0; 16], ODD)
-            }),
-        };
-        self.digests.push(digest);
-        self.forms.push(form);
-    }
-
-    fn get(&self, at: usize) -> Option<Cow<'_, str>> {
-        if self.forms[at] == ODD {
-            return self.odd(at).map(Cow::Borrowed);
-        }
-        let mut room = [0; TEXT_BYTES_MAX];
-        self.written(at, &mut room).map(|text| Cow::Owned(String::from_utf8_lossy(text).into_owned()))
-    }
-
-    fn compared(&self, at: usize) -> Option<Etag> {
-        if self.forms[at] == ODD {
-            return self.odd(at).map(Etag::of);
-        }
-        let mut room = [0; TEXT_BYTES_MAX];
-        self.written(at, &mut room).map(Etag::of_bytes)
-    }
-
-    fn push_strong(&self, at: usize, out: &mut String) {
-        let mut room = [0; TEXT_BYTES_MAX];
-        let text = match self.forms[at] {
-            ODD => self.odd(at).filter(|text| fuelrail_wire::can_match(text)),
-            _ => self.written(at, &mut room).and_then(|text| core::str::from_utf8(text).ok()),
-        };
-        out.push_str(text.unwrap_or_default());
-    }
-
-    fn odd(&self, at: usize) -> Option<&str> {
-        let place = self.odd.binary_search_by_key(&(at as u64), |(at, _)| *at).ok()?;
-        let from = if place == 0 { 0 } else { self.odd[place - 1].1 as usize };
-        Some(&self.texts[from..self.odd[place].1 as usize])
-    }
-
-    /// The text of one that is not odd.
-    fn written<'r>(&self, at: usize, room: &'r mut [u8; TEXT_BYTES_MAX]) -> Option<&'r [u8]> {
-        let digest = u128::from_be_bytes(self.digests[at]);
-        let mut rest = room.as_mut_slice();
-        let done = match self.forms[at] {
-            NONE => return None,
-            NUMBER => write!(rest, "\"0x{digest:X}\""),
-            0 => write!(rest, "\"{digest:032x}\""),
-            parts => write!(rest, "\"{digest:032x}-{parts}\""),
-        };
-        done.ok()?;
-        let len = TEXT_BYTES_MAX - rest.len();
-        Some(&room[..len])
-    }
-}
-
-/// A tag that can be written again from 16 bytes and its form. `None` for any other.
-fn packed(text: &str) -> Option<([u8; 16], u16)> {
-    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    if let Some(digits) = inner.strip_prefix("0x") {
-        let fits = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
-        let plain =
-            (1..=32).contains(&digits.len()) && digits.bytes().all(fits) && (digits == "0" || !digits.starts_with('0'));
-        return plain.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(|n| (n.to_be_bytes(), NUMBER));
-    }
-    let (digits, form) = match inner.split_once('-') {
-        None => (inner, 0),
-        Some((digits, parts)) => {
-            let number: u16 = parts.parse().ok().filter(|parts| (1..=PARTS_MAX).contains(parts))?;
-            (digits, (number.to_string() == parts).then_some(number)?)
-        }
-    };
-    let fits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let plain = digits.len() == 32 && digits.bytes().all(fits);
-    plain.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(|digest| (digest.to_be_bytes(), form))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuelrail_wire::kept::Flaw;
 
     fn objects() -> Vec<Listed> {
         let md5 = "9b2cf535f27731c974343645a3985328";
@@ -402,17 +324,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_used_from_the_file_and_takes_no_memory_of_its_own() {
+        let tags = objects();
+        let of = |numbers: core::ops::Range<usize>| -> Vec<Listed> {
+            let object =
+                |n: usize| Listed {
+                    key: format!("é/{n:06}"), size: n as u64, etag: tags[n % tags.len()].etag.clone()
+                };
+            numbers.map(object).collect()
+        };
+        // Three chunks.
+        let all = of(0..3 * CHUNK_OBJECTS_MIN);
+        let mut listing = Listing::default();
+        all.chunks(CHUNK_OBJECTS_MIN).for_each(|piece| listing.append(piece.iter().collect()));
+        assert_eq!(listing.chunks.len(), 3);
+        let (header, mut file) = ([7; fuelrail_wire::kept::HEADER_BYTES], Vec::new());
+        assert_eq!(listing.write(&header, &mut file).unwrap(), file.len() as u64);
+        let odd = |object: &&Listed| {
+            listing.find(object.size as usize).0.tags.is_odd(object.size as usize % CHUNK_OBJECTS_MIN)
+        };
+        let odd_bytes: usize = all.iter().filter(odd).map(|object| 16 + object.etag.as_ref().unwrap().len()).sum();
+        let bytes = header.len() + 24 + all.len() * ("é/000000".len() + 34) + odd_bytes + 4;
+        assert_eq!(file.len(), bytes);
+        let mut shared = Listing::of_file(file.clone(), all.len() as u64).unwrap();
+        assert!(shared.iter().eq(all.iter().cloned()) && shared.is_sorted());
+        assert_eq!((shared.memory_bytes(), shared.total_bytes()), (0, listing.total_bytes()));
+        let mut again = Vec::new();
+        shared.write(&header, &mut again).unwrap();
+        assert!(again == file);
+        // What is added is its own.
+        shared.push("é/a", 1, None);
+        assert_eq!((shared.len(), shared.key(all.len()), shared.key(0)), (all.len() + 1, "é/a", "é/000000"));
+        assert!(shared.memory_bytes() > 0);
+        assert_eq!(Listing::of_file(file.clone(), all.len() as u64 + 1).unwrap_err(), Flaw::Short);
+        assert_eq!(Listing::of_file(file, all.len() as u64 - 1).unwrap_err(), Flaw::Absurd);
+        let mut none = Vec::new();
+        Listing::default().write(&header, &mut none).unwrap();
+        assert!(Listing::of_file(none, 0).unwrap().is_empty());
+    }
+
+    #[test]
     fn sorting_keeps_every_objects_own() {
         let objects = objects();
         let backwards: Listing = objects.iter().rev().collect();
         assert!(!backwards.is_sorted());
         assert_eq!(backwards.sorted().iter().collect::<Vec<_>>(), objects);
-    }
-
-    fn taken(chunk: &Chunk) -> usize {
-        let Chunk { keys, ends, sizes, tags } = chunk;
-        let names = keys.capacity() + tags.texts.capacity() + 16 * tags.odd.capacity();
-        names + 8 * (ends.capacity() + sizes.capacity()) + 16 * tags.digests.capacity() + 2 * tags.forms.capacity()
     }
 
     #[test]
@@ -437,7 +393,6 @@ mod tests {
             assert_eq!((listing.key(at), listing.size(at)), (key, at as u64));
         }
         listing.close();
-        let taken: usize = listing.chunks.iter().map(taken).sum();
-        assert_eq!(taken, objects * (key.len() + 34));
+        assert_eq!(listing.memory_bytes(), (objects * (key.len() + 34)) as u64);
     }
 }

@@ -14,6 +14,7 @@ use fuelrail_base::{Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::mapped::MappedFile;
 use crate::volume::VolumeRoom;
 
 /// How every file is opened: no link is followed, no pipe is waited for.
@@ -73,6 +74,18 @@ impl OwnDirectory {
         };
         let path = self.path.join(name);
         Ok(checked(&opened, &path)?.then(|| opened.into()))
+    }
+
+    /// Maps an existing file to be read, which is replaced under this name and never changed. `None` as from [`OwnDirectory::open_file`].
+    ///
+    /// # Errors
+    /// As [`OwnDirectory::open_file`]; `File` when it cannot be mapped.
+    pub fn map_file(&self, name: &str) -> Result<Option<MappedFile>> {
+        let Some(file) = self.open_file(name, false)? else { return Ok(None) };
+        let mapped = MappedFile::of(&file);
+        mapped.map(Some).map_err(|error| {
+            refused("mapping", &self.path.join(name), Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })
     }
 
     /// Creates a file, readable and writable by this user alone. Its name must be free.

@@ -15,6 +15,7 @@ mod extent;
 mod ledger;
 mod lent;
 mod local;
+mod mapped;
 #[cfg(all(test, loom))]
 mod models;
 mod probe;
@@ -38,6 +39,7 @@ pub use extent::{EXTENT_GRANULE, Extents};
 pub use ledger::{Division, SharedWords};
 pub use lent::BorrowedMemory;
 pub use local::{LocalListener, LocalSocket, Received, wait_for};
+pub use mapped::MappedFile;
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 #[doc(hidden)]
 pub use process::{

@@ -2,16 +2,22 @@
 
 use super::cache::{KeptListing, ListingCache, ListingDir, OnDisk, Saved, ago};
 use super::journal::Journal;
-use super::walk;
-use super::walk::walk;
+use super::walk::{self, OBJECTS_MIN, walk, walk_up_to};
 use crate::client::{Ask, Client};
 use crate::proxy::Route;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Listing;
-use fuelrail_io::wall_now;
+use fuelrail_io::{is_locked, wall_now};
 use fuelrail_wire::Source;
 use fuelrail_wire::kept::NameKind;
 use hyper::Method;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// How often a process that lists the same is looked at, …
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// … and how long it may bring nothing.
+const STANDS_STILL: Duration = Duration::from_secs(60);
 
 /// Asks a cloud of many regions for the one that the bucket is in. Anything else that is wrong is for those to say who need what they
 /// ask for.
@@ -60,24 +66,71 @@ struct Keeping<'a> {
 
 impl Keeping<'_> {
     async fn list(mut self, progress: &mut impl FnMut(u64)) -> Result<KeptListing> {
-        if let Some(OnDisk { listing, begun_s }) = self.found().await? {
-            progress(listing.len() as u64);
-            let saved = self.cache.saved(begun_s);
-            return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
-        }
-        let opened = Journal::open(&self.cache.own, &self.cache.name(NameKind::Journal), self.cache.source, self.now_s);
-        let journal = opened.unwrap_or_else(|error| {
-            self.say(&format!("{error}; if interrupted, this listing cannot be resumed"));
-            None
-        });
+        let mut waited = false;
+        let journal = loop {
+            self.now_s = wall_now().0;
+            if let Some(OnDisk { listing, begun_s }) = self.found().await? {
+                progress(listing.len() as u64);
+                let saved = self.cache.saved(begun_s);
+                return Ok(KeptListing { listing, reused: true, notices: self.notices, saved });
+            }
+            match Journal::open(&self.cache.own, &self.cache.name(NameKind::Journal), self.cache.source, self.now_s) {
+                Ok(Some(journal)) => break Some(journal),
+                Ok(None) => {}
+                Err(error) => {
+                    self.say(&format!("{error}; if interrupted, this listing cannot be resumed"));
+                    break None;
+                }
+            }
+            // Another process lists the same. A short listing is made here meanwhile; the end of a long one is waited for.
+            if self.max_age_s > 0
+                && !waited
+                && let Some(short) = walk_up_to(OBJECTS_MIN, self.client, self.source, None, progress).await?
+            {
+                return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(short) });
+            }
+            if self.max_age_s == 0 || !self.ended().await {
+                self.say("another process holds the journal: this listing is not saved");
+                break None;
+            }
+            if !core::mem::replace(&mut waited, true) {
+                self.say("waited for another process, which was listing it");
+            }
+        };
         let Some(mut journal) = journal else {
-            self.say("another process holds the journal: this listing is not saved");
             let listing = walk(self.client, self.source, None, progress).await?;
             return Ok(KeptListing { notices: self.notices, ..KeptListing::plain(listing) });
         };
         let listing = self.go_on(&mut journal, progress).await?;
         let saved = self.save(&listing, journal);
+        // What all processes share is used by this one, too.
+        let shared = saved.path().and_then(|_| self.cache.load(|_| Ok(())).ok().flatten());
+        let listing = shared.map_or(listing, |shared| shared.listing);
         Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
+    }
+
+    /// Waits for the process that has the journal: until the listing is whole or its lock free. Whether one of them came: not where neither the
+    /// journal nor the file being saved has grown for a while.
+    async fn ended(&self) -> bool {
+        let name = self.cache.name(NameKind::Journal);
+        let (path, mut before, mut since) = (self.cache.path(NameKind::Journal), (0, 0), Instant::now());
+        while since.elapsed() < STANDS_STILL {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            let Ok(Some(file)) = self.cache.own.open_file(&name, true) else { return true };
+            let len = |file: File| file.metadata().map_or(0, |facts| facts.len());
+            if !is_locked(&file, &path).unwrap_or(false) {
+                return true;
+            }
+            let saved = self.cache.own.open_file(&self.cache.name(NameKind::New), false).ok().flatten().map_or(0, len);
+            let pages = len(file);
+            if pages == 0 {
+                return true;
+            }
+            if (pages, saved) != before {
+                (before, since) = ((pages, saved), Instant::now());
+            }
+        }
+        false
     }
 
     /// The saved listing, if it is fresh and still matches the bucket.
@@ -143,7 +196,7 @@ impl Keeping<'_> {
             self.say(&format!("{error}; if interrupted, this listing could not have been resumed"));
         }
         let (begun_s, path) = (journal.begun_s, self.cache.path(NameKind::Whole));
-        let saved = if listing.len() < walk::OBJECTS_MIN {
+        let saved = if (listing.len() as u64) < OBJECTS_MIN {
             Ok(Saved::default())
         } else {
             self.cache.save(listing, begun_s).map(|bytes| {
@@ -161,7 +214,11 @@ impl Keeping<'_> {
     }
 
     fn say(&mut self, what: &str) {
-        self.notices.push(format!("listing: {what}"));
+        let notice = format!("listing: {what}");
+        // Said once, however often it is looked.
+        if !self.notices.contains(&notice) {
+            self.notices.push(notice);
+        }
     }
 }
 

@@ -6,17 +6,13 @@ use crate::system::refused;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
 use fuelrail_io::OwnDirectory;
-use fuelrail_wire::kept::{
-    Flaw, Frames, HEADER_BYTES, Header, Holds, Name, NameKind, Object, Packer, SourceId, Unpacker,
-};
-use std::fs::{self, DirBuilder};
-use std::io::{BufReader, BufWriter, Read, Write};
+use fuelrail_wire::kept::{Flaw, HEADER_BYTES, Header, Holds, Name, NameKind, SourceId};
+use std::fs::DirBuilder;
+use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Objects of one frame take about so many bytes.
-const FRAME_BYTES: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Where listings are kept, and how long one is used again.
@@ -60,7 +56,7 @@ pub(super) struct ListingCache {
     pub(super) source: SourceId,
 }
 
-/// A listing that was found.
+/// A listing that was found: it is used from the file, whose memory all processes of this user share.
 #[derive(Debug)]
 pub(super) struct OnDisk {
     pub(super) listing: Listing,
@@ -94,19 +90,16 @@ impl ListingCache {
     /// The reason why it cannot be used.
     pub(super) fn load(&self, wanted: impl FnOnce(u64) -> Result<(), String>) -> Result<Option<OnDisk>, String> {
         let path = self.path(NameKind::Whole);
-        let opened = self.own.open_file(&self.name(NameKind::Whole), false);
+        let opened = self.own.map_file(&self.name(NameKind::Whole));
         let Some(file) = opened.map_err(|error| error.to_string())? else { return Ok(None) };
         let named = |why: &dyn core::fmt::Display| format!("{}: {why}", path.display());
-        let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
-        let mut head = [0; HEADER_BYTES];
-        file.read_exact(&mut head).map_err(|_| named(&Flaw::Short))?;
-        let header = Header::decode(&head).map_err(|flaw| named(&flaw))?;
+        let header = Header::decode(file.as_ref()).map_err(|flaw| named(&flaw))?;
         let Holds::Whole(objects) = header.holds else { return Err(named(&Flaw::Foreign)) };
         if header.source != self.source {
             return Err(named(&Flaw::Foreign));
         }
         wanted(header.begun_s).map_err(|why| named(&why))?;
-        let listing = read(&mut file, Frames::behind(&head), objects).map_err(|flaw| named(&flaw))?;
+        let listing = Listing::of_file(file, objects).map_err(|flaw| named(&flaw))?;
         Ok(Some(OnDisk { listing, begun_s: header.begun_s }))
     }
 
@@ -121,7 +114,10 @@ impl ListingCache {
         let _ = self.own.remove(&new);
         let file = self.own.make_file(&new);
         let mut file = file.map_err(|error| refused(&self.path(NameKind::New), "making", &error))?;
-        let saved = write(&mut file, listing, &header).and_then(|len| self.own.rename(&new, &name).map(|()| len));
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
+        let written = listing.write(&header.encode(), &mut out).and_then(|len| out.flush().map(|()| len));
+        drop(out);
+        let saved = written.and_then(|len| self.own.rename(&new, &name).map(|()| len));
         saved.map_err(|error| {
             // It is written over next time where it cannot be removed.
             let _ = self.own.remove(&new);
@@ -144,45 +140,6 @@ pub(super) fn ago(seconds: u64) -> String {
         120..7200 => format!("{} min ago", seconds / 60),
         _ => format!("{} h ago", seconds / 3600),
     }
-}
-
-fn write(file: &mut fs::File, listing: &Listing, header: &Header) -> std::io::Result<u64> {
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    let head = header.encode();
-    out.write_all(&head)?;
-    let (mut frames, mut text, mut at, mut len) = (Frames::behind(&head), Vec::new(), 0, head.len() as u64);
-    while at < listing.len() {
-        text.clear();
-        frames.push(&mut text, |out| {
-            let mut packer = Packer::default();
-            while at < listing.len() && out.len() < FRAME_BYTES {
-                let etag = listing.etag(at);
-                packer.push(out, Object { key: listing.key(at), size: listing.size(at), etag: etag.as_deref() });
-                at += 1;
-            }
-        });
-        out.write_all(&text)?;
-        len += text.len() as u64;
-    }
-    out.flush()?;
-    Ok(len)
-}
-
-fn read(file: &mut impl Read, mut frames: Frames, objects: u64) -> Result<Listing, Flaw> {
-    let (mut listing, mut text) = (Listing::default(), Vec::new());
-    while (listing.len() as u64) < objects {
-        frames.read(file, &mut text)?;
-        let mut reader = Unpacker::new(&text);
-        while let Some(Object { key, size, etag }) = reader.next()? {
-            let before = listing.len().checked_sub(1);
-            if before.is_some_and(|before| listing.key(before) >= key) {
-                return Err(Flaw::Absurd);
-            }
-            listing.push(key, size, etag);
-        }
-    }
-    let is_over = matches!(file.read(&mut [0]), Ok(0));
-    if listing.len() as u64 == objects && is_over { Ok(listing) } else { Err(Flaw::Absurd) }
 }
 
 /// The file a loader's listing is saved in. Dropped from the disk when an object turns out to be not as listed.
@@ -229,6 +186,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn listing() -> Listing {
         let mut listing = Listing::default();
@@ -248,6 +206,8 @@ mod tests {
         assert_eq!(good.len() as u64, bytes);
         let found = cache.load(|begun_s| if begun_s == 5 { Ok(()) } else { Err("old".into()) }).unwrap().unwrap();
         assert!(found.begun_s == 5 && found.listing.iter().eq(wanted.iter().cloned()));
+        // It is mapped, and the file is cut below.
+        drop(found);
         assert!(cache.load(|_| Err("it is old".into())).unwrap_err().ends_with(": it is old"));
         for at in 0..good.len() {
             let mut rotten = good.clone();

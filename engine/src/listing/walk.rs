@@ -56,9 +56,21 @@ struct Brought {
 pub(super) async fn walk(
     client: &Client<'_>,
     source: &Source,
-    mut journal: Option<&mut Journal>,
+    journal: Option<&mut Journal>,
     progress: &mut impl FnMut(u64),
 ) -> Result<Listing> {
+    let whole = walk_up_to(u64::MAX, client, source, journal, progress).await?;
+    Ok(whole.expect("no listing has so many objects"))
+}
+
+/// The same, unless there are `most` objects or more.
+pub(super) async fn walk_up_to(
+    most: u64,
+    client: &Client<'_>,
+    source: &Source,
+    mut journal: Option<&mut Journal>,
+    progress: &mut impl FnMut(u64),
+) -> Result<Option<Listing>> {
     let may_split = source.endpoint.dialect != Dialect::Azure;
     let sweep = Sweep::new(source.prefixes.clone(), PAGES_AT_ONCE, may_split);
     let mut brought = Brought { sweep, pieces: Vec::new(), found: 0 };
@@ -84,8 +96,11 @@ pub(super) async fn walk(
             journal.push(ask.stretch.0, named(source, &ask), &page);
         }
         progress(brought.found);
+        if brought.found >= most {
+            return Ok(None);
+        }
     }
-    brought.joined()
+    brought.joined().map(Some)
 }
 
 impl Brought {
@@ -148,7 +163,7 @@ fn named(source: &Source, ask: &PageRequest) -> u32 {
 /// by one look in twenty-four.
 const PAGES_BETWEEN: u64 = 30;
 /// A shorter listing is asked for as a whole: that takes hardly more pages.
-pub(super) const OBJECTS_MIN: usize = 32_000;
+pub(super) const OBJECTS_MIN: u64 = 32_000;
 
 /// A page, and where in the listing it should begin.
 struct Probe {

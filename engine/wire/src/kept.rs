@@ -1,8 +1,8 @@
 //! The format of listings that are kept on disk: whole ones, and the journals of those under way.
 //!
-//! A file is a header of [`HEADER_BYTES`] and frames. A frame is a length, a checksum and a payload; its checksum goes on from the
-//! one before it, the first from the header's, so that a frame that is torn, left out or another file's is seen. The frames of a whole
-//! listing hold objects in the order of their keys, those of a journal one answer of the server each, in the order they came. A
+//! A file begins with a header of [`HEADER_BYTES`]. What follows in a whole listing is `flow`'s, which uses it where it lies. In a journal it is
+//! frames: one answer of the server each, in the order they came. A frame is a length, a checksum and a payload; its checksum goes on from the
+//! one before it, the first from the header's, so that a frame that is torn, left out or another file's is seen. A
 //! key is written as what it shares with the one before it and the rest. All numbers are little-endian.
 //!
 //! Owns nothing: bytes in, meaning out.
@@ -20,7 +20,7 @@ use std::io::{ErrorKind, Read};
 pub const HEADER_BYTES: usize = SEALED_BYTES;
 /// Bytes before a payload.
 pub const FRAME_HEAD_BYTES: usize = 8;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 16] = b"fuelrail listing";
 const WHOLE: u32 = 1;
 const JOURNAL: u32 = 2;

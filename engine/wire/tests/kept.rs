@@ -34,8 +34,8 @@ fn golden_bytes() {
     let written = header.encode();
     assert_eq!(
         hex(&written),
-        "6675656c7261696c206c697374696e67010000000100000030313233343536373839616263646566\
-         00f1536500000000030000000000000000000000afb9b71b"
+        "6675656c7261696c206c697374696e67020000000100000030313233343536373839616263646566\
+         00f1536500000000030000000000000000000000eed544bb"
     );
     let mut frame = Vec::new();
     Frames::behind(&written).push(&mut frame, |out| {
@@ -43,7 +43,7 @@ fn golden_bytes() {
         packer.push(out, Object { key: "ab", size: 300, etag: Some("\"9b2cf535f27731c974343645a3985328\"") });
         packer.push(out, Object { key: "ac", size: 0, etag: None });
     });
-    assert_eq!(hex(&frame), "1c000000516321f400026162ac02019b2cf535f27731c974343645a39853280101630000");
+    assert_eq!(hex(&frame), "1c0000001921b94200026162ac02019b2cf535f27731c974343645a39853280101630000");
     let mut answer = Vec::new();
     let page = ListPage { entries: vec![entry("k", 1, None)], ..ListPage::default() };
     Answer::write(&mut answer, (300, 7), &page);

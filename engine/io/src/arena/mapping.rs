@@ -47,6 +47,14 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// A mapping of the first `len` bytes of a file, to be read alone.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn of_file(len: usize, file: &File) -> io::Result<Mapping> {
+        Mapping::with(len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
     fn with(len: usize, access: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<Mapping> {
         // SAFETY: asks for a new range anywhere; no existing memory is affected.
         let base = unsafe { libc::mmap(core::ptr::null_mut(), len, access, flags, fd, 0) };
