@@ -4,20 +4,28 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
-trainer without a step. For each of `SHARES` a bisection finds the step time at which the best waits for that share of the run. Then Fuelrail, from
-Python with its defaults, delivers as many batches to a trainer with that step time. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+trainer without a step. For each of `SHARES` a bisection finds the step time at which the best waits for that share of the run. Then as many
+batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of the objects and of
+MDS shards. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. `FOLDER`
+holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
+import argparse
 import importlib
+import json
+import subprocess
+import sys
 import time
 
 from pipeline import epoch_of, options, task_of
-from protocol import tell
+from protocol import spread, tell
 from runtime_aware import ours
 
 SHARES = (0.5, 0.2, 0.05)
 WORKERS = (0, 2, 4)
-BATCHES, BATCH = 48, 32
+BATCHES, BATCH, ROUNDS = 48, 32, 5
+# What `packing.py` calls a payload in MDS.
+FIELD = "bin"
 # Script, shards it reads, and whether it takes worker processes.
 OTHERS = {
     "webdataset": ("webdataset_http", "tar", True),
@@ -54,38 +62,78 @@ def waits(batches, step_s):
     return stall / (stall + BATCHES * step_s), stall
 
 
+def ours_packed(task):
+    """Fuelrail from the shards that mosaicml-streaming has, in chunks."""
+    import fuelrail
+
+    settings = {"format": "mds", "order": "chunks", "seed": task.seed, "memory_limit": task.arena}
+    for batch in fuelrail.Loader(task.packed, batch_size=BATCH, epochs=1 << 20, **settings):
+        yield [batch.sample(i, FIELD) for i in range(len(batch))]
+
+
+# Objects, and shards.
+OURS = {"fuelrail": (ours, None), "fuelrail, MDS shards in chunks": (ours_packed, "mds")}
+
+
+def one(given):
+    """One run, in this process."""
+    if given.one in OURS:
+        batches, packed = OURS[given.one]
+        share, stall_s = waits(batches(task_of(given, BATCH, 0, packed)), given.step)
+        return {"share": share, "stall_s": stall_s}
+    script, packed, _ = OTHERS[given.one]
+    batches, settings = batches_of(script, task_of(given, BATCH, given.workers, packed))
+    share, stall_s = waits(batches, given.step)
+    share, stall_s = waits(batches, given.step)
+    return {"share": share, "stall_s": stall_s, "settings": settings}
+
+
+def run(given, name, workers, step_s):
+    """One run, in a process of its own; what it says, or why it failed."""
+    options = ["--uri", given.uri, "--manifest", given.manifest, "--packed-root", given.packed_root]
+    command = [sys.executable, __file__, *options, "--one", name, "--workers", str(workers), "--step", str(step_s)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return {"failure": "it takes longer than two minutes"}
+    if done.returncode:
+        return {"failure": (done.stderr.strip().splitlines() or ["nothing said"])[-1]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
 def main():
-    given = options().parse_args()
-
-    def task(workers, packed):
-        return task_of(given, BATCH, workers, packed)
-
+    parser = options()
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--step", type=float, default=0.0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        return print(json.dumps(one(given)))
     tried = []
-    for name, (script, packed, takes_workers) in OTHERS.items():
+    for name, (_, _, takes_workers) in OTHERS.items():
         for workers in WORKERS if takes_workers else (0,):
-            try:
-                batches, settings = batches_of(script, task(workers, packed))
-                _, took = waits(batches, 0.0)
-            except (Exception, SystemExit) as error:  # one that fails is told, and the others go on
-                tried.append({"loader": name, "workers": workers, "failure": (str(error).strip().splitlines() or ["nothing said"])[-1]})
-                print(tried[-1], flush=True)
-                continue
-            tried.append({"loader": name, "workers": workers, "batch_s": took / BATCHES, "settings": settings})
-            print(f"{name}, {workers} workers: {took / BATCHES * 1e3:.1f} ms a batch", flush=True)
+            found = run(given, name, workers, 0.0)
+            if "stall_s" in found:
+                found = {"batch_s": found["stall_s"] / BATCHES, "settings": found["settings"]}
+            tried.append({"loader": name, "workers": workers, **found})
+            print(tried[-1], flush=True)
     best = min((row for row in tried if "batch_s" in row), key=lambda row: row["batch_s"])
-    script, packed, _ = OTHERS[best["loader"]]
     rows = []
     for share in SHARES:
         low, high = 0.0, 4 * best["batch_s"] / share
         for _ in range(6):
             step_s = (low + high) / 2
-            found, stall = waits(batches_of(script, task(best["workers"], packed))[0], step_s)
+            found = run(given, best["loader"], best["workers"], step_s)["share"]
             low, high = (step_s, high) if found > share else (low, step_s)
-        own_share, own_stall = waits(ours(task(0, None)), step_s)
-        row = {"share": found, "step_s": step_s, "stall_s": stall, "own_share": own_share, "own_stall_s": own_stall, "ratio": own_stall / stall}
-        rows.append(row)
-        print(f"step {step_s * 1e3:.1f} ms: {best['loader']} waits {found:.3f}, {stall:.2f} s; Fuelrail {own_stall:.3f} s: {row['ratio']:.3f} x", flush=True)
-    tell({"batches": BATCHES, "batch": BATCH, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
+        rounds = [{name: run(given, name, best["workers"], step_s) for name in (best["loader"], *OURS)} for _ in range(ROUNDS)]
+        for name in (best["loader"], *OURS):
+            stalls = [found[name]["stall_s"] for found in rounds]
+            row = {"name": f"{name}, step of {step_s * 1e3:.1f} ms", "stall_s": spread(stalls)}
+            row["share"] = spread([found[name]["share"] for found in rounds])
+            row["ratio"] = spread([stall / found[best["loader"]]["stall_s"] for stall, found in zip(stalls, rounds, strict=True)])
+            rows.append(row)
+            print(row, flush=True)
+    tell({"batches": BATCHES, "batch": BATCH, "rounds": ROUNDS, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
 
 
 if __name__ == "__main__":

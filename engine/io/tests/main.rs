@@ -6,6 +6,7 @@ mod fork;
 mod glommio;
 mod heap;
 mod ledger;
+mod local;
 mod loopback;
 mod probe;
 mod read_pins;
