@@ -11,8 +11,11 @@ holds the objects, whose whole keys the manifest has, and, packed by `packing.py
 """
 
 import argparse
+import contextlib
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -92,13 +95,19 @@ def run(given, name, workers, step_s):
     """One run, in a process of its own; what it says, or why it failed."""
     options = ["--uri", given.uri, "--manifest", given.manifest, "--packed-root", given.packed_root]
     command = [sys.executable, __file__, *options, "--one", name, "--workers", str(workers), "--step", str(step_s)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        said, failed = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
-        return {"failure": "it takes longer than two minutes"}
-    if done.returncode:
-        return {"failure": (done.stderr.strip().splitlines() or ["nothing said"])[-1]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+        return {"failure": "it takes longer than a minute"}
+    finally:
+        # Workers that outlive it, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        return {"failure": (failed.strip().splitlines() or ["nothing said"])[-1]}
+    return json.loads(said.strip().splitlines()[-1])
 
 
 def main():
