@@ -6,8 +6,9 @@
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
 trainer without a step. For each of `SHARES` a bisection finds the step time at which the best waits for that share of the run. Then as many
 batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of the objects and of
-MDS shards. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. `FOLDER`
-holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
+MDS shards. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. Local
+caches of the others are in memory, so that no disk slows them down. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by
+`packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from pipeline import epoch_of, options, task_of
@@ -95,7 +97,13 @@ def run(given, name, workers, step_s):
     """One run, in a process of its own; what it says, or why it failed."""
     options = ["--uri", given.uri, "--manifest", given.manifest, "--packed-root", given.packed_root]
     command = [sys.executable, __file__, *options, "--one", name, "--workers", str(workers), "--step", str(step_s)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as cache:
+        return said_by(command, {**os.environ, "TMPDIR": cache})
+
+
+def said_by(command, environment):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
     try:
         said, failed = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
