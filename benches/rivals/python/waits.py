@@ -89,7 +89,6 @@ def one(given):
     script, packed, _ = OTHERS[given.one]
     batches, settings = batches_of(script, task_of(given, BATCH, given.workers, packed))
     share, stall_s = waits(batches, given.step)
-    share, stall_s = waits(batches, given.step)
     return {"share": share, "stall_s": stall_s, "settings": settings}
 
 

@@ -8,8 +8,13 @@
 `fuelrail.torch` has the data set for PyTorch; importing `fuelrail` imports neither torch nor numpy.
 """
 
+from typing import TYPE_CHECKING
+
 from fuelrail._errors import BudgetError, DeniedError, Error, NetworkError, NotFoundError, UsageError
 from fuelrail._fuelrail import Batch, DeviceBatch, Loader, __version__
+
+if TYPE_CHECKING:
+    from fuelrail._arrays import arrays
 
 __all__ = [
     "Batch",
@@ -22,6 +27,7 @@ __all__ = [
     "NotFoundError",
     "UsageError",
     "__version__",
+    "arrays",
 ]
 
 
@@ -30,4 +36,8 @@ def __getattr__(name):
         import importlib
 
         return importlib.import_module("fuelrail.torch")
+    if name == "arrays":
+        from fuelrail._arrays import arrays
+
+        return arrays
     raise AttributeError(f"module 'fuelrail' has no attribute '{name}'")
