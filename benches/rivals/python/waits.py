@@ -4,9 +4,9 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
-trainer without a step. For each of `SHARES` a bisection finds the step time at which the best waits for that share of the run. Then as many
-batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of the objects and of
-MDS shards. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. Local
+trainer without a step, behind the first four batches. For each of `SHARES` a bisection finds the step time at which the best waits for that share of
+the run. Then as many batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of
+the objects and of MDS shards; told are the waits behind the first four batches, and with them. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. Local
 caches of the others are in memory, so that no disk slows them down. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by
 `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
@@ -55,16 +55,17 @@ def batches_of(script, task):
 
 
 def waits(batches, step_s):
-    """Share of the time waited, and the seconds, with a trainer that computes for `step_s` a batch, its first batches apart."""
+    """Seconds until the fourth batch, and seconds and share of the time waited behind it, with a trainer that computes for `step_s` a batch."""
+    begun = time.perf_counter()
     for _ in range(4):
         next(batches)
-    stall = 0.0
+    start, stall = time.perf_counter() - begun, 0.0
     for _ in range(BATCHES):
         time.sleep(step_s)
         begun = time.perf_counter()
         next(batches)
         stall += time.perf_counter() - begun
-    return stall / (stall + BATCHES * step_s), stall
+    return {"start_s": start, "stall_s": stall, "share": stall / (stall + BATCHES * step_s)}
 
 
 def ours_packed(task):
@@ -77,19 +78,22 @@ def ours_packed(task):
 
 
 # Objects, and shards.
-OURS = {"fuelrail": (ours, None), "fuelrail, MDS shards in chunks": (ours_packed, "mds")}
+OURS = {"fuelrail": (ours, None), "fuelrail from MDS shards": (ours_packed, "mds")}
 
 
 def one(given):
     """One run, in this process."""
     if given.one in OURS:
         batches, packed = OURS[given.one]
-        share, stall_s = waits(batches(task_of(given, BATCH, 0, packed)), given.step)
-        return {"share": share, "stall_s": stall_s}
+        return waits(batches(task_of(given, BATCH, 0, packed)), given.step)
     script, packed, _ = OTHERS[given.one]
     batches, settings = batches_of(script, task_of(given, BATCH, given.workers, packed))
-    share, stall_s = waits(batches, given.step)
-    return {"share": share, "stall_s": stall_s, "settings": settings}
+    return {**waits(batches, given.step), "settings": settings}
+
+
+def all_of(found):
+    """What was waited for, the first batches included."""
+    return found["start_s"] + found["stall_s"]
 
 
 def run(given, name, workers, step_s):
@@ -143,10 +147,10 @@ def main():
             low, high = (step_s, high) if found > share else (low, step_s)
         rounds = [{name: run(given, name, best["workers"], step_s) for name in (best["loader"], *OURS)} for _ in range(ROUNDS)]
         for name in (best["loader"], *OURS):
-            stalls = [found[name]["stall_s"] for found in rounds]
-            row = {"name": f"{name}, step of {step_s * 1e3:.1f} ms", "stall_s": spread(stalls)}
-            row["share"] = spread([found[name]["share"] for found in rounds])
-            row["ratio"] = spread([stall / found[best["loader"]]["stall_s"] for stall, found in zip(stalls, rounds, strict=True)])
+            row = {"name": f"{name} at {step_s * 1e3:.1f} ms"}
+            row |= {figure: spread([found[name][figure] for found in rounds]) for figure in ("start_s", "stall_s", "share")}
+            row["ratio"] = spread([found[name]["stall_s"] / found[best["loader"]]["stall_s"] for found in rounds])
+            row["ratio_from_start"] = spread([all_of(found[name]) / all_of(found[best["loader"]]) for found in rounds])
             rows.append(row)
             print(row, flush=True)
     tell({"batches": BATCHES, "batch": BATCH, "rounds": ROUNDS, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
