@@ -90,7 +90,7 @@ pub use builder::LoaderBuilder;
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{
-    Decode, DecodeFunction, DecodeStats, Dtype, Fit, PerChannel, PixelLayout, PixelShape, Shape, Undecoded,
+    Decode, DecodeFunction, DecodeStats, Dtype, Fit, KeptBytes, PerChannel, PixelLayout, PixelShape, Shape, Undecoded,
 };
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};

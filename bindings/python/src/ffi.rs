@@ -3,7 +3,7 @@
 //! Both keep the memory they point into alive by owning a [`Memory`]: the object behind a buffer by its reference count, a DLPack tensor
 //! until its consumer calls the deleter. The memory is never written to while it is shared.
 
-use fuelrail::{Batch, Dtype, Shape};
+use fuelrail::{Batch, Dtype, KeptBytes, Shape};
 use fuelrail_cuda::RawStream;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(crate) enum Memory {
     /// Bytes of a batch, which lie where they lie until the last holder of the batch is gone.
     Batch(Arc<Batch>, Range<usize>),
+    /// Bytes of a batch that is being decoded.
+    Kept(KeptBytes),
     Bytes(Vec<u8>),
     Ids(Vec<u64>),
     Labels(Vec<i32>),
@@ -29,6 +31,7 @@ impl Memory {
     fn items(&self) -> (*const c_void, usize, usize, &'static CStr) {
         match self {
             Memory::Batch(batch, range) => (batch.bytes()[range.clone()].as_ptr().cast(), range.len(), 1, c"B"),
+            Memory::Kept(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
             Memory::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len(), 1, c"B"),
             Memory::Ids(ids) => (ids.as_ptr().cast(), ids.len(), 8, c"Q"),
             Memory::Labels(labels) => (labels.as_ptr().cast(), labels.len(), 4, c"i"),

@@ -1,10 +1,11 @@
 //! `decode_with`: a Python function that decodes batches on the decoding threads.
 
+use crate::ffi::{Memory, View};
 use fuelrail::internal::ForkGuard;
 use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 use std::sync::{OnceLock, PoisonError, RwLock};
 
 /// Whether the interpreter is about to end. A call holds it to read: the end waits for the calls under way, and no thread of ours is left
@@ -50,7 +51,9 @@ fn called(
     samples: &[Undecoded<'_>],
     out: &mut [u8],
 ) -> PyResult<()> {
-    let bytes = PyList::new(py, samples.iter().map(|sample| PyBytes::new(py, sample.bytes)))?;
+    // Copies would take as long as the interpreter is held, and a training loop waits for it.
+    let views: PyResult<Vec<_>> = samples.iter().map(|sample| View::over(py, Memory::Kept(sample.keep()))).collect();
+    let bytes = PyList::new(py, views?)?;
     let ids = PyList::new(py, samples.iter().map(|sample| sample.id.0))?;
     let made = function.bind(py).call1((bytes, ids, samples[0].epoch))?;
     let shape = Shape::new(samples.len(), decode);

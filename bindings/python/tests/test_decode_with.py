@@ -44,6 +44,20 @@ def test_a_function_decodes_each_sample_once_on_threads_of_the_engine(digits):
     assert len(sizes) == 2 * -(-DIGITS // 32) and threading.get_ident() not in threads
 
 
+def test_samples_are_views_of_the_batch_and_may_be_kept(digits):
+    kept = {}
+
+    def function(samples, ids, epoch):
+        assert all(isinstance(sample, memoryview) and sample.readonly for sample in samples)
+        kept.update({ids[0]: numpy.frombuffer(samples[0], "uint8"), ids[-1]: samples[-1]})
+        return facts(samples, ids, epoch)
+
+    with loader_of(digits, function) as loader:
+        assert sum(map(len, loader)) == DIGITS
+    keys = digits.keys()
+    assert len(kept) > 30 and all(bytes(sample) == digits.get(keys[id]) for id, sample in kept.items())
+
+
 def test_a_list_of_arrays_will_do(digits):
     with loader_of(digits, lambda *batch: list(facts(*batch))) as loader:
         batch = next(loader)

@@ -9,13 +9,11 @@ use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
-/// Another user.
-const OTHER: Uid = Uid::from_raw(54_321);
-
 /// Runs `run` as another user, on a thread of its own. False where this one may not do that.
 fn as_other(run: impl FnOnce() + Send) -> bool {
     thread::scope(|scope| {
-        let other = scope.spawn(|| set_thread_res_uid(OTHER, OTHER, OTHER).map(|()| run()));
+        let user = Uid::from_raw(54_321);
+        let other = scope.spawn(move || set_thread_res_uid(user, user, user).map(|()| run()));
         match other.join().unwrap() {
             Ok(()) => true,
             Err(error) => {

@@ -1,7 +1,9 @@
 //! Samples decoded by a function of the program's own, on the same threads, into the same dense batches.
 
 use fuelrail_base::{Result, SampleId};
+use fuelrail_io::Slot;
 use std::fmt;
+use std::ops::{Deref, Range};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
@@ -15,6 +17,50 @@ pub struct Undecoded<'a> {
     pub epoch: u64,
     /// Its bytes, as the bucket has them.
     pub bytes: &'a [u8],
+    /// What they lie in, unless they were made of it.
+    pub(super) raw: &'a Arc<Slot>,
+}
+
+impl Undecoded<'_> {
+    /// Its bytes for longer than the call, without a copy. As long as they are kept the loader lacks the memory of the whole batch.
+    #[must_use]
+    pub fn keep(&self) -> KeptBytes {
+        let whole = self.raw.as_ptr_range();
+        if !whole.contains(&self.bytes.as_ptr()) {
+            return KeptBytes(Kept::Made(self.bytes.into()));
+        }
+        let from = self.bytes.as_ptr() as usize - whole.start as usize;
+        KeptBytes(Kept::InBatch(Arc::clone(self.raw), from..from + self.bytes.len()))
+    }
+}
+
+/// Bytes of a sample that are kept: see [`Undecoded::keep`].
+#[derive(Clone)]
+pub struct KeptBytes(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    /// In the memory of their batch.
+    InBatch(Arc<Slot>, Range<usize>),
+    /// Made of what is there.
+    Made(Arc<[u8]>),
+}
+
+impl Deref for KeptBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Kept::InBatch(slot, range) => &slot[range.clone()],
+            Kept::Made(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Debug for KeptBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
 }
 
 type Function = dyn Fn(&[Undecoded<'_>], &mut [u8]) -> Result<()> + Send + Sync;

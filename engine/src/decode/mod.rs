@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::facts::DecodeStats;
 pub(crate) use self::facts::Facts;
-pub use self::function::{DecodeFunction, Undecoded};
+pub use self::function::{DecodeFunction, KeptBytes, Undecoded};
 pub use self::output::{Dtype, PerChannel, PixelLayout};
 pub(crate) use self::stage::{DecodeStage, Supply};
 

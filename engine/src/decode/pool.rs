@@ -12,8 +12,9 @@ use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{Error, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan};
-use fuelrail_io::{Filling, Waker, Window, thread_cpu};
+use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan, SampleSpans};
+use fuelrail_io::{Filling, Slot, Waker, Window, thread_cpu};
+use fuelrail_plan::run::BatchSpec;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,7 +25,11 @@ use std::time::Duration;
 
 /// A batch being decoded.
 pub(super) struct Work {
-    pub raw: Assembled,
+    pub spec: BatchSpec,
+    pub samples: SampleSpans,
+    pub left_out: Vec<(SampleId, Error)>,
+    /// Its bytes, as the bucket has them. What a function keeps of them holds all.
+    pub raw: Arc<Slot>,
     /// The slot that its samples are decoded into.
     pub filling: Filling,
     /// Samples that could not be decoded, by index in the batch.
@@ -129,17 +134,17 @@ impl Shared {
     /// Decodes the samples of a job into their places, or records them as bad.
     fn decode(&self, decoder: &mut SampleDecoder, job: &mut Job) {
         let Job { work, index, window } = job;
-        let (raw, one, room) = (&work.raw, self.wanted.sample_bytes() as usize, window.room());
+        let (one, room) = (self.wanted.sample_bytes() as usize, window.room());
         let places = *index..*index + room / one;
         let out = window.unfilled_mut();
-        if places.len() > 1 && self.decode_together(decoder, raw, places.clone(), out) {
-            places.for_each(|at| self.facts.ended(Some((raw.samples[at].len, one))));
+        if places.len() > 1 && self.decode_together(decoder, work, places.clone(), out) {
+            places.for_each(|at| self.facts.ended(Some((work.samples[at].len, one))));
         } else {
             for (at, out) in places.zip(out.chunks_exact_mut(one)) {
-                let placed = raw.samples[at];
+                let placed = work.samples[at];
                 let known = self.quarantined(placed.id);
                 let tried = known.is_none();
-                match known.map_or_else(|| self.decode_one(decoder, raw, placed, out), Err) {
+                match known.map_or_else(|| self.decode_one(decoder, work, placed, out), Err) {
                     Ok(()) => self.facts.ended(Some((placed.len, one))),
                     Err(error) => self.set_aside(work, at, error, tried),
                 }
@@ -150,48 +155,36 @@ impl Shared {
 
     /// Decodes the samples in these places by one call of the program's function. `false` where that failed, or one of them has to be left
     /// out: each is then decoded by itself.
-    fn decode_together(
-        &self,
-        decoder: &mut SampleDecoder,
-        raw: &Assembled,
-        places: Range<usize>,
-        out: &mut [u8],
-    ) -> bool {
+    fn decode_together(&self, decoder: &mut SampleDecoder, work: &Work, places: Range<usize>, out: &mut [u8]) -> bool {
         let Some(function) = &self.function else { return false };
-        let samples = || places.clone().map(|at| raw.samples[at]);
+        let samples = || places.clone().map(|at| work.samples[at]);
         if samples().any(|placed| self.quarantined(placed.id).is_some()) {
             return false;
         }
-        let Ok(found) = samples().map(|placed| self.bytes_of(raw, placed)).collect::<Result<Vec<_>>>() else {
+        let Ok(found) = samples().map(|placed| self.bytes_of(work, placed)).collect::<Result<Vec<_>>>() else {
             return false;
         };
-        let epoch = raw.spec.epoch;
-        let undecoded = samples().zip(&found).map(|(placed, bytes)| Undecoded { id: placed.id, epoch, bytes });
+        let (raw, epoch) = (&work.raw, work.spec.epoch);
+        let undecoded = samples().zip(&found).map(|(placed, bytes)| Undecoded { id: placed.id, epoch, bytes, raw });
         let undecoded: Vec<Undecoded<'_>> = undecoded.collect();
         self.guarded(decoder, |_| function.decode(&undecoded, out)).is_ok()
     }
 
     /// Decodes one sample. Errors name its object.
-    fn decode_one(
-        &self,
-        decoder: &mut SampleDecoder,
-        raw: &Assembled,
-        placed: SampleSpan,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let (id, epoch) = (placed.id, raw.spec.epoch);
-        let decoded = self.bytes_of(raw, placed).and_then(|bytes| {
+    fn decode_one(&self, decoder: &mut SampleDecoder, work: &Work, placed: SampleSpan, out: &mut [u8]) -> Result<()> {
+        let (id, epoch, raw) = (placed.id, work.spec.epoch, &work.raw);
+        let decoded = self.bytes_of(work, placed).and_then(|bytes| {
             self.guarded(decoder, |decoder| match &self.function {
                 None => decoder.decode_sample(&bytes, DrawKey { seed: self.seed, epoch, id }, out).map(drop),
-                Some(function) => function.decode(&[Undecoded { id, epoch, bytes: &bytes }], out),
+                Some(function) => function.decode(&[Undecoded { id, epoch, bytes: &bytes, raw }], out),
             })
         });
         decoded.map_err(|error| error.with_object(&*self.objects.name(id)))
     }
 
     /// What is decoded of a sample: its object, or the field of its record.
-    fn bytes_of<'a>(&'a self, raw: &'a Assembled, placed: SampleSpan) -> Result<Cow<'a, [u8]>> {
-        let bytes = &raw.slot[placed.offset..placed.offset + placed.len];
+    fn bytes_of<'a>(&'a self, work: &'a Work, placed: SampleSpan) -> Result<Cow<'a, [u8]>> {
+        let bytes = &work.raw[placed.offset..placed.offset + placed.len];
         self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes))
     }
 
@@ -211,7 +204,7 @@ impl Shared {
     fn set_aside(&self, work: &Work, index: usize, error: Error, tried: bool) {
         if tried && self.bad_samples == BadSamples::Quarantine {
             let mut quarantine = self.quarantine.lock().unwrap_or_else(PoisonError::into_inner);
-            quarantine.entry(work.raw.samples[index].id).or_insert_with(|| error.clone());
+            quarantine.entry(work.samples[index].id).or_insert_with(|| error.clone());
         }
         work.bad.lock().unwrap_or_else(PoisonError::into_inner).push((index, error));
         if tried {
@@ -221,8 +214,7 @@ impl Shared {
 
     /// Completes a batch after all its samples have been tried, and releases the memory of its raw bytes.
     pub(super) fn finish(&self, work: Work) {
-        let Work { raw, filling, bad } = work;
-        let Assembled { spec, slot: raw, mut samples, mut left_out } = raw;
+        let Work { spec, mut samples, mut left_out, raw, filling, bad } = work;
         if let Some(records) = &self.records {
             let bytes = |placed: &SampleSpan| &raw[placed.offset..placed.offset + placed.len];
             samples.iter_mut().for_each(|placed| placed.label = records.label(placed.id, bytes(placed)));
