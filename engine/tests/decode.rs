@@ -10,8 +10,8 @@ use fuelrail::{
 use fuelrail_bucket::{Bucket, DataSet};
 use png::{BitDepth, ColorType};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Pixels by epoch and sample.
 type Seen = BTreeMap<(u64, u64), Vec<u8>>;
@@ -448,4 +448,24 @@ fn a_function_that_takes_batches_is_called_once_for_each_and_tells_who_is_bad() 
     let keys = loader(&bucket).build().unwrap();
     let bad = [13, 17].map(|n| keys.key(SampleId(n)).to_owned());
     assert!(bad.iter().any(|key| error.object() == Some(key)), "{error}");
+}
+
+#[test]
+fn bytes_that_a_function_keeps_stay_behind_the_end_of_the_loader() {
+    let set = DataSet::digits(200, 7);
+    let (bucket, files) = (bucket(&set, ""), contents(&set));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeps = Arc::clone(&kept);
+    let function = DecodeFunction::of_batches(move |samples, out| {
+        keeps.lock().unwrap().extend(samples.iter().take(3).map(|sample| (sample.id, sample.keep())));
+        out.fill(0);
+        Ok(())
+    });
+    let mut loader = loader(&bucket).batch_size(16).decode_with(Decode::exact(1, 4, 1), function).build().unwrap();
+    let batches = std::iter::from_fn(|| loader.next_batch()).map(Result::unwrap).count();
+    let keys: Vec<String> = (0..200).map(|id| loader.key(SampleId(id)).to_owned()).collect();
+    drop(loader);
+    let kept = kept.lock().unwrap();
+    assert_eq!((batches, kept.len()), (13, 3 * 13));
+    assert!(kept.iter().all(|(id, bytes)| **bytes == files[&keys[id.0 as usize]]));
 }
