@@ -22,6 +22,7 @@ from protocol import spread, tell
 def one(uri, directory):
     """Opens a loader, in a process of its own, and waits until all others stand, too."""
     import fuelrail
+    import numpy
 
     from soak import anonymous_mib
 
@@ -39,7 +40,7 @@ def one(uri, directory):
                 is_listing = line.rstrip().endswith(".listing")
             elif word == "Rss:" and is_listing:
                 mapped += int(values[0])
-    own = anonymous_mib(batch.sample(0).ctypes.data)
+    own = anonymous_mib(numpy.frombuffer(batch.sample(0), "uint8").ctypes.data)
     print(json.dumps({"opened_s": opened_s, "own_mib": own, "mapped_mib": mapped / 1024}), flush=True)
 
 
