@@ -7,7 +7,7 @@ use crate::client::{Ask, Client};
 use crate::proxy::Route;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_flow::Listing;
-use fuelrail_io::{is_locked, wall_now};
+use fuelrail_io::{is_locked, trim_heap, wall_now};
 use fuelrail_wire::Source;
 use fuelrail_wire::kept::NameKind;
 use hyper::Method;
@@ -105,7 +105,14 @@ impl Keeping<'_> {
         let saved = self.save(&listing, journal);
         // What all processes share is used by this one, too.
         let shared = saved.path().and_then(|_| self.cache.load(|_| Ok(())).ok().flatten());
-        let listing = shared.map_or(listing, |shared| shared.listing);
+        let listing = match shared {
+            Some(OnDisk { listing: shared, .. }) => {
+                drop(listing);
+                trim_heap();
+                shared
+            }
+            None => listing,
+        };
         Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
     }
 
