@@ -48,7 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///     `"224x224x3"`: PNG and JPEG become pixels of this shape.
 /// decode_with : callable, optional
 ///     Called with the samples of a batch in the place of our decoders, on a thread of the engine's: `decode_with(samples, ids, epoch)`, a
-///     list of bytes, a list of their ids, and the epoch. Returns an array or tensor of what `decode`, `decode_dtype` and `decode_layout`
+///     list of read-only memoryviews, a list of their ids, and the epoch. Returns an array or tensor of what `decode`, `decode_dtype` and `decode_layout`
 ///     say for so many samples, or one for each. What it raises follows `bad_samples`.
 /// device : str or int, optional
 ///     `"cuda:0"`: batches are copied to this GPU, from memory registered with it, while the ones before are used, and come as `DeviceBatch`.

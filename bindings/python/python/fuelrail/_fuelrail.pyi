@@ -114,7 +114,7 @@ class Loader(Iterator[Batch]):
         spill_dirs: Sequence[_Path] = (),
         format: str | None = None,
         decode: str | None = None,
-        decode_with: Callable[[list[bytes], list[int], int], Any] | None = None,
+        decode_with: Callable[[list[memoryview], list[int], int], Any] | None = None,
         device: Any = None,
         device_depth: int = 3,
         state: dict[str, Any] | str | None = None,
