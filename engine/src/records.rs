@@ -15,17 +15,34 @@ use crate::packed::PackedShards;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
 use fuelrail_format::{Field, Index, Record, mds, tfrecord};
+use fuelrail_io::MappedFile;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// Where every record of a data set lies.
 #[derive(Debug)]
 pub(crate) struct Records {
-    index: Index<Vec<u8>>,
+    index: Index<IndexBytes>,
     split: Split,
     /// The field that is the label, and the one that is decoded.
     label: Option<String>,
     picture: Option<String>,
+}
+
+/// The bytes of an index: this process's own, or a file that is mapped, whose memory all processes of the machine share.
+#[derive(Debug)]
+enum IndexBytes {
+    Own(Vec<u8>),
+    Shared(MappedFile),
+}
+
+impl AsRef<[u8]> for IndexBytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            IndexBytes::Own(bytes) => bytes,
+            IndexBytes::Shared(file) => file.as_ref(),
+        }
+    }
 }
 
 /// How the bytes of a record are split into its fields.
@@ -62,7 +79,7 @@ impl Records {
             let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
             return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
         }
-        Records::of(Index::open(index.to_bytes())?, asked)
+        Records::of(Index::open(IndexBytes::Own(index.to_bytes()))?, asked)
     }
 
     /// Those whose index an earlier run kept. `None` where it kept none of these very objects.
@@ -79,7 +96,7 @@ impl Records {
     }
 
     /// The records of an index.
-    fn of(index: Index<Vec<u8>>, asked: &Asked) -> Result<Records> {
+    fn of(index: Index<IndexBytes>, asked: &Asked) -> Result<Records> {
         let split = match index.format() {
             Format::Mds | Format::Parquet => Split::Columns(mds::Columns::parse(index.description())?),
             Format::TfRecord => Split::Example,
@@ -121,9 +138,12 @@ impl Records {
         self.index.len()
     }
 
-    /// Bytes of memory that the index takes.
+    /// Bytes of memory that the index takes, of this process alone.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.index.as_bytes().len() as u64
+        match self.index.memory() {
+            IndexBytes::Own(bytes) => bytes.len() as u64,
+            IndexBytes::Shared(_) => 0,
+        }
     }
 
     /// The key of a record; its number where the format has no keys.

@@ -69,7 +69,7 @@ pub(crate) fn records(
     })?;
     if bytes > 0 {
         let (count, seconds) = (records.count(), begun.elapsed().as_secs_f64());
-        let how = match kept.map(|kept| records.keep(&kept)) {
+        let how = match kept.as_ref().map(|kept| records.keep(kept)) {
             Some(Ok(path)) => format!("kept for later runs in {}", path.display()),
             Some(Err(error)) => format!("they could not be kept: {error}"),
             None => "later runs read them again unless listing_dir is set and the objects have entity tags".into(),
@@ -77,5 +77,6 @@ pub(crate) fn records(
         notices
             .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
     }
-    Ok(Some(records))
+    // What all processes share is used by this one, too.
+    Ok(Some(there().and_then(Result::ok).unwrap_or(records)))
 }

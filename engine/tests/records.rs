@@ -335,6 +335,9 @@ fn an_index_is_kept_while_the_objects_are_the_same_and_damage_costs_another_pass
     assert_eq!(read(builder(), &all).len(), 24);
     let index = || kept_in(kept.path()).into_iter().find(|path| path.to_string_lossy().ends_with("records")).unwrap();
     let good = fs::read(index()).unwrap();
+    let own = |builder: LoaderBuilder| builder.build().unwrap().stats().memory.tables_bytes;
+    let alone = own(loader(&bucket).format(Format::WebDataset).batch_size(5));
+    assert_eq!(alone - own(builder()), good.len() as u64, "it is mapped, and no process has one of its own");
     for at in (0..good.len()).step_by(97) {
         let mut rotten = good.clone();
         rotten[at] ^= 0x10;

@@ -103,6 +103,12 @@ impl<B: AsRef<[u8]>> Index<B> {
         self.bytes.as_ref()
     }
 
+    /// What they lie in.
+    #[must_use]
+    pub fn memory(&self) -> &B {
+        &self.bytes
+    }
+
     /// A section by its place in the list above.
     fn section(&self, number: usize) -> &[u8] {
         &self.bytes.as_ref()[self.sections[number]..self.sections[number + 1]]

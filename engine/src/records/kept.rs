@@ -1,12 +1,13 @@
 //! The index of records on disk, for later runs over the same data set.
 
+use super::IndexBytes;
 use crate::listing::own_directory;
 use fuelrail_base::Result;
 use fuelrail_format::{Format, Index};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::kept::SourceId;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,10 +50,8 @@ impl Kept {
     }
 
     /// The index that is there. `None` where there is none of these very objects.
-    pub(super) fn load(&self, format: Format, content: [u8; 16]) -> Option<Index<Vec<u8>>> {
-        let mut bytes = Vec::new();
-        self.own.open_file(&self.name, false).ok()??.read_to_end(&mut bytes).ok()?;
-        let index = Index::open(bytes).ok()?;
+    pub(super) fn load(&self, format: Format, content: [u8; 16]) -> Option<Index<IndexBytes>> {
+        let index = Index::open(IndexBytes::Shared(self.own.map_file(&self.name).ok()??)).ok()?;
         (index.source() == content && index.format() == format).then_some(index)
     }
 
