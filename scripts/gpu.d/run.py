@@ -75,12 +75,12 @@ def losses(log):
     return [line["loss"] for line in lines(log)]
 
 
-def compare(found, expected, first, rest):
-    """Differences to the CPU's losses: `first` of the first ten steps, `rest` of all, as shares of the loss and at least of 1."""
+def compare(found, expected, first, rest, firsts=10):
+    """Differences to the CPU's losses: `first` of the first ones, `rest` of all, as shares of the loss and at least of 1."""
     require(len(found) == len(expected), f"{len(found)} steps instead of {len(expected)}")
     off = [abs(a - b) / max(abs(b), 1.0) for a, b in zip(found, expected)]
-    numbers = {"steps": len(found), "off_first_10": max(off[:10]), "off_max": max(off), "last_loss": found[-1], "last_expected": expected[-1]}
-    require(max(off[:10]) <= first and max(off) <= rest, f"losses differ from the CPU's: {numbers}")
+    numbers = {"steps": len(found), f"off_first_{firsts}": max(off[:firsts]), "off_max": max(off), "last_loss": found[-1], "last_expected": expected[-1]}
+    require(max(off[:firsts]) <= first and max(off) <= rest, f"losses differ from the CPU's: {numbers}")
     return numbers
 
 
@@ -211,20 +211,21 @@ def run_2(run, at):
     exact = {"NVIDIA_TF32_OVERRIDE": "0"}
     run.step("LeNet against the CPU", 60, lambda: against_cpu(run, at, "lenet", "", exact, 2e-3, 0.05))
     run.step("ResNet-18 against the CPU", 60, lambda: against_cpu(run, at, "resnet18", "", exact, 2e-2, 0.3))
-    run.step("LeNet in bfloat16", 60, lambda: against_cpu(run, at, "lenet", "--precision bf16", {}, 0.1, 1.0))
+    # Rounding sends training another way soon: at this rate two kernels of one CPU are 0.2 apart in the tenth step.
+    run.step("LeNet in bfloat16", 60, lambda: against_cpu(run, at, "lenet", "--precision bf16", {}, 0.02, 1.0, 4))
     run.step("LeNet over NCCL, one rank", 60, lambda: over_nccl(run, at, exact))
     run.step("LeNet evaluated", 60, lambda: evaluated(run, at))
     run.step("tensors in Python", 40, lambda: python_loop(run, at, "check", "lenet", 64, 50, 0))
 
 
-def against_cpu(run, at, name, more, env, first, rest):
+def against_cpu(run, at, name, more, env, *bars):
     what, recipe = RECIPES[name]
     log = at.work / f"{name}-{time.monotonic_ns()}.jsonl"
     with run.serve(at.program("fuelrail"), *what) as url:
         run.sh(at.trainer(prefix(url, what), f"{recipe} {more}", log), env={**at.env, **env})
     waits = [line["data_wait_ms"] / line["wall_ms"] for line in lines(log)]
     expected = json.loads(at.program(f"expected-{name}.json").read_text())
-    return {**compare(losses(log), expected, first, rest), "data_wait": median(waits)}
+    return {**compare(losses(log), expected, *bars), "data_wait": median(waits)}
 
 
 def prefix(url, what):
