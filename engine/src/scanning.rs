@@ -78,5 +78,5 @@ pub(crate) fn records(
             .push(format!("{format}: {count} records found by reading {} in {seconds:.1} s; {how}", ByteSize(bytes)));
     }
     // What all processes share is used by this one, too.
-    Ok(Some(there().and_then(Result::ok).unwrap_or(records)))
+    there().unwrap_or(Ok(records)).map(Some)
 }
