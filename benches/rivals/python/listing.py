@@ -11,6 +11,7 @@ the arena, and how much of the listing's file it has mapped, which all of them s
 import argparse
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -74,9 +75,8 @@ def main():
     for name, directory in [("each lists", ""), ("one lists", given.dir), ("kept", given.dir)][given.shared_only :]:
         rows.append({"run": name, **together(given.processes, given.uri, directory)})
         print(rows[-1], flush=True)
-    file = next(entry for entry, _, names in os.walk(given.dir) for name in names if name.endswith(".listing"))
-    bytes_on_disk = max(os.path.getsize(os.path.join(file, name)) for name in os.listdir(file))
-    tell({"processes": given.processes, "file_mib": bytes_on_disk / (1 << 20), "rows": rows}, given.json, "rows")
+    (file,) = pathlib.Path(given.dir).rglob("*.listing")
+    tell({"processes": given.processes, "file_mib": file.stat().st_size / (1 << 20), "rows": rows}, given.json, "rows")
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ fn called(
     samples: &[Undecoded<'_>],
     out: &mut [u8],
 ) -> PyResult<()> {
-    // Copies would take as long as the interpreter is held, and a training loop waits for it.
+    // Views: copying would hold the GIL, for which the training loop waits.
     let views: PyResult<Vec<_>> = samples.iter().map(|sample| View::over(py, Memory::Kept(sample.keep()))).collect();
-    let bytes = PyList::new(py, views?)?;
+    let views = PyList::new(py, views?)?;
     let ids = PyList::new(py, samples.iter().map(|sample| sample.id.0))?;
-    let made = function.bind(py).call1((bytes, ids, samples[0].epoch))?;
+    let made = function.bind(py).call1((views, ids, samples[0].epoch))?;
     let shape = Shape::new(samples.len(), decode);
     let checked = py.import("fuelrail._decode")?.getattr("numbers")?;
     let numbers: PyBuffer<u8> = checked.call1((made, shape.dims(), shape.dtype.word()))?.extract()?;

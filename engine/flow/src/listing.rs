@@ -209,11 +209,6 @@ impl Chunk {
         matches!(self.ends, Piece::Shared(..))
     }
 
-    fn pieces(&mut self) -> [&mut Piece; 7] {
-        let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
-        [keys, ends, sizes, digests, forms, texts, odd]
-    }
-
     /// Bytes of memory taken.
     fn memory_bytes(&self) -> u64 {
         let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
@@ -237,7 +232,8 @@ impl Chunk {
     }
 
     fn shrink(&mut self) {
-        self.pieces().into_iter().for_each(Piece::shrink);
+        let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
+        [keys, ends, sizes, digests, forms, texts, odd].into_iter().for_each(Piece::shrink);
     }
 }
 

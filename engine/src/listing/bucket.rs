@@ -82,7 +82,7 @@ impl Keeping<'_> {
                     break None;
                 }
             }
-            // Another process lists the same. A short listing is made here meanwhile; the end of a long one is waited for.
+            // Another process is listing the same prefix. List it here, too, while it is short; otherwise wait for the other process.
             if self.max_age_s > 0
                 && !waited
                 && let Some(short) = walk_up_to(OBJECTS_MIN, self.client, self.source, None, progress).await?
@@ -116,8 +116,8 @@ impl Keeping<'_> {
         Ok(KeptListing { listing, reused: false, notices: self.notices, saved })
     }
 
-    /// Waits for the process that has the journal: until the listing is whole or its lock free. Whether one of them came: not where neither the
-    /// journal nor the file being saved has grown for a while.
+    /// Waits until the process that holds the journal has finished or died. False if neither the journal nor the file being saved has grown for
+    /// [`STANDS_STILL`].
     async fn ended(&self) -> bool {
         let name = self.cache.name(NameKind::Journal);
         let (path, mut before, mut since) = (self.cache.path(NameKind::Journal), (0, 0), Instant::now());

@@ -79,9 +79,6 @@ impl Peers {
             }
             let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
             let tls = trust.client(&endpoint)?;
-            // Where blocks are not protected, what a name means later is not looked at.
-            let mut unkept = Names::default();
-            let names = if tls.is_some() { &mut names } else { &mut unkept };
             let addresses = names.addresses_of(&endpoint, None)?;
             let found = addresses.addresses();
             if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
@@ -94,7 +91,10 @@ impl Peers {
             link((at, address)).map_err(|error: Error| error.within(format_args!("peers: {address}")))
         });
         let links = links.collect::<Result<Vec<_>>>()?;
-        names.keep()?;
+        // Without TLS only the addresses checked above are trusted: a name is not looked up again.
+        if trust.scheme() == Scheme::Https {
+            names.keep()?;
+        }
         let (links, found): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
         let listening = Listening::at(own, prefix, &trust)?;

@@ -1,4 +1,4 @@
-"""NumPy's own files, as arrays over the memory that they came in."""
+"""NumPy's own files, as arrays over the memory they were read into."""
 
 import io
 import math
@@ -18,8 +18,8 @@ _HEAD_MAX = 1 << 16
 def arrays(sample):
     """The array of an `.npy` file or the arrays of an `.npz` file, as `numpy.load` has them, but without a copy.
 
-    A `decode_with` function that calls it holds the GIL for some microseconds a file, where `numpy.load` copies all and sums it up. The
-    checksums in an `.npz` are not looked at: what came has been verified by the loader, as far as its server sends sums.
+    A `decode_with` function that calls it holds the GIL for some microseconds a file, where `numpy.load` copies the data and computes its checksum.
+    The CRC-32 of an `.npz` member is not verified; the loader has verified the checksums that the server sent, if it sent any.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def arrays(sample):
     try:
         with zipfile.ZipFile(_File(view)) as archive:
             return {info.filename.removesuffix(".npy"): _array(_member(view, archive, info)) for info in archive.infolist()}
-    except (zipfile.BadZipFile, struct.error, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+    except (zipfile.BadZipFile, struct.error, OSError, EOFError, RuntimeError, zlib.error) as error:
         raise ValueError(f"neither an .npy nor a whole .npz file: {error}") from error
 
 
@@ -76,7 +76,7 @@ def _member(view, archive, info):
 
 
 class _File(io.RawIOBase):
-    """The bytes as a file of which pieces are read: `io.BytesIO` would copy all of them."""
+    """A read-only file object over the bytes: `io.BytesIO` would copy them."""
 
     def __init__(self, view):
         self._view, self._at = view, 0

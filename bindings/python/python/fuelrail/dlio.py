@@ -97,7 +97,7 @@ class DataLoader(BaseDataLoader):
         # On a thread of the engine's: what DLIO's reader does with files, and what it then gives for each.
         reader = ReaderFactory.get_reader(self.format_type, self.dataset_type, -1, epoch + 1)
         for id, sample in zip(ids, samples, strict=True):
-            # DLIO's readers of NumPy's files copy them, and sum them up, in the trainer's interpreter.
+            # DLIO's readers of NumPy's files copy the data and compute its checksum while they hold the GIL.
             found = arrays(sample) if self.format_type.value in ("npz", "npy") else reader.open(io.BytesIO(sample))
             reader.open_file_map[id] = found["x"] if isinstance(found, dict) else found
             reader.get_sample(id, 0)

@@ -1,8 +1,8 @@
 //! A listing as a file has it: the pieces of memory it is used from, one behind the other, so that the file can be mapped.
 //!
 //! Behind the header: how many bytes of keys there are, how many odd tags, how many bytes of their texts (u64 each); sizes, ends of keys, digests,
-//! odd tags, forms, keys, texts; and the CRC-32C of all of that, header included. A file is looked through once when it is opened: what is wrong
-//! then never is used.
+//! odd tags, forms, keys, texts; and the CRC-32C of all of that, header included. Opening a file checks the checksum and every object, so reading from
+//! it later cannot fail.
 
 use super::piece::{Bytes, Piece};
 use super::tags::{NONE, NUMBER, ODD, PARTS_MAX, Tags};
@@ -122,15 +122,11 @@ impl Tags {
     /// Whether each odd tag has its text, and all others their form.
     fn check(&self) -> Option<bool> {
         let texts = core::str::from_utf8(&self.texts).ok()?;
-        let mut odd = self.odd.as_chunks::<16>().0.iter().map(|place| {
-            let [object, end] = [0, 1].map(|at| u64::from_le_bytes(place.as_chunks::<8>().0[at]));
-            (object, end as usize)
-        });
-        let mut from = 0;
+        let (mut odd, mut from) = (self.odd.numbers(), 0);
         for (at, form) in self.forms.as_chunks::<2>().0.iter().enumerate() {
             match u16::from_le_bytes(*form) {
                 ODD => {
-                    let (object, end) = odd.next()?;
+                    let (object, end) = (odd.next()?, odd.next()? as usize);
                     texts.get(from..end).filter(|_| object == at as u64)?;
                     from = end;
                 }

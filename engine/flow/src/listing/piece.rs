@@ -38,11 +38,11 @@ impl Deref for Piece {
 }
 
 impl Piece {
-    /// Appends bytes. What was shared is then this one's own.
+    /// Appends bytes to a piece of our own.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         match self {
             Piece::Own(own) => own.extend_from_slice(bytes),
-            Piece::Shared(..) => *self = Piece::Own([self, bytes].concat()),
+            Piece::Shared(..) => unreachable!("objects are added to chunks of our own"),
         }
     }
 
