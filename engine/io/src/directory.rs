@@ -76,7 +76,7 @@ impl OwnDirectory {
         Ok(checked(&opened, &path)?.then(|| opened.into()))
     }
 
-    /// Maps an existing file to be read, which is replaced under this name and never changed. `None` as from [`OwnDirectory::open_file`].
+    /// Maps an existing file for reading. It must only ever be replaced by renaming, not modified. `None` as from [`OwnDirectory::open_file`].
     ///
     /// # Errors
     /// As [`OwnDirectory::open_file`]; `File` when it cannot be mapped.

@@ -1,7 +1,7 @@
-//! A file of this user's, mapped to be read: its memory is the page cache's, which all processes share that map it.
+//! A read-only mapping of a file. Processes that map the same file share its pages in the page cache.
 //!
-//! Owns the mapping. A file that is cut while it is mapped, or a disk that fails, ends the process with a SIGBUS: so only files of a
-//! directory of our own are mapped, where files of that name are replaced and never changed.
+//! Owns the mapping. If the file is truncated while it is mapped, or its disk fails, a read raises SIGBUS: so only files of this user's own
+//! directory are mapped, whose names are replaced by renaming and never written in place.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file that nobody changes or cuts from now on.
+    /// Maps all of a file. The file must not be modified or truncated while the mapping exists.
     pub(crate) fn of(file: &File) -> io::Result<MappedFile> {
         let len = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mapping = if len == 0 { None } else { Some(Mapping::of_file(len, file)?) };
@@ -29,7 +29,7 @@ impl AsRef<[u8]> for MappedFile {
         self.mapping.as_ref().map_or(&[], |mapping| {
             let (base, len) = mapping.range();
             // SAFETY: the range is mapped to be read for as long as `self`, which is borrowed; nothing of this process writes to it, and
-            // the file is replaced by others of this user, never changed (see above).
+            // other processes of this user replace the file by renaming, never in place (see above).
             unsafe { core::slice::from_raw_parts(base, len) }
         })
     }

@@ -145,10 +145,10 @@ pub fn give_back_freed() {
     }
 }
 
-/// Returns memory that is freed by now to the system, where glibc would keep it. Takes milliseconds; at any time.
+/// Returns freed memory that glibc still holds to the system. May be called at any time; takes milliseconds.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes a number, and locks what it looks at.
+    // SAFETY: it takes a number, and glibc locks each heap it trims.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -24,7 +24,7 @@ fn as_other(run: impl FnOnce() + Send) -> bool {
     })
 }
 
-/// The directory lets nobody else in, and where somebody opened it, processes of others are dropped all the same.
+/// The directory's mode keeps other users out; if somebody has opened it up, connections from other users' processes are closed.
 #[test]
 fn processes_of_other_users_are_not_spoken_to() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,12 +17,12 @@ pub struct Undecoded<'a> {
     pub epoch: u64,
     /// Its bytes, as the bucket has them.
     pub bytes: &'a [u8],
-    /// What they lie in, unless they were made of it.
+    /// The memory of the batch. `bytes` lie in it, unless they were computed from it.
     pub(super) raw: &'a Arc<Slot>,
 }
 
 impl Undecoded<'_> {
-    /// Its bytes for longer than the call, without a copy. As long as they are kept the loader lacks the memory of the whole batch.
+    /// Its bytes, to be used after the call, without a copy. While any of them exist the memory of the whole batch stays in use.
     #[must_use]
     pub fn keep(&self) -> KeptBytes {
         let whole = self.raw.as_ptr_range();
@@ -34,7 +34,7 @@ impl Undecoded<'_> {
     }
 }
 
-/// Bytes of a sample that are kept: see [`Undecoded::keep`].
+/// Bytes of a sample that outlive the call of the function: see [`Undecoded::keep`].
 #[derive(Clone)]
 pub struct KeptBytes(Kept);
 
@@ -42,7 +42,7 @@ pub struct KeptBytes(Kept);
 enum Kept {
     /// In the memory of their batch.
     InBatch(Arc<Slot>, Range<usize>),
-    /// Made of what is there.
+    /// A copy, of bytes that were computed.
     Made(Arc<[u8]>),
 }
 
