@@ -27,6 +27,11 @@ struct Later {
 extern "C" {
 void fr_text_free(char* text) { std::free(text); }
 
+// `tensor += factor * other`, rounded once, as torch's own optimisers do it; tch's `add_` has no factor.
+char* fr_add_scaled(at::Tensor* tensor, const at::Tensor* other, double factor) {
+  return guarded([&] { tensor->add_(*other, factor); });
+}
+
 // A dense tensor over `memory`; `release(context)` is called once, by whichever thread drops the last tensor, view or graph that
 // refers to it. When this fails, `release` is not called.
 char* fr_tensor_over(void* memory, const int64_t* sizes, size_t dimensions, int kind, int cuda, void (*release)(void*), void* context, at::Tensor** out) {

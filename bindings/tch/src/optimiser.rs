@@ -9,7 +9,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
-use crate::ffi::Autocast;
+use crate::ffi::{Autocast, add_scaled};
 
 /// Which optimiser, with its constants.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -126,8 +126,18 @@ impl Optimiser {
         Optimiser { rule: *rule, clip_norm, state, decays, steps: 0 }
     }
 
-    /// Changes `parameters` along `gradients / divisor` with this learning rate. `gradients` are used up.
-    pub(crate) fn step(&mut self, parameters: &mut Tensor, gradients: &mut Tensor, divisor: f64, rate: f64) {
+    /// Changes `parameters` along `gradients / divisor` with this learning rate, as torch's optimisers do, to the last bit for
+    /// plain SGD. `gradients` are used up.
+    ///
+    /// # Errors
+    /// `Environment` for what torch says.
+    pub(crate) fn step(
+        &mut self,
+        parameters: &mut Tensor,
+        gradients: &mut Tensor,
+        divisor: f64,
+        rate: f64,
+    ) -> Result<()> {
         self.steps += 1;
         no_grad(|| {
             if divisor != 1.0 {
@@ -141,32 +151,34 @@ impl Optimiser {
             if let Rule::Sgd { weight_decay, .. } | Rule::Adam { weight_decay, .. } = self.rule
                 && weight_decay > 0.0
             {
-                let _ = gradients.g_add_(&(&*parameters * &self.decays * weight_decay));
+                add_scaled(gradients, &(&*parameters * &self.decays), weight_decay)?;
             }
             match self.rule {
                 Rule::Sgd { momentum, nesterov, .. } => {
                     let velocity = &mut self.state[0];
                     let _ = velocity.g_mul_scalar_(momentum);
                     let _ = velocity.g_add_(gradients);
-                    let change = if nesterov { &*gradients + &*velocity * momentum } else { velocity.shallow_clone() };
-                    let _ = parameters.g_sub_(&(change * rate));
+                    if nesterov {
+                        add_scaled(gradients, velocity, momentum)?;
+                    }
+                    add_scaled(parameters, if nesterov { gradients } else { velocity }, -rate)
                 }
                 Rule::Adam { beta1, beta2, epsilon, .. } | Rule::Adamw { beta1, beta2, epsilon, .. } => {
                     let [first, second] = &mut self.state[..] else { unreachable!("two moments") };
-                    let _ = first.g_mul_scalar_(beta1);
-                    let _ = first.g_add_(&(&*gradients * (1.0 - beta1)));
+                    let _ = first.lerp_(gradients, 1.0 - beta1);
                     let _ = second.g_mul_scalar_(beta2);
-                    let _ = second.g_add_(&(&*gradients * &*gradients * (1.0 - beta2)));
+                    add_scaled(second, &(&*gradients * &*gradients), 1.0 - beta2)?;
                     let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
                     let (short1, short2) = (1.0 - beta1.powi(steps), 1.0 - beta2.powi(steps));
                     let spread = (&*second / short2).sqrt() + epsilon;
                     if let Rule::Adamw { weight_decay, .. } = self.rule {
-                        let _ = parameters.g_sub_(&(&*parameters * &self.decays * (rate * weight_decay)));
+                        let shrunk = &*parameters * &self.decays;
+                        add_scaled(parameters, &shrunk, -rate * weight_decay)?;
                     }
-                    let _ = parameters.g_sub_(&(&*first / spread * (rate / short1)));
+                    add_scaled(parameters, &(&*first / spread), -rate / short1)
                 }
             }
-        });
+        })
     }
 
     /// A copy on this device, with state of its own.
@@ -346,7 +358,7 @@ mod tests {
         let mut parameter = Tensor::from_slice(&[1.0_f64]);
         let mut optimiser = Optimiser::new(&rule, clip_norm, &parameter, parameter.ones_like());
         for gradient in gradients {
-            optimiser.step(&mut parameter, &mut Tensor::from_slice(&[*gradient]), divisor, 0.1);
+            optimiser.step(&mut parameter, &mut Tensor::from_slice(&[*gradient]), divisor, 0.1).unwrap();
         }
         assert_eq!(optimiser.steps(), gradients.len() as u64);
         parameter.double_value(&[0])
@@ -373,6 +385,19 @@ mod tests {
         let plain = "sgd,momentum=0".parse().unwrap();
         let found = [3.0, 0.5].map(|length| after_clipped(plain, length, &[-4.0], 2.0));
         assert!((found[0] - 1.2).abs() < 1e-6 && (found[1] - 1.05).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn a_step_is_rounded_once_as_torchs_own_is() {
+        let values = |by: f32| (1..1000).map(|n| (n as f32 * by).sin()).collect::<Vec<f32>>();
+        let (before, gradients) = (values(1.3), values(0.7));
+        let mut parameters = Tensor::from_slice(&before);
+        let mut optimiser = Optimiser::new(&Rule::default(), 0.0, &parameters, parameters.ones_like());
+        optimiser.step(&mut parameters, &mut Tensor::from_slice(&gradients), 1.0, 0.1).unwrap();
+        let found = Vec::<f32>::try_from(&parameters).unwrap();
+        let once = before.iter().zip(&gradients).map(|(p, g)| g.mul_add(-0.1, *p));
+        assert!(once.eq(found.iter().copied()));
+        assert!(before.iter().zip(&gradients).zip(&found).any(|((p, g), found)| p - g * 0.1 != *found));
     }
 
     #[test]

@@ -11,8 +11,9 @@ use fuelrail_base::Result;
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_tch::models::{Depth, TransformerConfig, lenet, resnet, transformer};
 use fuelrail_tch::{
-    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Outcome, Precision, Ranks, Rate, Reducer,
-    SwitchConfig, Task, TensorBatch, TrainConfig, Trainer, Vault, tensor_of_bytes, torch_version,
+    Backend, Checkpoint, Classifier, End, Event, Fed, Feed, Group, Judged, Outcome, Policy, Precision, Ranks, Rate,
+    Reason, Reducer, Slow, SwitchConfig, Task, TensorBatch, TrainConfig, Trainer, Vault, tensor_of_bytes,
+    torch_version,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -159,12 +160,13 @@ fn a_transformer_learns_and_does_not_look_ahead() {
     assert!(last < 0.9 * first, "{first} to {last}");
 }
 
-/// Batches at hand.
-struct Given(VecDeque<TensorBatch>);
+/// Batches at hand, each after a pause.
+struct Given(VecDeque<TensorBatch>, Duration);
 
 impl Feed for Given {
     fn next(&mut self) -> Option<Result<Fed>> {
         let batch = self.0.pop_front()?;
+        std::thread::sleep(self.1);
         Some(Ok(Fed { batch, data_wait: Duration::ZERO, ready: true }))
     }
 
@@ -177,7 +179,7 @@ impl Feed for Given {
 
 /// `count` batches of four samples of three bytes; the label is their sum.
 fn sums(count: u64, first: u64) -> Given {
-    Given((0..count).map(|n| batch_of_sums(first + 4 * n)).collect())
+    Given((0..count).map(|n| batch_of_sums(first + 4 * n)).collect(), Duration::ZERO)
 }
 
 fn batch_of_sums(first: u64) -> TensorBatch {
@@ -259,7 +261,7 @@ fn bf16_trains_on_the_cpu() {
             losses.borrow_mut().push(report.loss);
         }
     });
-    trainer.run(&mut Given((0..30).map(again).collect())).unwrap();
+    trainer.run(&mut Given((0..30).map(again).collect(), Duration::ZERO)).unwrap();
     let losses = losses.borrow();
     assert!(losses.len() == 30 && losses[29] < 0.5 * losses[0], "{losses:?}");
     assert!(variables.trainable_variables().iter().all(|v| v.kind() == Element::Float));
@@ -319,6 +321,8 @@ fn every_rank_hears_the_losses_of_all() {
     let losses = |rank: u64| vec![(SampleId(7 + rank), 0.25); 2 * rank as usize];
     let heard = ranks(3, |rank, group| group.gather_losses(&losses(rank as u64)).unwrap());
     assert_eq!(heard, vec![(0..3).flat_map(losses).collect::<Vec<_>>(); 3]);
+    let heard = ranks(2, |_, group| group.gather_losses(&[]).unwrap());
+    assert_eq!(heard, vec![Vec::new(); 2]);
 }
 
 /// One rank of an asynchronous run over `batches` of its own: how it ended, and its parameters.
@@ -346,6 +350,52 @@ fn asynchronous_ranks_end_with_the_same_parameters() {
             assert!((400..408).contains(&outcome.samples), "{outcome:?}");
         }
     }
+}
+
+/// Three ranks, the second of which is slow in a part of the work: why each switched, how many samples each took, how it ended, and its parameters.
+fn lagging(switch: SwitchConfig) -> Vec<(Vec<Reason>, u64, Outcome, Vec<f64>)> {
+    ranks(3, |rank, group| {
+        let variables = VarStore::new(Device::Cpu);
+        let task = Summing::new(&variables, None);
+        let slow = Some(Slow { rank: 1, factor: 40.0, during: 0.2..0.4 });
+        let switch = SwitchConfig { straggler: 6.0, straggler_steps: 5, ..switch };
+        let config = TrainConfig { switch, slow, staleness_max: 1000, ..config(2400) };
+        let (reasons, taken) = (RefCell::new(Vec::new()), Cell::new(0));
+        let mut trainer = Trainer::new(&task, &variables, Some(group), config).unwrap().listener(|event| match event {
+            Event::Switched(reason, _) => reasons.borrow_mut().push(reason),
+            Event::Step(step) => taken.set(taken.get() + step.ids.len() as u64),
+            _ => {}
+        });
+        let Given(batches, _) = sums(600, 3000 * rank as u64);
+        let outcome = trainer.run(&mut Given(batches, Duration::from_micros(500))).unwrap();
+        drop(trainer);
+        (reasons.into_inner(), taken.get(), outcome, numbers(&task.weight))
+    })
+}
+
+#[test]
+fn steps_are_synchronous_again_when_no_rank_lags_any_more() {
+    let ended = lagging(SwitchConfig::default());
+    for (reasons, _, outcome, weights) in &ended {
+        assert_eq!(reasons[..2], [Reason::Straggler(1), Reason::Recovered], "{reasons:?}");
+        assert_eq!(weights, &ended[0].3, "the momentum is that of rank 0 on all ranks, too");
+        assert!(outcome.end == End::Done && (1600..2400).contains(&outcome.synchronous), "{outcome:?}");
+    }
+    let taken: u64 = ended.iter().map(|(_, taken, ..)| taken).sum();
+    assert_eq!(taken, ended[0].2.samples, "no batch is lost where steps become synchronous again");
+    assert!(ended[1].1 < ended[0].1, "the slow rank did less");
+}
+
+#[test]
+fn the_others_go_on_without_a_rank_that_lags_until_the_synchronous_share_is_done() {
+    let ended = lagging(SwitchConfig { after: 0.5, policy: Policy::Elastic, ..SwitchConfig::default() });
+    for (reasons, _, outcome, weights) in &ended {
+        assert_eq!(reasons[..], [Reason::LeftOut(1), Reason::Share], "{reasons:?}");
+        assert_eq!(weights, &ended[0].3);
+        assert!(outcome.end == End::Done && (1200..1212).contains(&outcome.synchronous), "{outcome:?}");
+    }
+    // 480 samples, and the five steps in which it was seen to lag; then its part of the second half.
+    assert!((160..1000).contains(&ended[1].1) && ended[1].1 + 200 < ended[0].1, "{ended:?}");
 }
 
 #[test]

@@ -51,3 +51,28 @@ fn the_budget_is_counted_over_all_ranks_and_each_keeps_to_its_share() {
         assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len(), "epoch {epoch}");
     }
 }
+
+#[test]
+fn a_rank_that_lags_for_a_while_holds_up_none_and_a_resumption_begins_where_all_are() {
+    let bucket = digits(640, 3);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = |epochs| {
+        format!(
+            "{} --decode 28x28x1 --batch-size 16 --epochs {epochs} --rate 0.02 --straggler 3 --slow 1=8@0.1..0.3 --timeout-s 60 --step-log {} --checkpoint {}",
+            bucket.url("training/"),
+            folder.join("{rank}.jsonl").display(),
+            folder.join("saved").display()
+        )
+    };
+    let said = Job::start(2, folder, &words(&text(4))).done()[0].output.clone();
+    let (lags, gone) =
+        (said.find("asynchronous from here: rank 1 lags behind"), said.find("synchronous again: no rank lags"));
+    assert!(lags.is_some() && lags < gone, "{said}");
+    let modes: Vec<String> = steps(folder, "{rank}.jsonl", 2).into_values().map(|step| step.mode).collect();
+    assert!(modes[0] == "synchronous" && modes.last().unwrap() == "synchronous", "{modes:?}");
+    assert!(modes.iter().any(|mode| mode == "asynchronous"), "{modes:?}");
+    // All ranks go on at one place, with the epochs that are left.
+    let said = Job::start(2, folder, &words(&text(5))).done()[0].output.clone();
+    assert!(said.contains("goes on from step") && said.contains(", epoch 4, position "), "{said}");
+}

@@ -7,8 +7,7 @@ mod vault;
 
 pub use vault::Vault;
 
-use crate::exchange::bytes_of;
-use crate::ffi::tensor_of_bytes;
+use crate::ffi::{bytes_of, tensor_of_bytes};
 use crate::optimiser::Rule;
 use crate::switch::Mode;
 use fuelrail::State;
@@ -33,9 +32,12 @@ pub struct About {
     pub step: u64,
     /// Samples trained on by all ranks.
     pub samples: u64,
+    /// Of them, those of synchronous steps; without, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synchronous: Option<u64>,
     /// The order's position.
     pub order: State,
-    /// Synchronous or asynchronous from here on.
+    /// Synchronous or asynchronous, when it was saved.
     pub mode: Mode,
     /// The optimiser and its constants.
     pub rule: Rule,
@@ -67,6 +69,7 @@ impl About {
             version: VERSION,
             step: 0,
             samples: 0,
+            synchronous: None,
             seed: order.seed,
             order,
             mode: Mode::Synchronous,

@@ -186,14 +186,13 @@ impl Screen {
                 self.say(&format!("checkpoint {} ({:.0} ms)", places.join(", "), took.as_secs_f64() * 1e3));
             }
             Event::Switched(reason, took) => {
-                let why = match reason {
-                    Reason::Share => "the synchronous share of the work is done".to_owned(),
-                    Reason::Straggler(rank) => format!("rank {rank} lags behind"),
+                let what = match reason {
+                    Reason::Share => "asynchronous from here: the synchronous share of the work is done".to_owned(),
+                    Reason::Straggler(rank) => format!("asynchronous from here: rank {rank} lags behind"),
+                    Reason::LeftOut(rank) => format!("without rank {rank} from here: it lags behind"),
+                    Reason::Recovered => "synchronous again: no rank lags behind any more".to_owned(),
                 };
-                self.say(&format!(
-                    "asynchronous from here: {why} (the switch took {:.2} ms)",
-                    took.as_secs_f64() * 1e3
-                ));
+                self.say(&format!("{what} (the switch took {:.2} ms)", took.as_secs_f64() * 1e3));
             }
             Event::Notice(text) => eprintln!("notice: {text}"),
         }

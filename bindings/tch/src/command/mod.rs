@@ -1,7 +1,6 @@
 //! A training command around a model of one's own: arguments, data, ranks, checkpoints, resuming, metrics, exit codes.
 
 mod arguments;
-mod facts;
 mod forecast;
 mod session;
 
@@ -10,11 +9,27 @@ use crate::task::Task;
 use crate::trainer::End;
 use arguments::Arguments;
 use clap::{Args, FromArgMatches, Parser};
-pub use facts::Facts;
-use fuelrail::Result;
+use fuelrail::{Config, Decode, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use tch::Device;
 use tch::nn::VarStore;
+
+/// What a model is made for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Facts<'a> {
+    /// Where it is trained, and its variables lie.
+    pub device: Device,
+    /// What pictures are decoded to; `None` where samples come as they are.
+    pub decode: Option<Decode>,
+    /// Names of the classes; labels number them.
+    pub classes: &'a [String],
+    /// Samples of the data set.
+    pub samples: u64,
+    /// All settings of the loader.
+    pub config: &'a Config,
+}
 
 /// No options beside those of every training.
 #[derive(Args, Clone, Copy, Debug)]

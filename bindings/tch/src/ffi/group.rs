@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use fuelrail_base::{Error, Kind, Result};
-use tch::{Device, Tensor, no_grad};
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use tch::{Device, Kind as Element, Tensor, no_grad};
 
-use super::check;
+use super::{bytes_of, check, tensor_of_bytes};
 use crate::ranks::Ranks;
 
 unsafe extern "C" {
@@ -227,6 +227,66 @@ impl Group {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has come.
         let failed = unsafe { fr_receive(self.handle, tensor.as_mut_ptr().cast(), number(from), c_int::from(tag)) };
         self.lost(&format!("receiving from rank {from}"), failed)
+    }
+
+    /// Every rank gets the bytes of `root`; the others' are ignored.
+    pub(crate) fn broadcast_bytes(&self, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
+        let mut length = Tensor::from_slice(&[bytes.len() as i64]);
+        self.broadcast(&mut length, root)?;
+        let length = length.int64_value(&[0]);
+        let own = if self.rank() == root { bytes } else { vec![0; usize::try_from(length).unwrap_or(0)] };
+        let mut tensor = tensor_of_bytes(own, &[length], Element::Uint8)?;
+        if length > 0 {
+            self.broadcast(&mut tensor, root)?;
+        }
+        bytes_of(&tensor)
+    }
+
+    /// The bytes of every rank, in order.
+    pub(crate) fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.all_gather(&Tensor::from_slice(&[bytes.len() as i64]))?;
+        let lengths: Vec<usize> = (0..self.world()).map(|r| lengths.int64_value(&[r as i64, 0]) as usize).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
+        let mut padded = bytes.to_vec();
+        padded.resize(longest, 0);
+        let all = self.all_gather(&tensor_of_bytes(padded, &[longest as i64], Element::Uint8)?)?;
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(rank, &len)| bytes_of(&all.get(rank as i64).narrow(0, 0, len as i64)))
+            .collect()
+    }
+
+    /// Checks that all ranks say the same of something.
+    ///
+    /// # Errors
+    /// `Usage` where they differ, with what two ranks say; as [`Group::gather_losses`].
+    pub fn agree(&self, what: &str, own: &str) -> Result<()> {
+        let all = self.gather_bytes(own.as_bytes())?;
+        let Some(other) = all.iter().position(|said| *said != all[0]) else { return Ok(()) };
+        let [first, second] = [&all[0], &all[other]].map(|said| String::from_utf8_lossy(said).into_owned());
+        let cause = format!("ranks differ in {what}: rank 0 has {first}, rank {other} has {second}");
+        Err(Error::new(Kind::Usage, cause).with_hint("start again, with the same options and data on all ranks"))
+    }
+
+    /// The losses of every rank's samples by id, rank by rank: the same list on every rank.
+    ///
+    /// # Errors
+    /// `Environment` when another rank died, or did not come in time; `Protocol` when it sent something else.
+    pub fn gather_losses(&self, own: &[(SampleId, f32)]) -> Result<Vec<(SampleId, f32)>> {
+        let bytes: Vec<u8> =
+            own.iter().flat_map(|(id, loss)| [&id.0.to_le_bytes()[..], &loss.to_le_bytes()].concat()).collect();
+        let all = self.gather_bytes(&bytes)?.concat();
+        let (pairs, rest) = all.as_chunks::<12>();
+        if !rest.is_empty() {
+            return Err(Error::new(Kind::Protocol, "a rank sent losses that are no pairs of id and loss"));
+        }
+        Ok(pairs
+            .iter()
+            .map(|[a, b, c, d, e, f, g, h, loss @ ..]| {
+                (SampleId(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h])), f32::from_le_bytes(*loss))
+            })
+            .collect())
     }
 }
 

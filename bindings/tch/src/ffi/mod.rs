@@ -16,7 +16,9 @@ use tch::{Kind as Element, Tensor};
 pub use self::group::{Backend, Group, Reducer};
 pub(crate) use self::group::{LOST, over_nccl};
 pub use self::tensor::tensor_of_bytes;
-pub(crate) use self::tensor::{Later, batch_tensor, device_tensors, feed_stream, moved};
+pub(crate) use self::tensor::{
+    Later, add_scaled, batch_tensor, bytes_of, device_tensors, feed_stream, floats_of, moved,
+};
 
 unsafe extern "C" {
     fn fr_text_free(text: *mut c_char);

@@ -21,6 +21,7 @@ unsafe extern "C" {
         context: *mut c_void,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    fn fr_add_scaled(tensor: *mut c_void, other: *const c_void, factor: f64) -> *mut c_char;
     fn fr_moved(tensor: *const c_void, cuda: c_int, out: *mut *mut c_void) -> *mut c_char;
     fn fr_later_new(tensor: *const c_void, out: *mut *mut c_void) -> *mut c_char;
     fn fr_later_free(later: *mut c_void);
@@ -80,6 +81,13 @@ pub(crate) unsafe fn tensor_over<K: Send + 'static>(
     }
     // SAFETY: the shim made an owned tensor on the heap, as tch's own C++ does; tch frees it.
     Ok(unsafe { Tensor::from_ptr(made.cast()) })
+}
+
+/// `tensor += factor * other`, rounded once, as torch's own optimisers do it.
+pub(crate) fn add_scaled(tensor: &mut Tensor, other: &Tensor, factor: f64) -> Result<()> {
+    // SAFETY: both tensors are borrowed until the call returns.
+    let failed = unsafe { fr_add_scaled(tensor.as_mut_ptr().cast(), other.as_ptr().cast(), factor) };
+    check("adding to a tensor", failed)
 }
 
 fn element(dtype: Dtype) -> Element {
@@ -202,6 +210,20 @@ pub(crate) fn current_stream(cuda: usize) -> Result<*mut c_void> {
     // SAFETY: writes one pointer, which is read after the call.
     check("getting torch's stream", unsafe { fr_current_stream(device, &raw mut stream) })?;
     Ok(stream)
+}
+
+/// The first numbers of a tensor of floats.
+pub(crate) fn floats_of<const N: usize>(tensor: &Tensor) -> [f64; N] {
+    core::array::from_fn(|i| tensor.double_value(&[i as i64]))
+}
+
+/// The bytes of a tensor, wherever it is.
+pub(crate) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
+    let flat = tensor.to_device(Device::Cpu).contiguous();
+    let mut bytes = vec![0; flat.numel() * flat.kind().elt_size_in_bytes()];
+    flat.f_copy_data_u8(&mut bytes, flat.numel())
+        .map_err(|e| Error::new(Kind::Environment, format!("reading a tensor: {e}")))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

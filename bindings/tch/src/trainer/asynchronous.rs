@@ -5,12 +5,11 @@
 //! gradients over the group's point-to-point messages, and trains itself. Owns the messages and the server.
 
 use super::{End, Progress, Trainer};
-use crate::exchange::floats_of;
 use crate::feed::Feed;
-use crate::ffi::Group;
+use crate::ffi::{Group, floats_of};
 use crate::notice::Notice;
-use crate::optimiser::{Optimiser, Rate};
-use crate::switch::Mode;
+use crate::optimiser::{LossScale, Optimiser, Rate};
+use crate::switch::{Mode, Reason, Switch};
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,16 +36,18 @@ struct Push {
     last: f64,
     /// Its gradients are finite: half precision has not overflowed.
     finite: f64,
+    /// Seconds of its own work in this step.
+    own_s: f64,
 }
 
 impl Push {
     fn to_tensor(self) -> Tensor {
-        Tensor::from_slice(&[self.samples, self.updates, self.stop, self.last, self.finite])
+        Tensor::from_slice(&[self.samples, self.updates, self.stop, self.last, self.finite, self.own_s])
     }
 
     fn of(tensor: &Tensor) -> Push {
-        let [samples, updates, stop, last, finite] = floats_of(tensor);
-        Push { samples, updates, stop, last, finite }
+        let [samples, updates, stop, last, finite, own_s] = floats_of(tensor);
+        Push { samples, updates, stop, last, finite, own_s }
     }
 }
 
@@ -57,7 +58,7 @@ struct Reply {
     updates: f64,
     /// Samples of all ranks so far.
     samples: f64,
-    /// The work is done: push no more.
+    /// The work is done, or goes on synchronously: push no more.
     over: f64,
     /// Gradients discarded so far.
     stale: f64,
@@ -88,13 +89,17 @@ struct ServerState {
     ended: Vec<bool>,
     rate: Rate,
     staleness_max: u64,
+    /// Decides when to go on synchronously, where a rank that lags is why steps are asynchronous.
+    switch: Option<Switch>,
+    /// No rank lags any more.
+    recovered: bool,
     /// Why a rank's thread failed.
     failed: Option<Error>,
 }
 
 impl ServerState {
     /// Applies one rank's gradients; it continues with the parameters and the reply.
-    fn take(&mut self, rank: usize, gradients: &mut Tensor, push: Push) -> Reply {
+    fn take(&mut self, rank: usize, gradients: &mut Tensor, push: Push) -> Result<Reply> {
         self.stop |= push.stop > 0.0;
         self.ended[rank] = push.last > 0.0;
         // The batch of one rank stands alone now, so the rate of the batch of all is shared out. Momentum stays.
@@ -103,19 +108,20 @@ impl ServerState {
             if self.updates.saturating_sub(push.updates as u64) > self.staleness_max {
                 self.stale += 1;
             } else if push.finite > 0.0 {
-                self.optimiser.step(&mut self.parameters, gradients, push.samples, rate);
+                self.optimiser.step(&mut self.parameters, gradients, push.samples, rate)?;
                 self.updates += 1;
             }
             // Discarded or not, the samples have been used up.
             self.samples += push.samples as u64;
+            self.recovered |= self.switch.as_mut().is_some_and(|switch| switch.recovered(rank, push.own_s));
         }
-        Reply {
+        Ok(Reply {
             updates: self.updates as f64,
             samples: self.samples as f64,
-            over: f64::from(u8::from(self.over())),
+            over: f64::from(u8::from(self.over() || self.recovered)),
             stale: self.stale as f64,
             rate,
-        }
+        })
     }
 
     fn over(&self) -> bool {
@@ -138,13 +144,13 @@ fn lock(server: &Server) -> MutexGuard<'_, ServerState> {
 /// Serves one other rank until the work is done.
 fn serve(server: &Server, group: &Group, rank: usize, elements: i64) -> Result<()> {
     let host = (tch::Kind::Float, Device::Cpu);
-    let (mut gradients, mut push) = (Tensor::zeros(&[elements], host), Tensor::from_slice(&[0.0; 5]));
+    let (mut gradients, mut push) = (Tensor::zeros(&[elements], host), Push::default().to_tensor());
     loop {
         group.receive(&mut gradients, rank, GRADIENTS)?;
         group.receive(&mut push, rank, PUSH)?;
         let (mut parameters, reply) = {
             let mut state = lock(server);
-            let reply = state.take(rank, &mut gradients, Push::of(&push));
+            let reply = state.take(rank, &mut gradients, Push::of(&push))?;
             (state.parameters.copy(), reply)
         };
         group.send(&mut parameters, rank, PARAMETERS)?;
@@ -156,46 +162,64 @@ fn serve(server: &Server, group: &Group, rank: usize, elements: i64) -> Result<(
 }
 
 impl Trainer<'_> {
-    /// Trains asynchronously until the work is done or a rank has a notice to stop. Afterwards all ranks have the same parameters again.
+    /// Trains asynchronously until the work is done, a rank has a notice to stop, or none lags any more where that is why. Afterwards all ranks
+    /// have the same parameters again.
     pub(super) fn run_asynchronously(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
         let Some(group) = self.group.clone() else {
             return Err(Error::new(Kind::Usage, "asynchronous training needs other ranks"));
         };
         group.must_send_from_threads()?;
-        let order = feed.order();
-        let stopped =
-            if group.rank() == 0 { self.serve_and_train(feed, &group, &order)? } else { self.push_pull(feed, &group)? };
+        self.progress.apart = true;
+        let ended = if group.rank() == 0 { self.serve_and_train(feed, &group)? } else { self.push_pull(feed, &group)? };
+        let begun = Instant::now();
         self.share_parameters()?;
-        let stopped = self.agree(&group, stopped)?;
-        if !stopped {
+        let [stopped, recovered] = self.agree(&group, ended)?;
+        if stopped {
+            if self.vault.is_somewhere() {
+                self.save(self.order_of(feed), None)?;
+            }
+            let given = self.notice.as_ref().and_then(Notice::given);
+            return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));
+        }
+        if !recovered {
             return Ok(Some(End::Done));
         }
-        if self.vault.is_somewhere() {
-            self.save(self.order_after(&order), None)?;
+        for (_, tensor) in self.optimiser.state() {
+            no_grad(|| group.broadcast(&mut tensor.shallow_clone(), 0))?;
         }
-        let given = self.notice.as_ref().and_then(Notice::given);
-        Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))))
+        self.progress.mode = Mode::Synchronous;
+        self.switched(Reason::Recovered, begun.elapsed());
+        Ok(None)
     }
 
     /// All ranks take progress and outcome from rank 0: what follows must be the same on every rank.
-    fn agree(&mut self, group: &Group, stopped: bool) -> Result<bool> {
+    fn agree(&mut self, group: &Group, ended: [bool; 2]) -> Result<[bool; 2]> {
         let Progress { step, saved_step, samples, stale, .. } = self.progress;
-        let counts = [u64::from(stopped), step, saved_step, samples, stale].map(|count| count as f64);
-        let mut said = Tensor::from_slice(&counts);
+        let counts = [step, saved_step, samples, stale, self.optimiser.steps(), u64::from(self.scale.good())];
+        let ended = ended.map(|ended| f64::from(u8::from(ended)));
+        let said = [&ended[..], &counts.map(|count| count as f64), &[self.scale.scale()]].concat();
+        let mut said = Tensor::from_slice(&said);
         group.broadcast(&mut said, 0)?;
-        let [stopped, step, saved_step, samples, stale] = floats_of(&said).map(|count| count as u64);
+        let [stopped, recovered, counts @ .., scale] = floats_of::<9>(&said);
+        let [step, saved_step, samples, stale, steps, good] = counts.map(|count| count as u64);
         self.progress = Progress { step, saved_step, samples, stale, ..self.progress.clone() };
-        Ok(stopped > 0)
+        self.optimiser.set_steps(steps);
+        self.scale = LossScale::new(self.config.precision, Some((scale, good as u32)));
+        Ok([stopped > 0.0, recovered > 0.0])
     }
 
-    /// The order's position by the samples of all ranks together: each rank is at a position of its own, which is not saved.
-    fn order_after(&self, order: &State) -> State {
+    /// The order's position: the feed's. Once ranks are at positions of their own, which are not saved, that of all of them together.
+    pub(super) fn order_of(&self, feed: &dyn Feed) -> State {
+        let order = feed.order();
+        if !self.progress.apart {
+            return order;
+        }
         let per_epoch = order.samples.max(1);
-        State { epoch: self.progress.samples / per_epoch, position: self.progress.samples % per_epoch, ..order.clone() }
+        State { epoch: self.progress.samples / per_epoch, position: self.progress.samples % per_epoch, ..order }
     }
 
     /// Rank 0: holds the parameters, serves the others, and trains.
-    fn serve_and_train(&mut self, feed: &mut dyn Feed, group: &Group, order: &State) -> Result<bool> {
+    fn serve_and_train(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<[bool; 2]> {
         let server = &Mutex::new(self.server_state(group.world())?);
         let elements = lock(server).parameters.numel() as i64;
         let trained = std::thread::scope(|scope| {
@@ -212,10 +236,10 @@ impl Trainer<'_> {
             }
             let exchange = |gradients: &mut Tensor, push| {
                 let mut state = lock(server);
-                let reply = state.take(0, gradients, push);
+                let reply = state.take(0, gradients, push)?;
                 Ok((state.parameters.copy(), reply))
             };
-            self.train_beside(feed, order, exchange, Some(server)).inspect_err(|_| lock(server).stop = true)
+            self.train_beside(feed, exchange, Some(server)).inspect_err(|_| lock(server).stop = true)
         });
         let mut state = lock(server);
         let failed = state.failed.take();
@@ -224,7 +248,7 @@ impl Trainer<'_> {
         let mut own = self.reducer.flat_parameters()?;
         no_grad(|| own.copy_(&state.parameters));
         trained?;
-        failed.map_or(Ok(state.stop), Err)
+        failed.map_or(Ok([state.stop, state.recovered && !state.over()]), Err)
     }
 
     /// The server's first state: the parameters as they are, and the optimiser with its state.
@@ -241,19 +265,19 @@ impl Trainer<'_> {
             ended: vec![false; world],
             rate: self.config.rate,
             staleness_max: self.config.staleness_max,
+            switch: matches!(self.progress.switched, Some((Reason::Straggler(_), _))).then(|| self.switch.clone()),
+            recovered: false,
             failed: None,
         })
     }
 
     /// Another rank: pushes gradients, pulls parameters. Rank 0 decides whether the run was stopped.
-    fn push_pull(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<bool> {
+    fn push_pull(&mut self, feed: &mut dyn Feed, group: &Group) -> Result<[bool; 2]> {
         let elements = self.reducer.flat_parameters()?.numel() as i64;
         let mut parameters = Tensor::zeros(&[elements], (tch::Kind::Float, Device::Cpu));
-        let mut reply = Tensor::from_slice(&[0.0; 5]);
-        let order = feed.order();
+        let mut reply = Reply::default().to_tensor();
         self.train_beside(
             feed,
-            &order,
             |gradients, push| {
                 group.send(gradients, 0, GRADIENTS)?;
                 group.send(&mut push.to_tensor(), 0, PUSH)?;
@@ -263,14 +287,13 @@ impl Trainer<'_> {
             },
             None,
         )?;
-        Ok(false)
+        Ok([false; 2])
     }
 
     /// Trains on this rank's batches; `exchange` pushes gradients and returns parameters.
     fn train_beside(
         &mut self,
         feed: &mut dyn Feed,
-        order: &State,
         mut exchange: impl FnMut(&mut Tensor, Push) -> Result<(Tensor, Reply)>,
         server: Option<&Server>,
     ) -> Result<()> {
@@ -292,6 +315,7 @@ impl Trainer<'_> {
                 stop: f64::from(u8::from(stop)),
                 last: f64::from(u8::from(passes.batches == 0)),
                 finite: f64::from(u8::from(finite)),
+                own_s: exchanged.saturating_duration_since(begun).saturating_sub(passes.time.data_wait).as_secs_f64(),
             };
             let (parameters, reply) = exchange(&mut gradients, push)?;
             let mut own = self.reducer.flat_parameters()?;
@@ -313,7 +337,7 @@ impl Trainer<'_> {
                 return Ok(());
             }
             if let Some(server) = server.filter(|_| self.time_to_save()) {
-                self.save_server_state(server, order)?;
+                self.save_server_state(server, feed)?;
             }
         }
     }
@@ -332,7 +356,7 @@ impl Trainer<'_> {
     }
 
     /// Saves the server's state while the others go on. The server waits for the copy, not for the disk.
-    fn save_server_state(&mut self, server: &Server, order: &State) -> Result<()> {
+    fn save_server_state(&mut self, server: &Server, feed: &dyn Feed) -> Result<()> {
         {
             let state = lock(server);
             let mut own = self.reducer.flat_parameters()?;
@@ -340,6 +364,6 @@ impl Trainer<'_> {
             self.progress.samples = state.samples;
             self.optimiser = state.optimiser.copied_to(Device::Cpu);
         }
-        self.save_alone(self.order_after(order))
+        self.save_alone(self.order_of(feed))
     }
 }

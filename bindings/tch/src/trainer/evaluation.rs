@@ -1,9 +1,8 @@
 //! Evaluation of the model on samples it was not trained with, by all ranks together.
 
 use super::Trainer;
-use crate::exchange::floats_of;
 use crate::feed::Feed;
-use crate::ffi::caught;
+use crate::ffi::{caught, floats_of};
 use fuelrail_base::Result;
 use serde::Serialize;
 use tch::{Kind as Element, Tensor, no_grad};

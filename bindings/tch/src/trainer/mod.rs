@@ -6,12 +6,10 @@
 
 mod asynchronous;
 mod evaluation;
-mod late;
 mod saving;
 mod steps;
 mod synchronous;
 mod tail;
-mod writer;
 
 use crate::checkpoint::Vault;
 use crate::feed::Feed;
@@ -25,14 +23,15 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
+use saving::Writer;
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use steps::{Late, Progress};
 use tail::Tail;
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
-use writer::Writer;
 
 /// How to train. The defaults are those of the command line.
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -84,9 +83,9 @@ pub struct TrainConfig {
     /// Read the numbers of a step while the next one runs; without, on GPUs only.
     #[arg(skip)]
     pub read_late: Option<bool>,
-    /// For trials: slow one rank down, RANK=FACTOR
-    #[arg(long, value_name = "RANK=FACTOR", value_parser = slow)]
-    pub slow: Option<(usize, f64)>,
+    /// For trials: slow one rank down, everywhere or between two shares of the work, RANK=FACTOR or RANK=FACTOR@FROM..TO
+    #[arg(long, value_name = "RANK=FACTOR[@FROM..TO]", value_parser = slow)]
+    pub slow: Option<Slow>,
 }
 
 impl Default for TrainConfig {
@@ -96,9 +95,28 @@ impl Default for TrainConfig {
     }
 }
 
-fn slow(text: &str) -> Result<(usize, f64)> {
-    let parts = text.split_once('=').and_then(|(rank, factor)| Some((rank.parse().ok()?, factor.parse().ok()?)));
-    parts.ok_or_else(|| Error::new(Kind::Usage, "not RANK=FACTOR").with_hint("write for example 1=3"))
+/// A rank that is slowed down, for trials.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Slow {
+    /// Which.
+    pub rank: usize,
+    /// How many times its own time a step takes.
+    pub factor: f64,
+    /// Between which shares of the work.
+    pub during: Range<f64>,
+}
+
+fn slow(text: &str) -> Result<Slow> {
+    let read = || {
+        let (rank, how) = text.split_once('=')?;
+        let (factor, during) = how.split_once('@').unwrap_or((how, "0..2"));
+        let (from, to) = during.split_once("..")?;
+        let (rank, factor, during) = (rank.parse().ok()?, factor.parse().ok()?, from.parse().ok()?..to.parse().ok()?);
+        Some(Slow { rank, factor, during })
+    };
+    read().ok_or_else(|| {
+        Error::new(Kind::Usage, "not RANK=FACTOR[@FROM..TO]").with_hint("write for example 1=3, or 1=3@0.1..0.5")
+    })
 }
 
 impl TrainConfig {
@@ -109,7 +127,7 @@ impl TrainConfig {
     pub fn validate(&self) -> Result<()> {
         let Rate { peak, warm_up, .. } = self.rate;
         let SwitchConfig { after, straggler, .. } = self.switch;
-        let slow = self.slow.map_or(1.0, |(_, factor)| factor);
+        let slow = self.slow.as_ref().map_or(1.0, |slow| slow.factor);
         let fields = [
             (self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch"),
             (self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch"),
@@ -176,7 +194,7 @@ pub enum Event<'a> {
     Step(&'a StepReport),
     /// A checkpoint is written, in so much time, at these places.
     Saved(&'a [String], Duration),
-    /// Training goes on asynchronously; the change took this long.
+    /// Steps are done in another way from here on; the change took this long.
     Switched(Reason, Duration),
     /// A problem that training survives.
     Notice(&'a str),
@@ -201,13 +219,15 @@ pub struct Outcome {
     pub steps: u64,
     /// Samples in all, over all ranks and resumptions.
     pub samples: u64,
+    /// Of them, those of synchronous steps.
+    pub synchronous: u64,
     /// Mean loss of the last step.
     pub loss: f64,
     /// Where time went.
     pub meter: Meter,
-    /// Seconds that the switch to asynchronous steps took, if there was one.
+    /// Seconds that switches took, if there was one.
     pub switch_s: Option<f64>,
-    /// Why it was switched.
+    /// Why it was last switched.
     pub switch_reason: Option<Reason>,
     /// Gradients discarded because they were too stale.
     pub stale: u64,
@@ -267,8 +287,10 @@ impl<'l> Trainer<'l> {
         let progress = Progress {
             step: 0,
             samples: 0,
+            synchronous: 0,
             loss: f64::NAN,
             mode: Mode::Synchronous,
+            apart: false,
             order: None,
             scores: None,
             saved: Instant::now(),
@@ -378,6 +400,11 @@ impl<'l> Trainer<'l> {
         (self.progress.samples + self.late.foreseen()) as f64 / self.total().max(1) as f64
     }
 
+    /// Share of the work that was done in synchronous steps.
+    fn synchronous_share(&self) -> f64 {
+        self.progress.synchronous as f64 / self.total().max(1) as f64
+    }
+
     /// All ranks take the parameters and buffers of rank 0.
     fn share_parameters(&mut self) -> Result<()> {
         let Some(group) = &self.group else { return Ok(()) };
@@ -450,16 +477,16 @@ impl<'l> Trainer<'l> {
         };
         if self.vault.is_somewhere() {
             if self.progress.saved_step < self.progress.step {
-                self.save(feed.order(), feed.reporter())?;
+                self.save(self.order_of(feed), feed.reporter())?;
             }
             self.wait_until_saved()?;
         }
         if let Some(group) = &self.group {
             group.barrier()?;
         }
-        let Progress { step, samples, loss, switched, stale, .. } = self.progress;
+        let Progress { step, samples, synchronous, loss, switched, stale, .. } = self.progress;
         let (switch_reason, switch_s) = switched.unzip();
-        Ok(Outcome { end, steps: step, samples, loss, meter: self.meter, switch_s, switch_reason, stale })
+        Ok(Outcome { end, steps: step, samples, synchronous, loss, meter: self.meter, switch_s, switch_reason, stale })
     }
 }
 

@@ -1,14 +1,16 @@
-//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
+//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order; and the thread that
+//! writes one while training goes on.
 
 use super::{Event, Trainer, seed_of, views};
 use crate::checkpoint::{About, Checkpoint, Vault};
-use crate::exchange::bytes_of;
-use crate::ffi::{random_state, set_random_state, tensor_of_bytes};
+use crate::ffi::{bytes_of, random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
@@ -129,6 +131,7 @@ impl Trainer<'_> {
         let about = About {
             step: self.progress.step,
             samples: self.progress.samples,
+            synchronous: Some(self.progress.synchronous),
             mode: self.progress.mode,
             rule_steps: self.optimiser.steps(),
             loss_scale: self.scale.scale(),
@@ -218,7 +221,11 @@ impl Trainer<'_> {
         self.progress.step = about.step;
         self.progress.saved_step = about.step;
         self.progress.samples = about.samples;
-        self.progress.mode = if self.world() > 1 { about.mode } else { Mode::Synchronous };
+        self.progress.synchronous = about.synchronous.unwrap_or(about.samples);
+        // Where a rank that lagged was why steps were asynchronous, it is to be seen again.
+        if self.switch.is_done(self.synchronous_share()) {
+            self.progress.mode = Mode::Asynchronous;
+        }
         self.progress.order = Some(about.order.clone());
         self.progress.scores = checkpoint.tensors.get(SCORES).map(bytes_of).transpose()?;
         self.restore_random_state(checkpoint)
@@ -237,5 +244,48 @@ impl Trainer<'_> {
             set_random_state(Some(device), state)?;
         }
         Ok(())
+    }
+}
+
+/// The places that have a checkpoint, and notices of those that refused.
+pub(super) type Written = Result<(Vec<String>, Vec<String>)>;
+
+/// Writes one checkpoint at a time.
+#[derive(Debug, Default)]
+pub(super) struct Writer(Option<(JoinHandle<()>, Receiver<Written>, Instant)>);
+
+impl Writer {
+    pub(super) fn is_busy(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins to write. Only when it is not busy.
+    pub(super) fn begin(&mut self, write: impl FnOnce() -> Written + Send + 'static) -> Result<()> {
+        debug_assert!(!self.is_busy(), "one at a time");
+        let (begun, (tell, told)) = (Instant::now(), channel());
+        let thread = std::thread::Builder::new().name("fuelrail-save".into()).spawn(move || drop(tell.send(write())));
+        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread to save with", e))?;
+        self.0 = Some((thread, told, begun));
+        Ok(())
+    }
+
+    /// What became of the one under way, and how long it took; waits for that where it is to. `None` where there is none.
+    pub(super) fn ended(&mut self, wait: bool) -> Option<(Written, Duration)> {
+        let (_, told, begun) = self.0.as_ref()?;
+        let (written, took) = match told.try_recv() {
+            Ok(written) => (Some(written), begun.elapsed()),
+            Err(TryRecvError::Empty) if !wait => return None,
+            Err(_) => (told.recv().ok(), begun.elapsed()),
+        };
+        let (thread, ..) = self.0.take()?;
+        let _ = thread.join();
+        let written = written.unwrap_or_else(|| Err(Error::new(Kind::Program, "the thread that saves panicked")));
+        Some((written, took))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.ended(true));
     }
 }

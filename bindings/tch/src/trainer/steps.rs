@@ -13,8 +13,12 @@ use tch::{Kind as Element, Tensor};
 pub(super) struct Progress {
     pub step: u64,
     pub samples: u64,
+    /// Of them, those of synchronous steps.
+    pub synchronous: u64,
     pub loss: f64,
     pub mode: Mode,
+    /// Ranks are at positions of their own, since they did not all take part in every step.
+    pub apart: bool,
     /// The order's position, once a checkpoint was read.
     pub order: Option<State>,
     /// … and the scores that belong to it, where it is drawn by importance.
@@ -25,7 +29,7 @@ pub(super) struct Progress {
     pub saving_s: f64,
     /// When to act on a notice.
     pub stop_at: Option<Instant>,
-    /// Why it was switched, and how long that took, s.
+    /// Why it was last switched, and how long all switches took, s.
     pub switched: Option<(Reason, f64)>,
     pub stale: u64,
 }

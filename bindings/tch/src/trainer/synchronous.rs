@@ -1,10 +1,13 @@
 //! A bulk-synchronous step: every rank's gradients of the same parameters, summed, one update.
+//!
+//! Its numbers are read while the next one runs, so that a device always has work in its queue. All ranks read those of the same step at the
+//! same point, because what they do together follows from them.
 
 use super::steps::{Passes, Unread};
 use super::tail::{SAMPLES, Tail};
-use super::{End, Event, StepReport, Trainer};
+use super::{End, Event, Slow, StepReport, Trainer};
 use crate::feed::{Fed, Feed};
-use crate::ffi::{Later, moved};
+use crate::ffi::{LOST, Later, moved};
 use crate::switch::{Mode, Reason};
 use fuelrail::Reporter;
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -12,13 +15,17 @@ use fuelrail_cost::notice::Notice as Decision;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
+/// Longest wait for a step of a single rank.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 impl Trainer<'_> {
     /// One step. Returns the end when there is one.
     pub(super) fn synchronous_step(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
         let begun = Instant::now();
         self.reducer.begin()?;
-        let mut passes = self.passes(feed, true)?;
-        if passes.batches == 0 {
+        let left_out = self.switch.leaves_out(self.rank());
+        let mut passes = if left_out { Passes::default() } else { self.passes(feed, true)? };
+        if passes.batches == 0 && !left_out {
             // Every rank has the same number of batches: all end here.
             return Ok(Some(self.read_rest(feed)?.unwrap_or(End::Done)));
         }
@@ -29,7 +36,8 @@ impl Trainer<'_> {
         self.late.own_s = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
         passes.time.all_reduce = self.reducer.finish()?;
         let numbers = Later::new(&self.reducer.tail()?)?;
-        let rate = self.config.rate.at(self.done());
+        // The rate is for the batch of all ranks together.
+        let rate = self.config.rate.at(self.done()) * self.switch.present();
         let mut step = Unread { numbers, passes, rate, step: self.progress.step + 1 };
         if self.late.on && feed.reporter().is_none() {
             let alone = self.group.is_none().then_some(step.passes.samples);
@@ -129,9 +137,10 @@ impl Trainer<'_> {
 
     /// Injects the delay of the option `slow`, for trials.
     pub(super) fn inject_delay(&self, begun: Instant, passes: &Passes) {
-        if let Some((_, factor)) = self.config.slow.filter(|(rank, _)| *rank == self.rank()) {
+        let now = |slow: &Slow| slow.rank == self.rank() && slow.during.contains(&self.done());
+        if let Some(slow) = self.config.slow.as_ref().filter(|slow| now(slow)) {
             let own = begun.elapsed().saturating_sub(passes.time.data_wait);
-            std::thread::sleep(own.mul_f64(factor - 1.0));
+            std::thread::sleep(own.mul_f64(slow.factor - 1.0));
         }
     }
 
@@ -164,13 +173,13 @@ impl Trainer<'_> {
         let Some(samples) = samples else {
             let share = self.reducer.tail()?.get(SAMPLES).clamp_min(1.0).reciprocal();
             let _ = no_grad(|| gradients.g_mul_(&share));
-            self.optimiser.step(&mut parameters, &mut gradients, 1.0, rate);
+            self.optimiser.step(&mut parameters, &mut gradients, 1.0, rate)?;
             self.follow(&parameters);
             return Ok(());
         };
         let finite = !self.scale.moves() || gradients.sum(Element::Double).double_value(&[]).is_finite();
         if finite && samples > 0.0 {
-            self.optimiser.step(&mut parameters, &mut gradients, samples * self.scale.scale(), rate);
+            self.optimiser.step(&mut parameters, &mut gradients, samples * self.scale.scale(), rate)?;
             self.follow(&parameters);
         }
         self.scale.look(finite);
@@ -181,10 +190,7 @@ impl Trainer<'_> {
     fn follow(&mut self, parameters: &Tensor) {
         let kept = self.config.ema;
         if let Some(average) = &mut self.average {
-            no_grad(|| {
-                let _ = average.g_mul_scalar_(kept);
-                let _ = average.g_add_(&(parameters * (1.0 - kept)));
-            });
+            let _ = no_grad(|| average.lerp_(parameters, 1.0 - kept));
         }
     }
 
@@ -220,15 +226,15 @@ impl Trainer<'_> {
     pub(super) fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             if self.vault.is_somewhere() {
-                self.save(feed.order(), feed.reporter())?;
+                self.save(self.order_of(feed), feed.reporter())?;
             }
             return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));
         }
         if all.save > 0.0 {
-            self.save(feed.order(), feed.reporter())?;
+            self.save(self.order_of(feed), feed.reporter())?;
         }
-        if let Some(reason) = self.switch.look(self.done(), &all.own_s) {
-            self.become_asynchronous(reason)?;
+        if let Some(reason) = self.switch.look(self.synchronous_share(), &all.own_s) {
+            self.switch_for(reason)?;
         }
         Ok(None)
     }
@@ -247,16 +253,72 @@ impl Trainer<'_> {
         reporter.report(passes.seq, &ids, &losses)
     }
 
-    fn become_asynchronous(&mut self, reason: Reason) -> Result<()> {
+    fn switch_for(&mut self, reason: Reason) -> Result<()> {
         let begun = Instant::now();
         // The ranks' parameters are the same already, and rank 0 has the momentum: nothing moves.
-        self.progress.mode = Mode::Asynchronous;
+        match reason {
+            Reason::LeftOut(_) => self.progress.apart = true,
+            _ => self.progress.mode = Mode::Asynchronous,
+        }
         if let Some(group) = &self.group {
             group.barrier()?;
         }
-        let took = begun.elapsed();
-        self.progress.switched = Some((reason, took.as_secs_f64()));
-        (self.listener)(Event::Switched(reason, took));
+        self.switched(reason, begun.elapsed());
         Ok(())
+    }
+
+    pub(super) fn switched(&mut self, reason: Reason, took: Duration) {
+        let before = self.progress.switched.map_or(0.0, |(_, took)| took);
+        self.progress.switched = Some((reason, before + took.as_secs_f64()));
+        (self.listener)(Event::Switched(reason, took));
+    }
+
+    /// Whether the step just done is the first of an epoch, and whether an epoch ends in it: such a step is read at once, so that counts are exact.
+    pub(super) fn epoch_turns(&mut self, feed: &dyn Feed) -> (bool, bool) {
+        let (order, begins) = (feed.order(), self.late.samples == 0);
+        // A step of several batches may take the last ones of an epoch and the first ones of the next.
+        let crosses = !begins && order.epoch != self.late.epoch;
+        self.late.epoch = order.epoch;
+        (begins, crosses || order.position == 0 || order.position >= self.config.epoch_samples)
+    }
+
+    /// Waits for a step's numbers, as long as for other ranks.
+    pub(super) fn wait_for(&self, numbers: Later) -> Result<Tail> {
+        let patience = self.group.as_ref().map_or(PATIENCE, |group| group.patience());
+        let hint = if self.world() > 1 { LOST } else { "look at `nvidia-smi` and `dmesg | grep Xid`" };
+        Ok(Tail::of(&numbers.read(patience).map_err(|error| error.with_hint(hint))?))
+    }
+
+    /// Waits for a step's numbers, counts them and tells the listener.
+    pub(super) fn read(&mut self, step: Unread) -> Result<Tail> {
+        let all = self.wait_for(step.numbers)?;
+        self.count(&all, &step.passes, step.rate, step.step);
+        Ok(all)
+    }
+
+    /// Counts a step's numbers and tells the listener.
+    pub(super) fn count(&mut self, all: &Tail, passes: &Passes, rate: f64, step: u64) {
+        self.late.samples = all.samples as u64;
+        self.progress.samples += all.samples as u64;
+        self.progress.synchronous += all.samples as u64;
+        if self.rank() != 0 {
+            self.progress.saving_s = all.saving_s;
+        }
+        self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
+        let own = all.own_loss[self.rank()];
+        if !own.is_finite() && !self.scale.moves() {
+            let ids = passes.ids.iter().map(|id| id.0).collect::<Vec<_>>();
+            let notice = format!("the loss of step {step} is {own}; samples of this rank: {ids:?}");
+            (self.listener)(Event::Notice(&notice));
+        }
+        self.tell(passes, step, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
+    }
+
+    /// Reads the last step, if it is unread, at the end of the samples.
+    pub(super) fn read_rest(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
+        let Some(mut step) = self.late.unread.take() else { return Ok(None) };
+        let given = step.passes.given.take();
+        let all = self.read(step)?;
+        self.after_step(feed, &all, given)
     }
 }
