@@ -44,6 +44,6 @@ pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
 pub use optimiser::{Decay, Precision, Rate, Rule};
 pub use ranks::Ranks;
-pub use switch::{Mode, Policy, Reason, SwitchConfig};
+pub use switch::{Mode, Policy, Reason, Slow, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};
-pub use trainer::{End, Event, Outcome, Score, Slow, StepReport, TrainConfig, Trainer};
+pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};

@@ -1,10 +1,12 @@
 //! The switches between synchronous and asynchronous training: Sync-Switch (Li, Mangoubi, Xu, Guo, ICDCS 2021) with its online policies.
 //!
-//! Pure: after a synchronous step every rank sees the same numbers, so every rank decides the same at the same step; of asynchronous ones rank
-//! 0 alone decides. The published system restarts the job to switch; here it is one step's end.
+//! Pure: after a synchronous step all ranks see the same numbers and decide the same; of asynchronous ones rank 0 decides alone. The published
+//! system restarts the job to switch; here it is one step's end.
 
 use clap::{Args, ValueEnum};
+use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// How gradients of ranks come together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -50,6 +52,31 @@ impl Default for SwitchConfig {
     fn default() -> SwitchConfig {
         SwitchConfig { after: 1.0, straggler: 0.0, policy: Policy::Greedy, straggler_steps: 10 }
     }
+}
+
+/// A rank that is slowed down, for trials.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Slow {
+    /// Which.
+    pub rank: usize,
+    /// How many times its own time a step takes.
+    pub factor: f64,
+    /// Between which shares of the work.
+    pub during: Range<f64>,
+}
+
+/// Reads RANK=FACTOR[@FROM..TO].
+pub(crate) fn slow(text: &str) -> Result<Slow> {
+    let read = || {
+        let (rank, how) = text.split_once('=')?;
+        let (factor, during) = how.split_once('@').unwrap_or((how, "0..2"));
+        let (from, to) = during.split_once("..")?;
+        let (rank, factor, during) = (rank.parse().ok()?, factor.parse().ok()?, from.parse().ok()?..to.parse().ok()?);
+        Some(Slow { rank, factor, during })
+    };
+    read().ok_or_else(|| {
+        Error::new(Kind::Usage, "not RANK=FACTOR[@FROM..TO]").with_hint("write for example 1=3, or 1=3@0.1..0.5")
+    })
 }
 
 /// Why it was switched.

@@ -1,4 +1,4 @@
-//! The command line, and the output of a run: lines for people from rank 0, and a log for programs from every rank.
+//! The command line, what a program is told of it, and the output of a run: lines for people from rank 0, and a log for programs from every rank.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,8 +12,9 @@ use crate::notice::Service;
 use crate::switch::Reason;
 use crate::trainer::{Event, StepReport, TrainConfig};
 use clap::Args;
-use fuelrail::{Config, Error, Kind, Overrides, Result, read_duration};
+use fuelrail::{Config, Decode, Error, Kind, Overrides, Result, read_duration};
 use serde_json::json;
+use tch::Device;
 
 /// Trains a model from a bucket, on one rank or many.
 ///
@@ -123,6 +124,22 @@ impl Arguments {
         let overrides: Overrides = own.chain(self.set.iter().cloned()).collect();
         Config::load(self.config.as_deref(), fuelrail::environment_variables()?, &overrides)
     }
+}
+
+/// What a model is made for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Facts<'a> {
+    /// Where it is trained, and its variables lie.
+    pub device: Device,
+    /// What pictures are decoded to; `None` where samples come as they are.
+    pub decode: Option<Decode>,
+    /// Names of the classes; labels number them.
+    pub classes: &'a [String],
+    /// Samples of the data set.
+    pub samples: u64,
+    /// All settings of the loader.
+    pub config: &'a Config,
 }
 
 fn usage(cause: String) -> fuelrail::Error {

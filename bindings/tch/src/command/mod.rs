@@ -8,28 +8,12 @@ use crate::ffi::{caught, exception_in};
 use crate::task::Task;
 use crate::trainer::End;
 use arguments::Arguments;
+pub use arguments::Facts;
 use clap::{Args, FromArgMatches, Parser};
-use fuelrail::{Config, Decode, Result};
+use fuelrail::Result;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tch::Device;
 use tch::nn::VarStore;
-
-/// What a model is made for.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Facts<'a> {
-    /// Where it is trained, and its variables lie.
-    pub device: Device,
-    /// What pictures are decoded to; `None` where samples come as they are.
-    pub decode: Option<Decode>,
-    /// Names of the classes; labels number them.
-    pub classes: &'a [String],
-    /// Samples of the data set.
-    pub samples: u64,
-    /// All settings of the loader.
-    pub config: &'a Config,
-}
 
 /// No options beside those of every training.
 #[derive(Args, Clone, Copy, Debug)]

@@ -22,8 +22,7 @@ use serde_json::json;
 use tch::nn::VarStore;
 use tch::{Device, no_grad};
 
-use super::Facts;
-use super::arguments::{Arguments, Screen};
+use super::arguments::{Arguments, Facts, Screen};
 use super::forecast::{Forecast, diagnosed};
 
 /// The score after an epoch, and the counters of this rank's loader.

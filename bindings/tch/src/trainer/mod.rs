@@ -11,21 +11,19 @@ mod steps;
 mod synchronous;
 mod tail;
 
-use crate::checkpoint::Vault;
+use crate::checkpoint::{Vault, Writer};
 use crate::feed::Feed;
 use crate::ffi::{Group, Reducer, caught};
 use crate::meter::{Meter, StepTime};
 use crate::notice::Notice;
 use crate::optimiser::{LossScale, Optimiser, Precision, Rate, Rule};
-use crate::switch::{Mode, Reason, Switch, SwitchConfig};
+use crate::switch::{Mode, Reason, Slow, Switch, SwitchConfig, slow};
 use crate::task::Task;
 use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
-use saving::Writer;
 use serde::Serialize;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use steps::{Late, Progress};
@@ -93,30 +91,6 @@ impl Default for TrainConfig {
         let matches = TrainConfig::augment_args(clap::Command::new("defaults")).try_get_matches_from(["defaults"]);
         matches.and_then(|matches| TrainConfig::from_arg_matches(&matches)).expect("all arguments can be left out")
     }
-}
-
-/// A rank that is slowed down, for trials.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Slow {
-    /// Which.
-    pub rank: usize,
-    /// How many times its own time a step takes.
-    pub factor: f64,
-    /// Between which shares of the work.
-    pub during: Range<f64>,
-}
-
-fn slow(text: &str) -> Result<Slow> {
-    let read = || {
-        let (rank, how) = text.split_once('=')?;
-        let (factor, during) = how.split_once('@').unwrap_or((how, "0..2"));
-        let (from, to) = during.split_once("..")?;
-        let (rank, factor, during) = (rank.parse().ok()?, factor.parse().ok()?, from.parse().ok()?..to.parse().ok()?);
-        Some(Slow { rank, factor, during })
-    };
-    read().ok_or_else(|| {
-        Error::new(Kind::Usage, "not RANK=FACTOR[@FROM..TO]").with_hint("write for example 1=3, or 1=3@0.1..0.5")
-    })
 }
 
 impl TrainConfig {

@@ -1,5 +1,4 @@
-//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order; and the thread that
-//! writes one while training goes on.
+//! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
 use super::{Event, Trainer, seed_of, views};
 use crate::checkpoint::{About, Checkpoint, Vault};
@@ -8,9 +7,7 @@ use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
@@ -244,48 +241,5 @@ impl Trainer<'_> {
             set_random_state(Some(device), state)?;
         }
         Ok(())
-    }
-}
-
-/// The places that have a checkpoint, and notices of those that refused.
-pub(super) type Written = Result<(Vec<String>, Vec<String>)>;
-
-/// Writes one checkpoint at a time.
-#[derive(Debug, Default)]
-pub(super) struct Writer(Option<(JoinHandle<()>, Receiver<Written>, Instant)>);
-
-impl Writer {
-    pub(super) fn is_busy(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Begins to write. Only when it is not busy.
-    pub(super) fn begin(&mut self, write: impl FnOnce() -> Written + Send + 'static) -> Result<()> {
-        debug_assert!(!self.is_busy(), "one at a time");
-        let (begun, (tell, told)) = (Instant::now(), channel());
-        let thread = std::thread::Builder::new().name("fuelrail-save".into()).spawn(move || drop(tell.send(write())));
-        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread to save with", e))?;
-        self.0 = Some((thread, told, begun));
-        Ok(())
-    }
-
-    /// What became of the one under way, and how long it took; waits for that where it is to. `None` where there is none.
-    pub(super) fn ended(&mut self, wait: bool) -> Option<(Written, Duration)> {
-        let (_, told, begun) = self.0.as_ref()?;
-        let (written, took) = match told.try_recv() {
-            Ok(written) => (Some(written), begun.elapsed()),
-            Err(TryRecvError::Empty) if !wait => return None,
-            Err(_) => (told.recv().ok(), begun.elapsed()),
-        };
-        let (thread, ..) = self.0.take()?;
-        let _ = thread.join();
-        let written = written.unwrap_or_else(|| Err(Error::new(Kind::Program, "the thread that saves panicked")));
-        Some((written, took))
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        drop(self.ended(true));
     }
 }

@@ -5,10 +5,10 @@
 
 use super::steps::{Passes, Unread};
 use super::tail::{SAMPLES, Tail};
-use super::{End, Event, Slow, StepReport, Trainer};
+use super::{End, Event, StepReport, Trainer};
 use crate::feed::{Fed, Feed};
 use crate::ffi::{LOST, Later, moved};
-use crate::switch::{Mode, Reason};
+use crate::switch::{Mode, Reason, Slow};
 use fuelrail::Reporter;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_cost::notice::Notice as Decision;
