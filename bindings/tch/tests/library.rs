@@ -357,7 +357,7 @@ fn lagging(switch: SwitchConfig) -> Vec<(Vec<Reason>, u64, Outcome, Vec<f64>)> {
     ranks(3, |rank, group| {
         let variables = VarStore::new(Device::Cpu);
         let task = Summing::new(&variables, None);
-        let slow = Some(Slow { rank: 1, factor: 40.0, during: 0.2..0.4 });
+        let slow = vec![Slow { rank: 1, factor: 40.0, during: 0.2..0.4 }];
         let switch = SwitchConfig { straggler: 6.0, straggler_steps: 5, ..switch };
         let config = TrainConfig { switch, slow, staleness_max: 1000, ..config(2400) };
         let (reasons, taken) = (RefCell::new(Vec::new()), Cell::new(0));

@@ -195,10 +195,10 @@ impl Trainer<'_> {
     /// All ranks take progress and outcome from rank 0: what follows must be the same on every rank.
     fn agree(&mut self, group: &Group, ended: [bool; 2]) -> Result<[bool; 2]> {
         let Progress { step, saved_step, samples, stale, .. } = self.progress;
-        let counts = [step, saved_step, samples, stale, self.optimiser.steps(), u64::from(self.scale.good())];
+        let (steps, good) = (self.optimiser.steps(), self.scale.good().into());
+        let counts = [step, saved_step, samples, stale, steps, good].map(|count| count as f64);
         let ended = ended.map(|ended| f64::from(u8::from(ended)));
-        let said = [&ended[..], &counts.map(|count| count as f64), &[self.scale.scale()]].concat();
-        let mut said = Tensor::from_slice(&said);
+        let mut said = Tensor::from_slice(&[&ended[..], &counts, &[self.scale.scale()]].concat());
         group.broadcast(&mut said, 0)?;
         let [stopped, recovered, counts @ .., scale] = floats_of::<9>(&said);
         let [step, saved_step, samples, stale, steps, good] = counts.map(|count| count as u64);

@@ -81,9 +81,9 @@ pub struct TrainConfig {
     /// Read the numbers of a step while the next one runs; without, on GPUs only.
     #[arg(skip)]
     pub read_late: Option<bool>,
-    /// For trials: slow one rank down, everywhere or between two shares of the work, RANK=FACTOR or RANK=FACTOR@FROM..TO
+    /// For trials: slow a rank down, everywhere or between two shares of the work, RANK=FACTOR or RANK=FACTOR@FROM..TO; may be given more often
     #[arg(long, value_name = "RANK=FACTOR[@FROM..TO]", value_parser = slow)]
-    pub slow: Option<Slow>,
+    pub slow: Vec<Slow>,
 }
 
 impl Default for TrainConfig {
@@ -101,7 +101,7 @@ impl TrainConfig {
     pub fn validate(&self) -> Result<()> {
         let Rate { peak, warm_up, .. } = self.rate;
         let SwitchConfig { after, straggler, .. } = self.switch;
-        let slow = self.slow.as_ref().map_or(1.0, |slow| slow.factor);
+        let slow = self.slow.iter().map(|slow| slow.factor).fold(1.0, f64::min);
         let fields = [
             (self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch"),
             (self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch"),

@@ -8,7 +8,7 @@ use super::tail::{SAMPLES, Tail};
 use super::{End, Event, StepReport, Trainer};
 use crate::feed::{Fed, Feed};
 use crate::ffi::{LOST, Later, moved};
-use crate::switch::{Mode, Reason, Slow};
+use crate::switch::{Mode, Reason};
 use fuelrail::Reporter;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_cost::notice::Notice as Decision;
@@ -135,13 +135,11 @@ impl Trainer<'_> {
         Ok(passes)
     }
 
-    /// Injects the delay of the option `slow`, for trials.
+    /// Injects the delays of the option `slow`, for trials.
     pub(super) fn inject_delay(&self, begun: Instant, passes: &Passes) {
-        let now = |slow: &Slow| slow.rank == self.rank() && slow.during.contains(&self.done());
-        if let Some(slow) = self.config.slow.as_ref().filter(|slow| now(slow)) {
-            let own = begun.elapsed().saturating_sub(passes.time.data_wait);
-            std::thread::sleep(own.mul_f64(slow.factor - 1.0));
-        }
+        let own = begun.elapsed().saturating_sub(passes.time.data_wait);
+        let now = self.config.slow.iter().filter(|slow| slow.rank == self.rank() && slow.during.contains(&self.done()));
+        std::thread::sleep(own.mul_f64(now.map(|slow| slow.factor).product::<f64>() - 1.0));
     }
 
     /// The notice to stop, when it is time to act on it: where the machine stays for a known time after a notice, training goes on until the
