@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,13 +38,13 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers over at most so many connections at a time, each of which may be silent for so long between two requests. Its runtime is made
+    /// Answers whoever asks from an address, over at most so many connections at a time, each of which may be silent for so long between two requests. Its runtime is made
     /// here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,
         (socket, tls): (StdListener, Option<TlsAcceptor>),
         limits: (usize, Duration),
-        answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+        answer: impl Fn(IpAddr, Request<Incoming>) -> F + Clone + Send + 'static,
     ) -> Result<HttpServer> {
         let (stop, stopped) = oneshot::channel();
         let runtime = runtime()?;
@@ -79,11 +79,11 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     (connections, silence): (usize, Duration),
-    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    answer: impl Fn(IpAddr, Request<Incoming>) -> F + Clone + Send + 'static,
 ) {
     let places = Arc::new(Semaphore::new(connections));
     loop {
-        let Ok((socket, _)) = listener.accept().await else {
+        let Ok((socket, from)) = listener.accept().await else {
             // No descriptor is left, say: one comes back.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -91,6 +91,7 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
         // Beyond the limit a connection is closed at once.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (tls, answer) = (tls.clone(), answer.clone());
+        let answer = move |request| answer(from.ip(), request);
         tokio::spawn(async move {
             let _place = place;
             let _ = socket.set_nodelay(true);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EPOCHS: u64 = 3;
 const BATCH_SIZE: u32 = 4;
@@ -381,6 +381,42 @@ fn only_requests_with_the_secret_read_a_byte_or_learn_a_path() {
     assert!(!format!("{loader:?} {:?}", loader.config()).contains(SECRET), "secrets never print");
     drop(loader);
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_rank_is_sent_no_more_than_its_rate_and_what_is_refused_counts_for_nobody() {
+    const ASKED: u32 = 10;
+    let mut job = Job::new(DataSet::tokens(40, 3, 10_000), 2, 200);
+    let path = path_asked(&job);
+    let limited = |rate: &str| {
+        let mut loader = job.rank(0).peer_rate_limit(rate.parse().unwrap()).build().unwrap();
+        while let Some(batch) = loader.next_batch() {
+            batch.unwrap();
+        }
+        loader
+    };
+    let known = format!("Authorization: Bearer {SECRET}\r\n");
+    let ask_all = || {
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            for asking in (0..ASKED).map(|_| scope.spawn(|| ask(job.addresses[0], &path, &known))).collect::<Vec<_>>() {
+                let (head, body) = asking.join().unwrap();
+                assert!(head.starts_with("HTTP/1.1 200") && body.len() == 10_000, "{head}");
+            }
+        });
+        begun.elapsed()
+    };
+    let loader = limited("100kB");
+    for _ in 0..50 {
+        assert!(ask(job.addresses[0], &path, "").0.starts_with("HTTP/1.1 401"));
+    }
+    // Fifty times as much was refused. Nine wait, the tenth part of a second each but for what was left unused.
+    let took = ask_all();
+    assert!((Duration::from_millis(840)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    drop(loader);
+    job.addresses = free_ports(2);
+    let error = job.rank(0).peer_rate_limit(ByteSize(0)).build().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("peer_rate_limit is 0"), "{error:?}");
 }
 
 /// Certificates of ranks by one authority, in files.

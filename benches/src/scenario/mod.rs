@@ -4,6 +4,7 @@
 //! table `all`. A run with `each`, lists of tables, stands for one run per combination of them: its `{name}`s are replaced by their values,
 //! and numbers are figures of the run. Owns the shape of those files.
 
+mod between;
 mod figures;
 mod processes;
 mod runner;
@@ -129,6 +130,8 @@ struct ReadPlan {
     in_step: bool,
     /// The process that is stopped (SIGSTOP) once all have had a second, and is in no figure.
     stopped: Option<u32>,
+    /// What stands between two processes, and begins its work then.
+    between: Option<between::Between>,
 }
 
 /// `fuelrail-train`, with options of its own.

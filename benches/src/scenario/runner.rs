@@ -13,6 +13,7 @@ use fuelrail_bucket::{Bucket, BucketConfig, FaultKind, Source};
 use fuelrail_cli::machine::Machine;
 use serde::Serialize;
 
+use super::between::{Between, Standing};
 use super::figures::{Figures, TICKS_PER_S, Tick, add, add_phases, evaluate, means, ticks, value};
 use super::processes::{Reader, Steps, Task};
 use super::{Against, BucketPlan, Column, ReadPlan, Run, Scenario, TrainPlan, filled, text_of};
@@ -171,7 +172,7 @@ fn bucket(source: Source, threads: Option<usize>) -> Result<Bucket> {
     embedded(BucketConfig { source, threads: threads.unwrap_or(plain.threads), ..plain })
 }
 
-/// Time that all readers of a run have before one of them is stopped.
+/// Time that all readers of a run have before one of them is stopped, or what stands between them begins.
 const BEFORE_STOP: Duration = Duration::from_secs(1);
 /// What ranks that keep blocks for each other on this machine know each other by, in a file of the run's folder.
 const SECRET: &str = "a-scenario-hides-nothing-0123";
@@ -250,6 +251,7 @@ impl<'r> Execution<'r> {
     /// Reads; returns the requests served in every tick of the phases.
     fn read(&self, plan: &ReadPlan, figures: &mut Figures) -> Result<Vec<f64>> {
         let (mut readers, steps) = (Vec::new(), Arc::<Steps>::default());
+        let between = plan.between.as_ref().map(Between::stand).transpose()?;
         for process in 0..plan.processes {
             let uri = ("uri".to_owned(), self.store.bucket.url(&self.run.bucket.prefix));
             let task = Task { settings: [self.settings(process), vec![uri]].concat(), plan: plan.clone() };
@@ -259,9 +261,11 @@ impl<'r> Execution<'r> {
         }
         self.wait(|| readers.iter().all(|reader| reader.progress().ready || reader.progress().ended))?;
         readers.iter().try_for_each(Reader::begin)?;
-        if let Some(stopped) = plan.stopped.filter(|stopped| (*stopped as usize) < readers.len()) {
+        let stopped = plan.stopped.and_then(|stopped| readers.get(stopped as usize));
+        if stopped.is_some() || between.is_some() {
             std::thread::sleep(BEFORE_STOP);
-            readers[stopped as usize].stop()?;
+            stopped.map_or(Ok(()), Reader::stop)?;
+            between.iter().for_each(Standing::begin);
         }
         // That one ends no more.
         let goes_on = |(process, _): &(usize, &Reader)| Some(*process as u32) != plan.stopped;

@@ -2,6 +2,7 @@
 
 use crate::error::{raised, usage};
 use crate::ffi::{self, Element, Memory, Numbers, View};
+use fuelrail::SampleId;
 use fuelrail_cuda::{FeedConfig, RawStream};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -24,6 +25,9 @@ pub(crate) fn feed_config(device: &Bound<'_, PyAny>, depth: usize) -> PyResult<F
     Ok(FeedConfig { device, depth, ..FeedConfig::default() })
 }
 
+/// What the keys of samples are told by.
+pub(crate) type Keys = Arc<dyn Fn(SampleId) -> String + Send + Sync>;
+
 /// A batch on the device, until its last tensor is gone.
 struct Lease {
     batch: fuelrail_cuda::DeviceBatch,
@@ -42,6 +46,7 @@ pub(crate) struct Facts {
     device: u32,
     offsets: Vec<u64>,
     lens: Vec<u64>,
+    keys: Keys,
 }
 
 /// A batch on a GPU, without a copy for `torch.from_dlpack(batch)` and others that read DLPack. Its memory is one of `device_depth` buffers: the
@@ -64,7 +69,7 @@ pub(crate) struct DeviceLabels {
 type Asked = (Option<i64>, Option<(u32, u32)>, Option<(i32, i32)>, Option<bool>);
 
 impl DeviceBatch {
-    pub(crate) fn new(batch: fuelrail_cuda::DeviceBatch, weights: Vec<f32>) -> DeviceBatch {
+    pub(crate) fn new(batch: fuelrail_cuda::DeviceBatch, weights: Vec<f32>, keys: Keys) -> DeviceBatch {
         let facts = Facts {
             ids: batch.ids().iter().map(|id| id.0).collect(),
             labels: batch.labels().iter().map(|label| label.cast_signed()).collect(),
@@ -75,6 +80,7 @@ impl DeviceBatch {
             device: batch.device(),
             offsets: batch.offsets().iter().map(|at| *at as u64).collect(),
             lens: batch.lens().iter().map(|len| *len as u64).collect(),
+            keys,
         };
         DeviceBatch { lease: Mutex::new(Some(Arc::new(Mutex::new(Lease { batch, is_exported: false })))), facts }
     }
@@ -151,6 +157,12 @@ impl DeviceBatch {
     #[getter]
     fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         View::over(py, Memory::Weights(self.facts.weights.clone()))
+    }
+
+    /// Keys of the samples' records or objects.
+    #[getter]
+    fn keys(&self) -> Vec<String> {
+        self.facts.ids.iter().map(|id| (self.facts.keys)(SampleId(*id))).collect()
     }
 
     /// The epoch, from 0.

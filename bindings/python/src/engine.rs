@@ -1,6 +1,6 @@
 //! What a Python loader drives: the engine's loader, or that and a feed to a GPU.
 
-use fuelrail::{Batch, Loader, SampleId, State, Stats, Taken};
+use fuelrail::{Batch, Loader, State, Stats, Taken};
 use fuelrail_cuda::{DeviceBatch, DeviceTaken, Feed, FeedConfig, FeedStats, RawStream};
 use std::time::Duration;
 
@@ -59,14 +59,6 @@ impl Engine {
         match self {
             Engine::Host(loader) => (loader.stats(), None),
             Engine::Device(feed) => (feed.loader_stats(PATIENCE).unwrap_or_default(), Some(feed.stats())),
-        }
-    }
-
-    /// The key of a sample; `None` where the loader has gone to the copy thread.
-    pub(crate) fn record_key(&self, id: SampleId) -> Option<String> {
-        match self {
-            Engine::Host(loader) => Some(loader.record_key(id).into_owned()),
-            Engine::Device(_) => None,
         }
     }
 }

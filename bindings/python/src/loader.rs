@@ -1,7 +1,7 @@
 //! `fuelrail.Loader`: the engine's loader as an iterator and a context manager.
 
 use crate::batch::Batch;
-use crate::device::{DeviceBatch, feed_config};
+use crate::device::{DeviceBatch, Keys, feed_config};
 use crate::engine::{Engine, Next};
 use crate::error::{raised, usage};
 use crate::{transform, values, warnings};
@@ -14,7 +14,7 @@ use pyo3::types::PyDict;
 use serde_json::json;
 use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a wait goes on before signals are looked at.
@@ -92,6 +92,7 @@ struct Known {
     samples: u64,
     classes: Vec<String>,
     notices: Vec<String>,
+    keys: Keys,
 }
 
 impl Known {
@@ -105,6 +106,7 @@ impl Known {
             samples: engine.samples(),
             classes: engine.classes().to_vec(),
             notices: engine.notices().to_vec(),
+            keys: Arc::new(engine.record_keys()),
         }
     }
 
@@ -258,8 +260,8 @@ impl Loader {
                 None => return Err(closed(py)),
                 Some(Ok(Next::Batch(batch))) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
                 Some(Ok(Next::OnDevice(batch))) => {
-                    let weights = self.weights(&batch);
-                    return Ok(Some(Bound::new(py, DeviceBatch::new(batch, weights))?.into_any()));
+                    let (weights, keys) = (self.weights(&batch), Arc::clone(&self.known().keys));
+                    return Ok(Some(Bound::new(py, DeviceBatch::new(batch, weights, keys))?.into_any()));
                 }
                 Some(Ok(Next::NotYet)) => py.check_signals()?,
                 Some(Ok(Next::Over)) => return Ok(None),
@@ -426,9 +428,10 @@ impl Loader {
         if id >= samples {
             return Err(PyIndexError::new_err(format!("sample {id} of {samples}")));
         }
-        let key = self.engine(py).as_ref().map(|engine| engine.record_key(SampleId(id)));
-        let hint = "ask a loader of the same data set without device";
-        key.ok_or_else(|| closed(py))?.ok_or_else(|| usage(py, "record_key of a loader with a device", hint))
+        if self.engine(py).is_none() {
+            return Err(closed(py));
+        }
+        Ok((self.known().keys)(SampleId(id)))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

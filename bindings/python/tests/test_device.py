@@ -122,7 +122,8 @@ refused(BufferError, "clone", lambda: first.__dlpack__(copy=True))
 whole = read(first, stream.value)
 refused(BufferError, "another stream", lambda: first.labels_on_device.__dlpack__(stream=1))
 assert read(first.labels_on_device, stream.value).shape == (50,)
-refused(fuelrail.UsageError, "record_key", lambda: loader.record_key(0))
+with fuelrail.Loader(URL, **DECODED) as here:
+    assert first.keys == [here.record_key(id) for id in first.ids] == [loader.record_key(id) for id in first.ids]
 second = next(loader)
 refused(fuelrail.BudgetError, "drop batches", lambda: next(loader))
 first.release(), second.release()

@@ -372,6 +372,9 @@ settings! {
         cert_file as peer_cert_file: Option<PathBuf> = None,
         /// … and its key.
         key_file as peer_key_file: Option<PathBuf> = None,
+        /// What this rank sends to each address of the others at most, a second, such as `1GB`. What another rank has waited too long for it
+        /// asks the bucket for.
+        rate_limit as peer_rate_limit: Option<ByteSize> = None,
     }
     /// What samples are decoded to.
     decode: Decoding {

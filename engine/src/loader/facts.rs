@@ -8,6 +8,7 @@ use crate::stats::Stats;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_plan::run::Run;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 impl Loader {
     /// Counters and latencies so far. In a forked child only what was taken before the fork.
@@ -119,6 +120,12 @@ impl Loader {
     #[must_use]
     pub fn record_key(&self, sample: SampleId) -> Cow<'_, str> {
         key_of(&self.parts.objects, self.parts.records.as_deref(), sample)
+    }
+
+    /// The same as a function, for threads that do not have the loader, and for when it is gone.
+    pub fn record_keys(&self) -> impl Fn(SampleId) -> String + Send + Sync + 'static {
+        let (objects, records) = (Arc::clone(&self.parts.objects), self.parts.records.clone());
+        move |sample| key_of(&objects, records.as_deref(), sample).into_owned()
     }
 
     /// The listed length of a sample, bytes.

@@ -58,7 +58,7 @@ impl Metrics {
             started: Instant::now(),
         });
         let page = Arc::clone(&shown);
-        let answer = move |request: Request<Incoming>| {
+        let answer = move |_, request: Request<Incoming>| {
             let answer = page.answer(&request);
             async { answer }
         };

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::names::Names;
 use crate::serve::HttpServer;
 use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::units::ByteSize;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes};
 use fuelrail_plan::homes::Homes;
@@ -48,6 +49,8 @@ pub(crate) struct Peers {
     pub(crate) room: PeerRoom,
     links: Vec<Option<PeerLink>>,
     listening: Listening,
+    /// What each of the others is sent at most, bytes a second.
+    rate_limit: Option<ByteSize>,
 }
 
 impl Peers {
@@ -106,17 +109,18 @@ impl Peers {
             )
         };
         notices.extend(absent(found.into_iter().flatten().collect()).into_iter().map(late));
-        Ok(Some(Peers { homes: Homes::new((rank, ranks), run.order()), room, links, listening }))
+        let rate_limit = config.peers.rate_limit;
+        Ok(Some(Peers { homes: Homes::new((rank, ranks), run.order()), room, links, listening, rate_limit }))
     }
 
     /// What each of so many shards starts with, and the server, once all of them have started.
     pub(crate) fn share_out(self, shards: u16, objects: &Arc<Objects>, run: &Run) -> (Vec<PeerSetup>, StartServer) {
-        let Peers { room, links, listening, .. } = self;
+        let Peers { room, links, listening, rate_limit, .. } = self;
         let moments = run.config().epochs.saturating_mul(run.config().samples);
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let setups = inboxes.into_iter().map(|inbox| PeerSetup { links: links.clone(), inbox }).collect();
-        let (objects, connections) = (Arc::clone(objects), links.len() * CONNECTIONS_MAX);
-        (setups, Box::new(move || listening.serve((objects, moments), outboxes, connections)))
+        let (objects, limits) = (Arc::clone(objects), (links.len() * CONNECTIONS_MAX, rate_limit));
+        (setups, Box::new(move || listening.serve((objects, moments), outboxes, limits)))
     }
 }
 
@@ -158,6 +162,12 @@ fn allowed(config: &Config, addresses: &[String]) -> Result<u16> {
     if config.memory.cache_limit.0 == 0 && config.disk.dirs.is_empty() {
         let cause = "peers without a cache: ranks would have nothing for each other".to_owned();
         return usage(cause, "set cache_limit or spill_dirs");
+    }
+    if config.peers.rate_limit == Some(ByteSize(0)) {
+        return usage(
+            "peer_rate_limit is 0".to_owned(),
+            "give bytes a second, such as 1GB, or leave it out for no limit",
+        );
     }
     let most = || Error::new(Kind::Usage, format!("{world} ranks keep blocks for each other, and 32 767 can"));
     u16::try_from(world).ok().filter(|ranks| *ranks < 1 << 15).ok_or_else(most)

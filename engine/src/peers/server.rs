@@ -7,6 +7,7 @@
 use super::trust::{Shown, unprotected};
 use crate::serve::{Answer, HttpServer, address_of, listen};
 use core::ops::Range;
+use fuelrail_base::units::ByteSize;
 use fuelrail_base::{BlockId, Result, SampleId};
 use fuelrail_flow::{LentBlock, Objects, PeerOutbox, PeerRequest};
 use fuelrail_plan::schedule::UseTime;
@@ -15,14 +16,17 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MATCH, RANGE};
 use hyper::{Method, Request, Response, StatusCode};
-use std::net::TcpListener as StdListener;
+use std::collections::HashMap;
+use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
 /// How long another rank may ask for nothing on a connection: a long step, or an evaluation.
 const SILENCE: Duration = Duration::from_secs(600);
+/// Of a limited rate, the time whose bytes may be sent at once by one who has asked for nothing.
+const UNUSED_MAX: Duration = Duration::from_millis(50);
 
 /// A socket that listens, and how those who connect are known.
 pub(super) struct Listening {
@@ -51,13 +55,14 @@ impl Listening {
         self,
         (objects, moments): (Arc<Objects>, u64),
         outboxes: Vec<PeerOutbox>,
-        connections: usize,
+        (connections, bytes_per_s): (usize, Option<ByteSize>),
     ) -> Result<HttpServer> {
         let Listening { socket, tls, secret, prefix } = self;
-        let service = Arc::new(Service { prefix, secret, objects, moments, outboxes: Mutex::new(outboxes) });
-        let answer = move |request| {
+        let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
+        let service = Arc::new(Service { prefix, secret, objects, moments, outboxes: Mutex::new(outboxes), pace });
+        let answer = move |from, request| {
             let service = Arc::clone(&service);
-            async move { service.answer(request).await }
+            async move { service.answer(from, request).await }
         };
         HttpServer::start("fuelrail-peers", (socket, tls), (connections, SILENCE), answer)
     }
@@ -70,6 +75,28 @@ struct Service {
     /// Of the run.
     moments: u64,
     outboxes: Mutex<Vec<PeerOutbox>>,
+    pace: Option<Pace>,
+}
+
+/// When each address may be sent its next block, at so many bytes a second. Only addresses of ranks that are known come in.
+struct Pace {
+    bytes_per_s: ByteSize,
+    next: Mutex<HashMap<IpAddr, Instant>>,
+}
+
+impl Pace {
+    /// Waits until that many bytes may be sent there; who asks first is first. What an address leaves unused is kept for a moment only.
+    async fn wait(&self, to: IpAddr, bytes: usize) {
+        let now = Instant::now();
+        let due = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = next.entry(to).or_insert(now);
+            let due = (*next).max(now.checked_sub(UNUSED_MAX).unwrap_or(now));
+            *next = due + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s.0 as f64);
+            due
+        };
+        tokio::time::sleep_until(due.into()).await;
+    }
 }
 
 /// The block that a request is for.
@@ -83,7 +110,7 @@ struct Wanted {
 }
 
 impl Service {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, from: IpAddr, request: Request<Incoming>) -> Answer {
         let wanted = match self.wanted(&request) {
             Ok(wanted) => wanted,
             Err(status) => return said(status),
@@ -91,6 +118,10 @@ impl Service {
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
         let Wanted { block, at, part, range } = wanted;
+        if let Some(pace) = &self.pace {
+            // Before the block is lent: what waits holds no memory.
+            pace.wait(from, part.len()).await;
+        }
         let sent = {
             let mut outboxes = self.outboxes.lock().unwrap_or_else(PoisonError::into_inner);
             let shards = u16::try_from(outboxes.len()).expect("shards are at most 256");
