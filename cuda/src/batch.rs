@@ -12,8 +12,7 @@ use fuelrail::{Dtype, SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::driver::CUstream;
-use crate::ring::BatchInfo;
-use crate::ring::{Ring, Token};
+use crate::ring::{BatchInfo, Ring, Token};
 
 /// The handle that means the calling thread's default stream.
 const PER_THREAD: usize = 2;

@@ -20,8 +20,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
 use crate::device::{Pinned, warn_leaked};
-use crate::ring::{Cell, LABEL_BYTES, Ring, Token};
-use crate::stats::Tally;
+use crate::ring::{Cell, LABEL_BYTES, Ring, Tally, Token};
 
 /// Time between queries of copies in flight: the least at first, a quarter more after every query that found nothing, so that
 /// an end is seen late by a quarter of the copy's time at most.

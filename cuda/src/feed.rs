@@ -16,10 +16,8 @@ use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
 use crate::context::new_stream;
 use crate::copier::{Copier, DeviceSide, FeedLink, StatsRequest};
-use crate::device::{Device, DeviceFacts};
-use crate::device::{Pinned, warn_leaked};
-use crate::ring::{Ring, Token};
-use crate::stats::FeedStats;
+use crate::device::{Device, DeviceFacts, Pinned, warn_leaked};
+use crate::ring::{FeedStats, Ring, Token};
 
 /// Settings of a feed.
 #[derive(Clone, PartialEq, Debug)]

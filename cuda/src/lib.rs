@@ -28,14 +28,12 @@ mod dlpack;
 mod driver;
 mod feed;
 mod ring;
-mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{DeviceBatch, RawStream};
-pub use device::Pinned;
-pub use device::{Device, DeviceFacts};
+pub use device::{Device, DeviceFacts, Pinned};
 pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
 pub use feed::{DEPTH_MAX, DeviceTaken, Feed, FeedConfig, FeedFacts, Feeds};
-pub use stats::FeedStats;
+pub use ring::FeedStats;

@@ -1,6 +1,6 @@
 //! The ring of device buffers: filled by the copy thread, held by the consumer, then returned.
 //!
-//! Owns the device memory and its events, and the first error of either side. A buffer's token is unique: its holder, the copy
+//! Owns the device memory and its events, the first error of either side, and the counters of both. A buffer's token is unique: its holder, the copy
 //! thread or one `DeviceBatch`, owns the buffer. Device memory is freed when copy thread, feed and batches are all gone
 //! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
 
@@ -9,16 +9,14 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fuelrail::{Batch, Dtype, SampleId, State};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::context::{Context, DeviceMemory, Event, HostMemory, new_event, new_host_memory, new_memory};
-use crate::device::Device;
-use crate::device::warn_leaked;
-use crate::stats::Tally;
+use crate::device::{Device, warn_leaked};
 
 /// Time between two queries of an event that is not reached, where nothing else is to be done.
 const LOOK: Duration = Duration::from_micros(200);
@@ -265,4 +263,74 @@ impl BatchInfo {
 fn refill<T: Clone>(list: &mut Vec<T>, from: &[T]) {
     list.clear();
     list.extend_from_slice(from);
+}
+
+/// What a feed has done so far.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct FeedStats {
+    /// Batches given to the consumer.
+    pub batches: u64,
+    /// Batches whose copy has ended.
+    pub copies: u64,
+    /// Bytes of those copies.
+    pub copied_bytes: u64,
+    /// Time the device spent on those copies, s.
+    pub copy_s: f64,
+    /// The longest of them, s.
+    pub copy_s_max: f64,
+    /// Time the consumer spent inside [`Feed::next`](crate::Feed::next), waiting, s.
+    pub data_wait_s: f64,
+    /// Share of calls of [`Feed::next`](crate::Feed::next) that found a batch on its way to the device; 1 before the first call.
+    pub readiness: f64,
+    /// Share of batches that were on the device when they were given out; a stream waited for the others. 1 before the first.
+    pub landed: f64,
+    /// Device buffers the consumer holds.
+    pub held: u64,
+}
+
+/// The counters of a running feed. Of the shares, the numbers of batches are kept; the lock is taken once or twice a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Mutex<FeedStats>);
+
+impl Tally {
+    fn counts(&self) -> MutexGuard<'_, FeedStats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A batch is handed to the consumer.
+    pub(crate) fn give(&self, at_once: bool, landed: bool) {
+        let mut counts = self.counts();
+        counts.held += 1;
+        counts.batches += 1;
+        counts.readiness += f64::from(at_once);
+        counts.landed += f64::from(landed);
+    }
+
+    /// A batch is returned.
+    pub(crate) fn come_back(&self) {
+        self.counts().held -= 1;
+    }
+
+    /// Batches the consumer holds.
+    pub(crate) fn held(&self) -> usize {
+        self.counts().held as usize
+    }
+
+    pub(crate) fn wait(&self, time: Duration) {
+        self.counts().data_wait_s += time.as_secs_f64();
+    }
+
+    pub(crate) fn copy(&self, bytes: usize, time: Duration) {
+        let mut counts = self.counts();
+        counts.copies += 1;
+        counts.copied_bytes += bytes as u64;
+        counts.copy_s += time.as_secs_f64();
+        counts.copy_s_max = counts.copy_s_max.max(time.as_secs_f64());
+    }
+
+    pub(crate) fn stats(&self) -> FeedStats {
+        let counts = *self.counts();
+        let share = |part: f64| if counts.batches == 0 { 1.0 } else { part / counts.batches as f64 };
+        FeedStats { readiness: share(counts.readiness), landed: share(counts.landed), ..counts }
+    }
 }

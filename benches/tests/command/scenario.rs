@@ -56,10 +56,11 @@ fn tiers_are_filled_under_three_policies_and_reads_stand_beside_writes() {
 #[test]
 fn ranks_with_peers_finish_when_one_of_them_is_stopped() {
     let rows = rows(&["peers", "--quick"]);
-    assert_eq!(names(&rows), ["all well", "one stopped"]);
+    assert_eq!(names(&rows), ["all well", "one stopped", "one cut off", "one corrupt", "one slow"]);
     let requests: Vec<f64> = rows.iter().map(|row| median(row, "requests to the bucket, × set")).collect();
     assert!(requests[0] >= 1.0 && requests.iter().all(|requests| *requests < 3.0), "{requests:?}");
     assert!(rows.iter().all(|row| median(row, "wait p99 ms") >= 0.0 && median(row, "epoch s") > 0.0), "{rows:?}");
+    assert!(rows.iter().all(|row| median(row, "samples, × share of the set") == 1.0), "{rows:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::{Ended, PROGRAM, fuelrail, utf8};
 /// lockstep take 40 ms on rank 0 and 80 on rank 1; asynchronous ones a quarter; those of later seeds three times as long.
 const STAND_IN: &str = r#"#!/bin/sh
 here=$(dirname "$0")
+share=1
 echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR, ${FUELRAIL_BATCH_SIZE-clean}: $*" >> "$here/calls"
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -89,33 +90,38 @@ fn settings_take_turns_and_rows_tell_what_ranks_left() {
     let stage = Stage::new("");
     let report = stage.run(&["switch"]).json();
     let runs = report["runs"].as_array().unwrap();
-    let options =
-        [("synchronous", "1"), ("switched at 12 %", "0.12"), ("switched at 5 %", "0.05"), ("asynchronous", "0")];
-    let turns = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (2, 0)];
+    let lags =
+        [("synchronous", "1"), ("switched at 25 %", "0.25"), ("25 %, greedy", "0.25"), ("25 %, elastic", "0.25")];
+    let well = [lags[0], lags[1], ("switched at 5 %", "0.05")].map(|(name, share)| (name.to_owned(), share));
+    let named = lags.map(|(name, share)| (format!("a rank lags: {name}"), share));
+    let apart = ("asynchronous".to_owned(), "0");
+    let all = [&well[..], &[apart], &named, &[("a rank lags: asynchronous".to_owned(), "0")]].concat();
     let calls = stage.read("calls");
-    assert_eq!((calls.lines().count(), runs.len()), (16, 8), "{calls}");
+    assert_eq!((calls.lines().count(), runs.len()), (144, 36), "{calls}");
     for (number, call) in calls.lines().enumerate() {
-        let ((seed, run), told) = (turns[number / 2], &runs[number / 2]);
-        let (name, share) = options[run];
-        assert_eq!(
-            (&told["round"], &told["run"]),
-            (&seed.into(), &name.into()),
-            "every seed begins with another setting"
-        );
-        assert!(call.contains(&format!("--seed {seed} --switch-after {share} --slow 1=4 ")), "{call}");
-        let ranks = ["0 of 2, 0 of 2, 127.0.0.1, clean: http://", "1 of 2, 1 of 2, 127.0.0.1, clean: http://"];
+        let (told, seed) = (&runs[number / 4], 1 + number / 72);
+        // Every seed begins with another setting: the second one with the second.
+        let (place, clip) = ((number / 4 % 18 + seed - 1) % 18 / 2, (number / 4 + seed - 1) % 2);
+        let (name, share) = &all[place];
+        let name = if clip == 0 { name.clone() } else { format!("{name}, gradients of length 1 at most") };
+        assert_eq!((&told["round"], &told["run"]), (&seed.into(), &name.into()));
+        let switched = format!("--switch-after {share}");
+        assert!(call.contains(&format!("--seed {seed} --clip-norm {clip} --slow 0=4 ")), "{call}");
+        assert!(call.contains(&switched) != (*share == "1"), "{call}");
+        let ranks = [0, 1, 2, 3].map(|rank| format!("{rank} of 4, {rank} of 4, 127.0.0.1, clean: http://"));
         assert!(ranks.iter().any(|rank| call.starts_with(rank)), "{call}");
         assert!(call.contains("/training/ --eval-uri http://") && call.contains("--set shards=1 --json "), "{call}");
     }
-    // In lockstep two steps of 80 ms on the slow rank; asynchronously of 20 ms, and the switch of 2 ms.
+    // In lockstep two steps of 160 ms on the slowest rank; asynchronously of 40 ms, and the switch of 2 ms.
     let train_ms = runs.iter().map(|run| (run["figures"]["train_s"].as_f64().unwrap() * 1e3).round());
-    assert_eq!(train_ms.collect::<Vec<_>>(), [160.0, 42.0, 42.0, 42.0, 122.0, 122.0, 122.0, 480.0]);
+    let train_ms: Vec<f64> = train_ms.collect();
+    assert_eq!((&train_ms[..3], &train_ms[18..20]), (&[320.0, 320.0, 82.0][..], &[960.0, 242.0][..]));
     let value = |row: usize, title: &str, figure: &str| report["rows"][row]["values"][title][figure].as_f64();
-    let speeds = ["min", "max"].map(|figure| value(1, "speed, × synchronous", figure).unwrap());
-    assert!((speeds[1] - 480.0 / 122.0).abs() < 1e-9 && (speeds[0] - 160.0 / 42.0).abs() < 1e-9, "{speeds:?}");
+    let speeds = ["min", "max"].map(|figure| value(2, "speed, × synchronous", figure).unwrap());
+    assert!((speeds[0] - 320.0 / 82.0).abs() < 1e-9 && (speeds[1] - 960.0 / 242.0).abs() < 1e-9, "{speeds:?}");
     assert_eq!(value(0, "speed, × synchronous", "median"), Some(1.0));
-    assert!((value(3, "accuracy, less synchronous", "median").unwrap() + 2.0).abs() < 1e-9, "{report}");
-    assert_eq!((value(0, "the switch ms", "max"), value(3, "the switch ms", "max")), (None, Some(2.0)));
+    assert!((value(6, "accuracy, less synchronous", "median").unwrap() + 2.0).abs() < 1e-9, "{report}");
+    assert_eq!((value(0, "switches ms", "max"), value(6, "switches ms", "max")), (None, Some(2.0)));
     assert_eq!((&report["facts"]["torch"], &report["facts"]["device"]), (&"0.0".into(), &"Cpu".into()));
 }
 
@@ -190,7 +196,7 @@ fn told_to_stop_it_stops() {
     assert!(ended.code != 0 && ended.err.contains("interrupted"), "{} {}", ended.code, ended.err);
 }
 
-/// With `FUELRAIL_TRAINER=target/release/fuelrail-train`: two ranks learn for a moment, in lockstep and not.
+/// With `FUELRAIL_TRAINER=target/release/fuelrail-train`: four ranks learn for a moment, in lockstep and not.
 #[test]
 fn the_real_trainer_does_as_it_is_told() {
     let Some(trainer) = std::env::var_os("FUELRAIL_TRAINER") else {
@@ -201,7 +207,9 @@ fn the_real_trainer_does_as_it_is_told() {
     let args =
         ["scenario", "switch", "--scale", "0.2", "--rounds", "1", "--json", "--trainer", utf8(Path::new(&trainer))];
     let report = fuelrail(&args).json();
-    for (run, switched) in report["runs"].as_array().unwrap().iter().zip([false, true, true, true]) {
+    for run in report["runs"].as_array().unwrap() {
+        let name = run["run"].as_str().unwrap();
+        let switched = !name.trim_start_matches("a rank lags: ").starts_with("synchronous");
         let figure = |name: &str| run["figures"][name].as_f64();
         assert!(figure("train_s") > Some(0.0) && figure("outcome.samples") >= Some(1024.0), "{run}");
         assert!((0.05..=1.0).contains(&figure("score.accuracy").unwrap()), "{run}");

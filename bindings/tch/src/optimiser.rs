@@ -274,6 +274,8 @@ impl Rate {
 /// What forward and backward passes compute in. Parameters, gradients and sums stay in single precision.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precision {
+    /// bfloat16 on GPUs from compute capability 8.0 on, single elsewhere.
+    Auto,
     /// Single.
     Full,
     /// bfloat16: from compute capability 8.0 on, and on CPUs.
@@ -283,10 +285,19 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// What it is on a device of this compute capability, or on the CPU.
+    pub(crate) fn on(self, capability: Option<(u32, u32)>) -> Precision {
+        match self {
+            Precision::Auto if capability.is_some_and(|capability| capability >= (8, 0)) => Precision::Bf16,
+            Precision::Auto => Precision::Full,
+            asked => asked,
+        }
+    }
+
     /// Autocast for the pass that follows, as long as the guard lives.
     pub(crate) fn cast(self, device: Device) -> Result<Option<Autocast>> {
         let kind = match self {
-            Precision::Full => return Ok(None),
+            Precision::Auto | Precision::Full => return Ok(None),
             Precision::Bf16 => Element::BFloat16,
             Precision::Half => Element::Half,
         };
@@ -439,6 +450,10 @@ mod tests {
         let mut resumed = LossScale::new(Precision::Half, Some((8.0, GROW_AFTER - 1)));
         resumed.look(true);
         assert_eq!((resumed.scale(), resumed.good()), (16.0, 0));
+        let on = |capability| Precision::Auto.on(capability);
+        assert_eq!([None, Some((3, 7)), Some((7, 5))].map(on), [Precision::Full; 3]);
+        assert_eq!([Some((8, 0)), Some((9, 0))].map(on), [Precision::Bf16; 2]);
+        assert_eq!(Precision::Full.on(Some((9, 0))), Precision::Full);
         let mut fixed = LossScale::new(Precision::Bf16, Some((8.0, 0)));
         fixed.look(false);
         assert_eq!(fixed.scale(), 1.0);

@@ -59,20 +59,20 @@ fn a_rank_that_lags_for_a_while_holds_up_none_and_a_resumption_begins_where_all_
     let folder = folder.path();
     let text = |epochs| {
         format!(
-            "{} --decode 28x28x1 --batch-size 16 --epochs {epochs} --rate 0.02 --straggler 3 --slow 1=8@0.1..0.3 --timeout-s 60 --step-log {} --checkpoint {}",
+            "{} --decode 28x28x1 --batch-size 16 --epochs {epochs} --rate 0.02 --straggler 6 --slow 1=25@0.1..0.2 --timeout-s 60 --step-log {} --checkpoint {}",
             bucket.url("training/"),
             folder.join("{rank}.jsonl").display(),
             folder.join("saved").display()
         )
     };
-    let said = Job::start(2, folder, &words(&text(4))).done()[0].output.clone();
+    let said = Job::start(2, folder, &words(&text(15))).done()[0].output.clone();
     let (lags, gone) =
         (said.find("asynchronous from here: rank 1 lags behind"), said.find("synchronous again: no rank lags"));
     assert!(lags.is_some() && lags < gone, "{said}");
     let modes: Vec<String> = steps(folder, "{rank}.jsonl", 2).into_values().map(|step| step.mode).collect();
-    assert!(modes[0] == "synchronous" && modes.last().unwrap() == "synchronous", "{modes:?}");
-    assert!(modes.iter().any(|mode| mode == "asynchronous"), "{modes:?}");
+    let back = modes.iter().skip_while(|mode| *mode == "synchronous").skip_while(|mode| *mode == "asynchronous");
+    assert!(modes[0] == "synchronous" && back.count() > 0, "{modes:?}");
     // All ranks go on at one place, with the epochs that are left.
-    let said = Job::start(2, folder, &words(&text(5))).done()[0].output.clone();
-    assert!(said.contains("goes on from step") && said.contains(", epoch 4, position "), "{said}");
+    let said = Job::start(2, folder, &words(&text(16))).done()[0].output.clone();
+    assert!(said.contains("goes on from step") && said.contains(", epoch 15, position "), "{said}");
 }

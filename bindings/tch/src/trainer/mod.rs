@@ -9,7 +9,6 @@ mod evaluation;
 mod saving;
 mod steps;
 mod synchronous;
-mod tail;
 
 use crate::checkpoint::{Vault, Writer};
 use crate::feed::Feed;
@@ -26,8 +25,7 @@ use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use steps::{Late, Progress};
-use tail::Tail;
+use steps::{Late, Progress, Tail};
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
 
@@ -61,7 +59,7 @@ pub struct TrainConfig {
     #[command(flatten)]
     pub rate: Rate,
     /// What passes compute in
-    #[arg(long, value_enum, default_value_t = Precision::Full)]
+    #[arg(long, value_enum, default_value_t = Precision::Auto)]
     pub precision: Precision,
     /// Bytes of gradients summed over the ranks at a time
     #[arg(long, default_value_t = 25 << 20)]
@@ -244,10 +242,13 @@ impl<'l> Trainer<'l> {
         task: &'l dyn Task,
         variables: &'l VarStore,
         group: Option<Arc<Group>>,
-        config: TrainConfig,
+        mut config: TrainConfig,
     ) -> Result<Trainer<'l>> {
         config.validate()?;
         let device = variables.device();
+        let devices = if device == Device::Cpu { Vec::new() } else { fuelrail_cuda::Device::all().unwrap_or_default() };
+        let own = |facts: &&fuelrail_cuda::DeviceFacts| device == Device::Cuda(facts.ordinal as usize);
+        config.precision = config.precision.on(devices.iter().find(own).map(|facts| facts.capability));
         let parameters = named_parameters(variables)?;
         let mut tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         let world = group.as_ref().map_or(1, |group| group.world());

@@ -3,8 +3,7 @@
 //! Its numbers are read while the next one runs, so that a device always has work in its queue. All ranks read those of the same step at the
 //! same point, because what they do together follows from them.
 
-use super::steps::{Passes, Unread};
-use super::tail::{SAMPLES, Tail};
+use super::steps::{Passes, SAMPLES, Tail, Unread};
 use super::{End, Event, StepReport, Trainer};
 use crate::feed::{Fed, Feed};
 use crate::ffi::{LOST, Later, moved};
