@@ -5,6 +5,7 @@ use crate::common::{
 };
 use fuelrail::{ByteSize, Decode, Kind, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
+use fuelrail_cuda_driver::{Settings, under_driver};
 use fuelrail_tch::{Classifier, HostFeed, TrainConfig, Trainer, Vault, models::lenet};
 use rustix::process::Signal;
 use std::net::TcpStream;
@@ -43,6 +44,27 @@ fn ranks_of_one_machine_share_its_memory_by_default() {
     let bytes = |line: &str| line.split_once(" (").unwrap().0.parse::<ByteSize>().unwrap().0 as f64;
     let (all, half) = (limit(1), limit(2));
     assert!((bytes(&half) / bytes(&all) - 0.5).abs() < 0.01 && half.contains("shared by 2 ranks"), "{all}, {half}");
+}
+
+#[test]
+fn a_gpu_that_torch_does_not_find_is_an_error_unless_the_cpu_was_asked_for() {
+    const NAME: &str = "findings::a_gpu_that_torch_does_not_find_is_an_error_unless_the_cpu_was_asked_for";
+    if !under_driver(NAME, &Settings::default()) {
+        return;
+    }
+    let bucket = digits(64, 3);
+    let uri = bucket.url("training/");
+    let run = |device: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail-train"));
+        command.args([&uri, "--decode", "28x28x1", "--device", device, "--set", "memory_limit_bytes=64MB"]);
+        clean(&mut command);
+        command.output().unwrap()
+    };
+    // The driver shows a GPU, and the libtorch here is for the CPU.
+    for device in ["auto", "cuda"] {
+        ends(&run(device), 3, &["torch finds no CUDA device", "--device cpu"]);
+    }
+    assert!(run("cpu").status.success());
 }
 
 #[test]

@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("c", "fuelrail", "bucket"),
     ("k8s", "", ""),
     ("benches", "base cost plan fuelrail bucket cli cuda", ""),
-    ("tch", "base cost fuelrail cuda", "bucket"),
+    ("tch", "base cost fuelrail cuda", "bucket cuda-driver"),
     ("xtask", "", ""),
 ];
 
