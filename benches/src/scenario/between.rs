@@ -11,6 +11,9 @@ use std::time::Duration;
 use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
+/// How long a connection may take to be there.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What becomes of answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,12 +73,15 @@ impl Between {
                 if now.over.load(Ordering::Relaxed) {
                     return;
                 }
-                let Ok(to) = TcpStream::connect(to) else { continue };
-                for (from, to, does) in [(&from, &to, Fault::None), (&to, &from, does)] {
-                    let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { continue };
-                    let now = Arc::clone(&now);
-                    thread::spawn(move || pass(&from, &to, &|| now.of(does)));
-                }
+                let now = Arc::clone(&now);
+                // One that is stopped accepts nothing, and holds up nobody else.
+                thread::spawn(move || {
+                    let Ok(to) = TcpStream::connect_timeout(&to, PATIENCE) else { return };
+                    thread::scope(|both| {
+                        both.spawn(|| pass(&from, &to, &|| now.of(Fault::None)));
+                        pass(&to, &from, &|| now.of(does));
+                    });
+                });
             }
         });
         Ok(standing)
@@ -93,7 +99,7 @@ impl Drop for Standing {
     fn drop(&mut self) {
         self.now.over.store(true, Ordering::Relaxed);
         // Its thread waits for a connection.
-        drop(TcpStream::connect(self.at));
+        drop(TcpStream::connect_timeout(&self.at, PATIENCE));
     }
 }
 
