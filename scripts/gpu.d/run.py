@@ -269,7 +269,7 @@ def ranks(run, at, uri, text, act=lambda processes, logs: None):
     try:
         for rank in (0, 1):
             env = {**at.env, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            words = [str(word) for word in at.trainer(uri, f"{text} --backend gloo --timeout-s 20", logs[rank])]
+            words = [str(word) for word in at.trainer(uri, f"{text} --precision full --backend gloo --timeout-s 20", logs[rank])]
             with outs[rank].open("w") as out:
                 processes.append(subprocess.Popen(words, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL))
         act(processes, logs)
