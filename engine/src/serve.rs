@@ -38,7 +38,7 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers whoever asks from an address, over at most so many connections at a time, each of which may be silent for so long between two requests. Its runtime is made
+    /// Calls `answer` with the client's address and its request, over at most so many connections at a time, each of which may be idle for so long between two requests. Its runtime is made
     /// here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,

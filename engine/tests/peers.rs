@@ -384,7 +384,7 @@ fn only_requests_with_the_secret_read_a_byte_or_learn_a_path() {
 }
 
 #[test]
-fn a_rank_is_sent_no_more_than_its_rate_and_what_is_refused_counts_for_nobody() {
+fn an_address_is_sent_no_more_than_the_rate_limit_and_refused_requests_do_not_count() {
     let job = Job::new(DataSet::tokens(40, 3, 10_000), 2, 200);
     let (path, loader) = (path_asked(&job), resident(job.rank(0).peer_rate_limit(ByteSize(100_000))));
     let known = format!("Authorization: Bearer {SECRET}\r\n");

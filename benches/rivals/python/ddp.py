@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from protocol import spread, tell
+from protocol import rank_environment, spread, tell
 
 WORLD, BATCH, MOMENTUM, SEED, WARM, NEAR = 2, 32, 0.9, 0, 10, 1e-3
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -121,8 +121,7 @@ def ranks(command, folder, port):
     """Runs two ranks of a command to their end; `{rank}` in its arguments is the rank."""
     processes = []
     for rank in range(WORLD):
-        own = {"RANK": rank, "WORLD_SIZE": WORLD, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-        env = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        env = rank_environment(rank, WORLD, port, OMP_NUM_THREADS=1)
         out = open(folder / f"{rank}.out", "w", encoding="utf-8")
         args = [str(part).replace("{rank}", str(rank)) for part in command]
         processes.append(subprocess.Popen(args, env=env, stdout=out, stderr=subprocess.STDOUT))

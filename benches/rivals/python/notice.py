@@ -10,14 +10,13 @@ size; and that a run goes on from that step.
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from protocol import spread, tell
+from protocol import rank_environment, spread, tell
 
 WORLD, ENDED_BY_NOTICE = 2, 4
 MODEL = ["--model", "transformer", "--transformer", "1024,16,12", "--tokens", "129", "--batch-size", "2", "--rate", "0.001"]
@@ -28,11 +27,9 @@ def start(given, folder, more):
     """Both ranks, their output in files."""
     processes = []
     for rank in range(WORLD):
-        own = {"RANK": rank, "WORLD_SIZE": WORLD, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": given.port}
-        env = {**os.environ, **{name: str(value) for name, value in own.items()}}
         log = ["--step-log", folder / f"{rank}.jsonl", "--checkpoint", folder / "saved", "--keep", 1]
         command = [str(part) for part in (given.train, given.uri, *MODEL, *EVERY, *log, *more)]
-        processes.append(subprocess.Popen(command, env=env, stdout=open(folder / f"{rank}.out", "w"), stderr=subprocess.STDOUT))
+        processes.append(subprocess.Popen(command, env=rank_environment(rank, WORLD, given.port), stdout=open(folder / f"{rank}.out", "w"), stderr=subprocess.STDOUT))
     return processes
 
 

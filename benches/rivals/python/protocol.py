@@ -198,6 +198,12 @@ def machine() -> dict:
     return {"git_commit": commit, "cores": os.cpu_count(), "kernel": platform.release(), "cpu": processor()}
 
 
+def rank_environment(rank: int, world: int, port: int, **more) -> dict:
+    """This process's environment for one rank of a job on this machine."""
+    own = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more}
+    return {**os.environ, **{name: str(value) for name, value in own.items()}}
+
+
 def spread(values: list[float]) -> dict:
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
 

@@ -1,34 +1,33 @@
-//! What stands between a rank and those that ask it for blocks: passes bytes on, and from some moment on does something else. Owns its threads,
+//! A TCP proxy between a rank and those that request blocks of it, which injects a fault into the answers from some moment on. Owns its threads,
 //! which end with their connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use fuelrail::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
-/// How long a connection may take to be there.
+/// Longest time to connect.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What becomes of answers.
+/// A fault of answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Fault {
-    /// They pass.
+    /// None: they are forwarded.
     None,
-    /// One bit of every piece is another one.
+    /// One bit of every piece is flipped.
     Corrupt,
-    /// Connections are closed, and new ones, too.
+    /// Connections are closed, new ones at their first answer.
     Cut,
-    /// Every piece comes a tenth of a second late.
+    /// Every piece is delayed by a tenth of a second.
     Slow,
 }
 
-/// Listens at one address, and passes what comes on to another.
+/// Listens at `at` and forwards to `to`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Between {
@@ -37,49 +36,38 @@ pub(super) struct Between {
     does: Fault,
 }
 
-/// Dropping it closes its socket and its connections.
+/// What is done with answers now; `None` when the run is over.
+type Now = Arc<Mutex<Option<Fault>>>;
+
+fn lock(now: &Now) -> MutexGuard<'_, Option<Fault>> {
+    now.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The running proxy. Dropping it closes its socket and its connections.
 pub(super) struct Standing {
-    now: Arc<Now>,
+    now: Now,
+    does: Fault,
     at: SocketAddr,
-}
-
-#[derive(Default)]
-struct Now {
-    begun: AtomicBool,
-    over: AtomicBool,
-}
-
-impl Now {
-    fn of(&self, does: Fault) -> Fault {
-        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        if is(&self.over) {
-            Fault::Cut
-        } else if is(&self.begun) {
-            does
-        } else {
-            Fault::None
-        }
-    }
 }
 
 impl Between {
     pub(super) fn stand(&self) -> Result<Standing> {
         let failed = |error| Error::from_io(Kind::Environment, format_args!("listening at {}", self.at), error);
         let socket = TcpListener::bind(self.at).map_err(failed)?;
-        let standing = Standing { now: Arc::default(), at: self.at };
-        let (now, to, does) = (Arc::clone(&standing.now), self.to, self.does);
+        let (now, to) = (Now::new(Mutex::new(Some(Fault::None))), self.to);
+        let standing = Standing { now: Arc::clone(&now), does: self.does, at: self.at };
         thread::spawn(move || {
             for from in socket.incoming().map_while(std::io::Result::ok) {
-                if now.over.load(Ordering::Relaxed) {
+                if lock(&now).is_none() {
                     return;
                 }
                 let now = Arc::clone(&now);
-                // One that is stopped accepts nothing, and holds up nobody else.
+                // On a thread of its own: a stopped process does not accept, and the connect would block the others.
                 thread::spawn(move || {
                     let Ok(to) = TcpStream::connect_timeout(&to, PATIENCE) else { return };
                     thread::scope(|both| {
-                        both.spawn(|| pass(&from, &to, &|| now.of(Fault::None)));
-                        pass(&to, &from, &|| now.of(does));
+                        both.spawn(|| pass(&from, &to, &|| lock(&now).map(|_| Fault::None)));
+                        pass(&to, &from, &|| *lock(&now));
                     });
                 });
             }
@@ -89,29 +77,29 @@ impl Between {
 }
 
 impl Standing {
-    /// From now on.
+    /// From now on answers meet the fault.
     pub(super) fn begin(&self) {
-        self.now.begun.store(true, Ordering::Relaxed);
+        *lock(&self.now) = Some(self.does);
     }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        self.now.over.store(true, Ordering::Relaxed);
-        // Its thread waits for a connection.
+        *lock(&self.now) = None;
+        // Its thread is blocked in accept.
         drop(TcpStream::connect_timeout(&self.at, PATIENCE));
     }
 }
 
-/// Passes bytes on until either side has enough.
-fn pass(mut from: &TcpStream, mut to: &TcpStream, does: &dyn Fn() -> Fault) {
+/// Copies bytes from one connection to the other until either side is closed.
+fn pass(mut from: &TcpStream, mut to: &TcpStream, now: &dyn Fn() -> Option<Fault>) {
     let mut piece = [0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut piece) {
-        match does() {
-            Fault::None => {}
-            Fault::Corrupt => piece[length - 1] ^= 1,
-            Fault::Cut => break,
-            Fault::Slow => thread::sleep(Duration::from_millis(100)),
+        match now() {
+            Some(Fault::None) => {}
+            Some(Fault::Corrupt) => piece[length - 1] ^= 1,
+            Some(Fault::Cut) | None => break,
+            Some(Fault::Slow) => thread::sleep(Duration::from_millis(100)),
         }
         if to.write_all(&piece[..length]).is_err() {
             break;

@@ -130,7 +130,7 @@ struct ReadPlan {
     in_step: bool,
     /// The process that is stopped (SIGSTOP) once all have had a second, and is in no figure.
     stopped: Option<u32>,
-    /// What stands between two processes, and begins its work then.
+    /// A proxy between two processes, whose fault begins then.
     between: Option<between::Between>,
 }
 

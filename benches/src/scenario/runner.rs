@@ -172,7 +172,7 @@ fn bucket(source: Source, threads: Option<usize>) -> Result<Bucket> {
     embedded(BucketConfig { source, threads: threads.unwrap_or(plain.threads), ..plain })
 }
 
-/// Time that all readers of a run have before one of them is stopped, or what stands between them begins.
+/// Time that all readers of a run have before one of them is stopped, or the proxy's fault begins.
 const BEFORE_STOP: Duration = Duration::from_secs(1);
 /// What ranks that keep blocks for each other on this machine know each other by, in a file of the run's folder.
 const SECRET: &str = "a-scenario-hides-nothing-0123";

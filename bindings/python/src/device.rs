@@ -25,7 +25,7 @@ pub(crate) fn feed_config(device: &Bound<'_, PyAny>, depth: usize) -> PyResult<F
     Ok(FeedConfig { device, depth, ..FeedConfig::default() })
 }
 
-/// What the keys of samples are told by.
+/// Gives the key of a sample's record or object.
 pub(crate) type Keys = Arc<dyn Fn(SampleId) -> String + Send + Sync>;
 
 /// A batch on the device, until its last tensor is gone.

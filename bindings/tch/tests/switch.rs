@@ -1,6 +1,7 @@
 //! From synchronous to asynchronous steps in place: what is exact then, and what is not.
 
 use crate::common::{Job, digits, lines, steps, words};
+use fuelrail_tch::{Slow, TrainConfig};
 use std::collections::BTreeSet;
 
 /// Trains two ranks of which the second is slow, switching after a fifth.
@@ -75,4 +76,13 @@ fn a_rank_that_lags_for_a_while_holds_up_none_and_a_resumption_begins_where_all_
     // All ranks go on at one place, with the epochs that are left.
     let said = Job::start(2, folder, &words(&text(16))).done()[0].output.clone();
     assert!(said.contains("goes on from step") && said.contains(", epoch 15, position "), "{said}");
+}
+
+#[test]
+fn a_delay_that_cannot_be_waited_for_is_refused() {
+    let refused = |factor| {
+        let slow = [1.5, factor].map(|factor| Slow { rank: 0, factor, during: 0.0..1.0 }).to_vec();
+        TrainConfig { epoch_samples: 1, slow, ..TrainConfig::default() }.validate().is_err()
+    };
+    assert!([0.5, f64::NAN, f64::INFINITY].into_iter().all(refused) && !refused(1.0));
 }

@@ -122,7 +122,10 @@ impl Loader {
         key_of(&self.parts.objects, self.parts.records.as_deref(), sample)
     }
 
-    /// The same as a function, for threads that do not have the loader, and for when it is gone.
+    /// [`record_key`](Loader::record_key) as a function, for other threads, and for use after the loader is dropped.
+    ///
+    /// # Panics
+    /// The function does when the id is not of this data set.
     pub fn record_keys(&self) -> impl Fn(SampleId) -> String + Send + Sync + 'static {
         let (objects, records) = (Arc::clone(&self.parts.objects), self.parts.records.clone());
         move |sample| key_of(&objects, records.as_deref(), sample).into_owned()

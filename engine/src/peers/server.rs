@@ -25,8 +25,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long another rank may ask for nothing on a connection: a long step, or an evaluation.
 const SILENCE: Duration = Duration::from_secs(600);
-/// Of a limited rate, the time whose bytes may be sent at once by one who has asked for nothing.
-const UNUSED_MAX: Duration = Duration::from_millis(50);
+/// Largest burst under a rate limit, as time at that rate.
+const BURST_MAX: Duration = Duration::from_millis(50);
 
 /// A socket that listens, and how those who connect are known.
 pub(super) struct Listening {
@@ -78,20 +78,20 @@ struct Service {
     pace: Option<Pace>,
 }
 
-/// When each address may be sent its next block, at so many bytes a second. Only addresses of ranks that are known come in.
+/// The rate limit of every address: when its next block may be sent. Holds only addresses whose requests were authorised.
 struct Pace {
     bytes_per_s: ByteSize,
     next: Mutex<HashMap<IpAddr, Instant>>,
 }
 
 impl Pace {
-    /// Waits until that many bytes may be sent there; who asks first is first. What an address leaves unused is kept for a moment only.
+    /// Waits until so many bytes may be sent to this address, in order of arrival. Unused rate adds up to [`BURST_MAX`] only.
     async fn wait(&self, to: IpAddr, bytes: usize) {
         let now = Instant::now();
         let due = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
             let next = next.entry(to).or_insert(now);
-            let due = (*next).max(now.checked_sub(UNUSED_MAX).unwrap_or(now));
+            let due = (*next).max(now.checked_sub(BURST_MAX).unwrap_or(now));
             *next = due + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s.0 as f64);
             due
         };
@@ -119,7 +119,7 @@ impl Service {
         let reply = Box::new(move |found| drop(reply.send(found)));
         let Wanted { block, at, part, range } = wanted;
         if let Some(pace) = &self.pace {
-            // Before the block is lent: what waits holds no memory.
+            // Before the block is lent, so that a waiting request holds no memory.
             pace.wait(from, part.len()).await;
         }
         let sent = {

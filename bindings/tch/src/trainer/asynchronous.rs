@@ -307,7 +307,7 @@ impl Trainer<'_> {
                 std::thread::sleep(POLL_INTERVAL);
             }
             let stop = self.noticed().is_some();
-            let exchanged = Instant::now();
+            let (own_s, exchanged) = (passes.own_since(begun).as_secs_f64(), Instant::now());
             let (mut gradients, finite) = self.own_gradients()?;
             let push = Push {
                 samples: passes.samples,
@@ -315,7 +315,7 @@ impl Trainer<'_> {
                 stop: f64::from(u8::from(stop)),
                 last: f64::from(u8::from(passes.batches == 0)),
                 finite: f64::from(u8::from(finite)),
-                own_s: exchanged.saturating_duration_since(begun).saturating_sub(passes.time.data_wait).as_secs_f64(),
+                own_s,
             };
             let (parameters, reply) = exchange(&mut gradients, push)?;
             let mut own = self.reducer.flat_parameters()?;

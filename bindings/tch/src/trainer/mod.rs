@@ -99,7 +99,7 @@ impl TrainConfig {
     pub fn validate(&self) -> Result<()> {
         let Rate { peak, warm_up, .. } = self.rate;
         let SwitchConfig { after, straggler, .. } = self.switch;
-        let slow = self.slow.iter().map(|slow| slow.factor).fold(1.0, f64::min);
+        let slow = self.slow.iter().map(|slow| slow.factor).find(|factor| !(1.0..f64::INFINITY).contains(factor));
         let fields = [
             (self.accumulate > 0, "accumulate is 0".into(), "a step needs at least one batch"),
             (self.epochs > 0, "epochs is 0".into(), "ask for at least one epoch"),
@@ -121,7 +121,7 @@ impl TrainConfig {
                 format!("ema is {} with switch_after = {after}, straggler = {straggler}", self.ema),
                 "give a share of 0 to below 1, and leave switch_after at 1 and straggler at 0: only steps of all ranks are averaged",
             ),
-            (slow >= 1.0, format!("slow is {slow}"), "give a factor of 1 or more"),
+            (slow.is_none(), format!("slow is {}", slow.unwrap_or(1.0)), "give a factor of 1 or more"),
             (
                 self.clip_norm >= 0.0 && self.clip_norm.is_finite(),
                 format!("clip_norm is {}", self.clip_norm),
@@ -246,9 +246,8 @@ impl<'l> Trainer<'l> {
     ) -> Result<Trainer<'l>> {
         config.validate()?;
         let device = variables.device();
-        let devices = if device == Device::Cpu { Vec::new() } else { fuelrail_cuda::Device::all().unwrap_or_default() };
-        let own = |facts: &&fuelrail_cuda::DeviceFacts| device == Device::Cuda(facts.ordinal as usize);
-        config.precision = config.precision.on(devices.iter().find(own).map(|facts| facts.capability));
+        let capability = |n: usize| Some(fuelrail_cuda::Device::all().ok()?.get(n)?.capability);
+        config.precision = config.precision.on(if let Device::Cuda(n) = device { capability(n) } else { None });
         let parameters = named_parameters(variables)?;
         let mut tensors: Vec<Tensor> = parameters.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         let world = group.as_ref().map_or(1, |group| group.world());

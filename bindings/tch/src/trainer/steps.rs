@@ -6,7 +6,7 @@ use crate::meter::StepTime;
 use crate::switch::{Mode, Reason};
 use fuelrail::State;
 use fuelrail_base::{Result, SampleId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor};
 
 /// The progress of a run.
@@ -59,6 +59,11 @@ pub(super) struct Passes {
 }
 
 impl Passes {
+    /// This rank's own time since the step began: without the wait for data.
+    pub(super) fn own_since(&self, begun: Instant) -> Duration {
+        begun.elapsed().saturating_sub(self.time.data_wait)
+    }
+
     pub(super) fn count(&mut self, loss: &Tensor, right: &Tensor) {
         for (sum, more) in [(&mut self.loss, loss), (&mut self.right, right)] {
             let more = more.detach().to_kind(Element::Double).view([1]);
@@ -159,7 +164,6 @@ impl Tail {
 mod tests {
     use super::*;
     use crate::ffi::Later;
-    use std::time::Duration;
 
     #[test]
     fn numbers_come_back_as_they_were_put_together() {

@@ -32,7 +32,7 @@ impl Trainer<'_> {
             self.arm(&mut passes)?;
         }
         self.inject_delay(begun, &passes);
-        self.late.own_s = begun.elapsed().saturating_sub(passes.time.data_wait).as_secs_f64();
+        self.late.own_s = passes.own_since(begun).as_secs_f64();
         passes.time.all_reduce = self.reducer.finish()?;
         let numbers = Later::new(&self.reducer.tail()?)?;
         // The rate is for the batch of all ranks together.
@@ -136,9 +136,8 @@ impl Trainer<'_> {
 
     /// Injects the delays of the option `slow`, for trials.
     pub(super) fn inject_delay(&self, begun: Instant, passes: &Passes) {
-        let own = begun.elapsed().saturating_sub(passes.time.data_wait);
         let now = self.config.slow.iter().filter(|slow| slow.rank == self.rank() && slow.during.contains(&self.done()));
-        std::thread::sleep(own.mul_f64(now.map(|slow| slow.factor).product::<f64>() - 1.0));
+        std::thread::sleep(passes.own_since(begun).mul_f64(now.map(|slow| slow.factor).product::<f64>() - 1.0));
     }
 
     /// The notice to stop, when it is time to act on it: where the machine stays for a known time after a notice, training goes on until the
