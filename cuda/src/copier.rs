@@ -7,6 +7,7 @@
 
 use core::ffi::c_void;
 use core::mem::{ManuallyDrop, forget};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::canary::{Canary, Step};
 use crate::context::Stream;
-use crate::device::{Pinned, warn_leaked};
+use crate::device::{Device, Pinned, warn_leaked};
 use crate::ring::{Cell, LABEL_BYTES, Ring, Tally, Token};
 
 /// Time between queries of copies in flight: the least at first, a quarter more after every query that found nothing, so that
@@ -57,8 +58,17 @@ enum End {
 
 /// What copies need in the device's context. Dropped only when none is in flight.
 pub(crate) struct DeviceSide {
+    pub(crate) device: Device,
     pub(crate) stream: Stream,
     pub(crate) pinned: Option<Pinned>,
+    pub(crate) shared: Option<Shared>,
+}
+
+/// Where the batches of a shared read lie.
+pub(crate) struct Shared {
+    addresses: Range<usize>,
+    /// `None` where it could not be registered.
+    _pinned: Option<Pinned>,
 }
 
 /// What a copier shares with its feed.
@@ -179,11 +189,12 @@ impl Copier {
         if bytes > room || token.info.labels.len() > self.link.ring.samples {
             return Ok(Err(too_large(seq, bytes, room)));
         }
+        self.find_shared(at)?;
         // From here on the batch is held, and its buffer not used again, until its events are reached.
         let batch = self.link.canary.takes(Step::HoldSlot).then_some(batch);
         self.flights.push_back(Flight { batch, cell: token.cell, seq, bytes, since: None, sound: false });
-        // SAFETY: the bytes lie in the batch's slot, registered as long as `self.device` lives; the flight just made holds them
-        // until its `h2d_done` event was seen, or for ever.
+        // SAFETY: the bytes lie in the batch's slot, which stays registered or unregistered until no copy is in flight; the flight just made
+        // holds them until its `h2d_done` event was seen, or for ever.
         let submitted = unsafe { self.submit(&token, at) };
         // Where it failed, whatever part of it was submitted lies before these events.
         let sound = submitted.is_ok() || self.mark(token.cell).is_ok();
@@ -196,8 +207,38 @@ impl Copier {
         Ok(Ok(()))
     }
 
+    /// Registers the memory of a shared read before the first copy from it, in place of what its batches lay in before. Of those that were
+    /// handed over between the two the driver takes a copy before its call returns.
+    fn find_shared(&mut self, at: *const u8) -> Result<()> {
+        let is_known = |device: &DeviceSide, at: *const u8| {
+            device.shared.as_ref().is_some_and(|shared| shared.addresses.contains(&at.addr()))
+        };
+        if is_known(&self.device, at) {
+            return Ok(());
+        }
+        let Some(memory) = self.loader.as_ref().and_then(Loader::shared_memory) else { return Ok(()) };
+        let (base, len) = memory.span();
+        if is_known(&self.device, base) {
+            return Ok(());
+        }
+        self.drain()?;
+        if !self.flights.is_empty() {
+            // The feed is closed: nothing is unregistered below a copy.
+            return Ok(());
+        }
+        self.device.shared = None;
+        let pinned = Pinned::register(&self.device.device, memory).inspect_err(|error| {
+            let gpu = self.link.ring.ordinal;
+            tracing::warn!(
+                "GPU {gpu}: the batches of a shared read are copied through the driver's own buffers: {error}"
+            );
+        });
+        self.device.shared = Some(Shared { addresses: base.addr()..base.addr() + len, _pinned: pinned.ok() });
+        Ok(())
+    }
+
     /// # Safety
-    /// The bytes of the batch that the token describes are at `at`, in registered memory, and stay until `h2d_done` is reached.
+    /// The bytes of the batch that the token describes are at `at`, and stay until `h2d_done` is reached.
     unsafe fn submit(&self, token: &Token, at: *const u8) -> Result<()> {
         let ring = &self.link.ring;
         let (cell, stream) = (ring.cell(token.cell), self.device.stream.handle());

@@ -178,8 +178,10 @@ fn node(root: &Path, pci: &str) -> Option<u16> {
 }
 
 /// Registered for every context of the process, not only the current one. Never write-combined: the shards read and decrypt
-/// in place, which is ruinous on such memory; never read-only: they write.
+/// in place, which is ruinous on such memory; read-only is another process's alone: ours is written.
 const PORTABLE: c_uint = 1;
+/// Memory that is mapped to be read. From CUDA 11.1 on, where the device can; refused elsewhere.
+const READ_ONLY: c_uint = 8;
 
 /// Registered memory. Unregistered when dropped: keep it while copies are in flight.
 pub struct Pinned {
@@ -214,10 +216,11 @@ impl Pinned {
     fn register_region(&self, region: usize, whole: usize) -> Result<()> {
         let (at, len) = self.region(region);
         let driver = self.context.driver;
+        let flags = if self.memory.is_borrowed() { PORTABLE | READ_ONLY } else { PORTABLE };
         let _entered = self.context.enter()?;
         // SAFETY: the range is a whole region of the arena, page-aligned, mapped as long as `self.memory` lives, which is kept
         // until the range is unregistered. Registering pins its pages and changes nothing in them.
-        let code = unsafe { driver.cuMemHostRegister_v2(at, len, PORTABLE) };
+        let code = unsafe { driver.cuMemHostRegister_v2(at, len, flags) };
         let doing =
             format!("registering region {region} ({}) of {} with CUDA", ByteSize(len as u64), ByteSize(whole as u64));
         let error = driver.error(code, &doing);

@@ -110,18 +110,15 @@ pub struct FeedFacts {
 }
 
 impl Feed {
-    /// Opens the device, registers the loader's memory with it, allocates the device buffers and starts to copy.
+    /// Opens the device, registers the loader's memory with it, allocates the device buffers and starts to copy. Memory of another process,
+    /// under `shared_read`, is registered before the first copy from it, to be read; where the driver cannot do that, copies go through its own
+    /// buffers, which is slower, and a warning says so.
     ///
     /// # Errors
     /// `Usage` for settings; `Budget` when the device has no room for the buffers, with the numbers; `Environment` when there is
     /// no CUDA, or it refuses, with what to do.
     pub fn start(loader: Loader, config: FeedConfig) -> Result<Feed> {
         config.validate()?;
-        if loader.borrows() {
-            let cause =
-                "the batches of a shared read lie in another process's memory, which is not registered with the GPU";
-            return Err(Error::new(Kind::Usage, cause).with_hint("set shared_read = false for what feeds a GPU"));
-        }
         let device = Device::open(config.device)?;
         let timeout = Duration::from_millis(config.copy_timeout_ms);
         let canary = Canary::new();
@@ -135,7 +132,7 @@ impl Feed {
         let device_side = {
             let _entered = device.context().enter()?;
             let stream = new_stream(device.context())?;
-            DeviceSide { stream, pinned: Some(pinned) }
+            DeviceSide { device: device.clone(), stream, pinned: Some(pinned), shared: None }
         };
         let facts = FeedFacts {
             device: device.facts().clone(),

@@ -7,7 +7,7 @@ use crate::layout::{Layout, Seating, Wanted};
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
 use fuelrail_flow::{ChannelEnds, Objects, PeerRoom, cached_block_bytes, scratch_bytes, spill_memory_bytes};
-use fuelrail_io::{Arena, ArenaConfig, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
+use fuelrail_io::{Arena, ArenaConfig, BorrowedSpan, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
 use fuelrail_plan::catalog::Catalog;
 use serde::{Deserialize, Serialize};
 
@@ -25,21 +25,42 @@ pub struct MemoryStats {
     pub rest_bytes: u64,
 }
 
-/// The loader's memory, for those who register it with a device. Mapped as long as this, the loader or one of its batches
+/// Memory that batches lie in, for those who register it with a device. Mapped as long as this, the loader or one of its batches
 /// lives. Clones are the same memory.
 #[derive(Clone, Debug)]
-pub struct Memory(pub(crate) Arena);
+pub struct Memory(pub(crate) Of);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Of {
+    /// A loader's own.
+    Arena(Arena),
+    /// That of the process that reads, under `shared_read`.
+    Borrowed(BorrowedSpan),
+}
 
 impl Memory {
     /// Where it begins, page-aligned, and how many bytes it has. For registering, not for reading: batches change.
     #[must_use]
     pub fn span(&self) -> (*const u8, usize) {
-        self.0.span()
+        match &self.0 {
+            Of::Arena(arena) => arena.span(),
+            Of::Borrowed(borrowed) => borrowed.span(),
+        }
     }
 
-    /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded.
+    /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded; of another process's, one.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
-        self.0.region_spans()
+        let regions: Vec<_> = match &self.0 {
+            Of::Arena(arena) => arena.region_spans().collect(),
+            Of::Borrowed(borrowed) => vec![borrowed.span()],
+        };
+        regions.into_iter()
+    }
+
+    /// It is another process's, and mapped to be read only.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        matches!(self.0, Of::Borrowed(_))
     }
 }
 

@@ -5,6 +5,7 @@ mod canaries;
 mod conformance;
 mod failures;
 mod several;
+mod sharing;
 #[path = "../../../engine/tests/common/skip.rs"]
 mod skip;
 mod stand;

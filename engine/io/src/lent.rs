@@ -25,7 +25,26 @@ pub struct BorrowedMemory {
     free_headers: Vec<u32>,
 }
 
+/// Borrowed memory, for those who register it with a device: mapped, and the connection to its lender open, as long as this lives.
+#[derive(Clone, Debug)]
+pub struct BorrowedSpan(Arc<Mapping>);
+
+impl BorrowedSpan {
+    /// Where it begins, page-aligned, and how many bytes it has.
+    #[must_use]
+    pub fn span(&self) -> (*const u8, usize) {
+        let (base, len) = self.0.range();
+        (base.cast_const(), len)
+    }
+}
+
 impl BorrowedMemory {
+    /// All of it.
+    #[must_use]
+    pub fn whole(&self) -> BorrowedSpan {
+        BorrowedSpan(self.remote.mapping())
+    }
+
     /// Maps all of `memory`, which came over `socket`, for at most `slots` slots at a time.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub use channel::{Receiver, Sender, channel};
 pub use directory::OwnDirectory;
 pub use extent::{EXTENT_GRANULE, Extents};
 pub use ledger::{Division, SharedWords};
-pub use lent::BorrowedMemory;
+pub use lent::{BorrowedMemory, BorrowedSpan};
 pub use local::{LocalListener, LocalSocket, Received, wait_for};
 pub use mapped::MappedFile;
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};

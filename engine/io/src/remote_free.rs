@@ -52,6 +52,10 @@ impl RemoteFreeList {
         }
     }
 
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(&self.mapping)
+    }
+
     /// As [`Mapping::at`].
     pub(crate) fn at(&self, offset: u64, len: usize) -> NonNull<u8> {
         self.mapping.at(offset, len)

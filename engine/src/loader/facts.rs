@@ -3,9 +3,10 @@
 use super::Loader;
 use crate::batch::key_of;
 use crate::config::Config;
-use crate::memory::{Memory, MemoryStats, Remains, batch_room_max};
+use crate::memory::{Memory, MemoryStats, Of, Remains, batch_room_max};
 use crate::stats::Stats;
 use fuelrail_base::{Duration, SampleId};
+use fuelrail_io::Arena;
 use fuelrail_plan::run::Run;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -45,10 +46,21 @@ impl Loader {
     /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
     #[must_use]
     pub fn memory(&self) -> Memory {
-        Memory(self.parts.arena.clone())
+        Memory(Of::Arena(self.parts.arena.clone()))
     }
 
-    /// Whether batches lie outside [`memory`](Loader::memory): in that of the process that reads for this one, under `shared_read`.
+    /// The memory that batches lie in where this loader [`borrows`](Loader::borrows): that of the process that reads, and once this job
+    /// reads alone, its own. `None` before the first batch. Batches that were handed over between the two may lie in neither.
+    #[must_use]
+    pub fn shared_memory(&self) -> Option<Memory> {
+        self.parts.relay.as_ref().filter(|_| self.borrows())?.memory()
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.parts.arena
+    }
+
+    /// Whether batches lie outside [`memory`](Loader::memory): in [`shared_memory`](Loader::shared_memory), under `shared_read`.
     #[must_use]
     pub fn borrows(&self) -> bool {
         self.parts.relay.is_some() && self.parts.supply.stage().is_none()

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::layout::Layout;
 use crate::listing::Saved;
 use crate::loader::Loader;
-use crate::memory::{MemoryStats, share_out};
+use crate::memory::{Memory, MemoryStats, Of, share_out};
 use crate::prepared::{Delivery, Prepared, settle_decoding};
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
@@ -252,6 +252,7 @@ impl Relay {
             let loader = prepared.start()?;
             loader.notices().iter().for_each(|notice| tracing::info!("{notice}"));
             drop(self.ends.alone.set(loader.shards().to_vec()));
+            self.ends.lies_in(loader.memory());
             self.loader = Some(loader);
         }
         let Some(loader) = &mut self.loader else { return Ok(()) };
@@ -302,6 +303,7 @@ impl Reader {
                 Heard::Message(ToJob::Memory, _, Some(memory)) if self.memory.is_none() => {
                     let memory = BorrowedMemory::map(&memory, &self.connection.socket, OPEN_BATCHES_MAX as u32)?;
                     memory.set_waker(ends.waker.clone());
+                    ends.lies_in(Memory(Of::Borrowed(memory.whole())));
                     self.memory = Some(memory);
                 }
                 Heard::Message(ToJob::Batch(head), table, _) => {

@@ -323,9 +323,8 @@ impl Sharing {
     /// Hands over the memory that batches lie in, once it is there.
     fn lend(&mut self, at: usize) {
         let Some(loader) = &self.loader else { return };
-        let memory = loader.memory().0;
         // Without a descriptor to spare the job hears of no batch, and is left behind.
-        if let Some(memory) = memory.lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
+        if let Some(memory) = loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
             self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory));
         }
     }
@@ -400,7 +399,7 @@ impl Sharing {
                 Taken::NotYet => break,
                 Taken::Over => self.over = true,
                 Taken::Batch(batch) => {
-                    let base = loader.memory().span().0 as u64;
+                    let base = loader.arena().span().0 as u64;
                     let offset = batch.bytes().as_ptr() as u64 - base;
                     let message = batch_message(self.end, batch.assembled(), offset);
                     self.held.insert(self.end, Held { _batch: batch, message });

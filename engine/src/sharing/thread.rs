@@ -1,12 +1,13 @@
 //! The loader's hold on the thread of its relay.
 
+use crate::memory::Memory;
 use crate::system::spawn_guarded;
 use crate::watch::{Counts, Watched, snapshots};
 use fuelrail_base::Result;
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// What a relay and its loader share.
@@ -17,11 +18,17 @@ pub(super) struct RelayEnds {
     pub waker: Waker,
     /// The shards that read alone, from when they do.
     pub alone: Arc<OnceLock<Vec<Watched>>>,
+    /// What the relay's next batches lie in.
+    pub memory: Arc<Mutex<Option<Memory>>>,
 }
 
 impl RelayEnds {
     pub(super) fn new() -> RelayEnds {
-        RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), alone: Arc::default() }
+        RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), alone: Arc::default(), memory: Arc::default() }
+    }
+
+    pub(super) fn lies_in(&self, memory: Memory) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
     fn alone(&self) -> &[Watched] {
@@ -53,6 +60,11 @@ impl RelayThread {
     /// The shards that read alone, if they do.
     pub(crate) fn shards(&self) -> &[Watched] {
         self.ends.alone()
+    }
+
+    /// What its next batches lie in.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        self.ends.memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Snapshots of those shards, for the page of metrics.

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 
 /// `cuMemHostRegister`: the memory is some device's registers. Not modelled.
 const IO_MEMORY: u32 = 4;
-/// `cuMemHostRegister`: the devices only read. K80 and 11.4 know it as unsupported.
+/// `cuMemHostRegister`: the devices only read. A K80 knows it as unsupported; an H200 requires it of memory that is mapped to be read.
 const READ_ONLY: u32 = 8;
 /// All flags of `cuMemHostAlloc`: portable, mapped, write-combined.
 const ALLOC_FLAGS: u32 = 7;
@@ -21,8 +21,11 @@ impl State {
         if start == 0 || bytes == 0 || flags > 15 || !mapped(start, bytes) {
             return Err(Code::INVALID_VALUE);
         }
-        if flags & (IO_MEMORY | READ_ONLY) != 0 {
+        if flags & IO_MEMORY != 0 || flags & READ_ONLY != 0 && !self.settings.read_only {
             return Err(Code::NOT_SUPPORTED);
+        }
+        if flags & READ_ONLY == 0 && !writable(start) {
+            return Err(Code::INVALID_VALUE);
         }
         let bytes = bytes as u64;
         if let Some((other, range)) = self.pinned.overlapping(start, bytes) {
@@ -116,9 +119,29 @@ fn mapped(start: u64, bytes: usize) -> bool {
     unsafe { libc::mincore(first as *mut libc::c_void, pages * PAGE, resident.as_mut_ptr()) == 0 }
 }
 
+/// Whether the mapping of an address may be written to.
+fn writable(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let holds = |line: &&str| {
+        let (from, to) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).unwrap_or_default();
+        let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+        (number(from)..number(to)).contains(&address)
+    };
+    maps.lines().find(holds).is_some_and(|line| line.split(' ').nth(1).is_some_and(|rights| rights.contains('w')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_written_is_told_from_what_may_not() {
+        let page = vec![0u8; PAGE];
+        assert!(
+            writable(page.as_ptr() as u64)
+                && !writable(what_may_be_written_is_told_from_what_may_not as fn() as usize as u64)
+        );
+    }
 
     #[test]
     fn unmapped_memory_cannot_be_pinned() {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub forbid_pageable: bool,
     /// Compare the source of each copy at submission with the source when the copy runs.
     pub watch_sources: bool,
+    /// Memory can be registered for devices that only read it.
+    pub read_only: bool,
     /// What goes wrong, and when.
     pub faults: Vec<Fault>,
 }
@@ -46,6 +48,7 @@ impl Default for Settings {
             gbps: 0.0,
             forbid_pageable: false,
             watch_sources: false,
+            read_only: false,
             faults: Vec::new(),
         }
     }
@@ -65,6 +68,7 @@ impl Settings {
             ("gbps", self.gbps.to_string()),
             ("forbid_pageable", self.forbid_pageable.to_string()),
             ("watch_sources", self.watch_sources.to_string()),
+            ("read_only", self.read_only.to_string()),
             ("faults", faults.join("; ")),
         ]
     }
@@ -87,6 +91,7 @@ impl Settings {
             "gbps" => self.gbps = number(name, text)?,
             "forbid_pageable" => self.forbid_pageable = number(name, text)?,
             "watch_sources" => self.watch_sources = number(name, text)?,
+            "read_only" => self.read_only = number(name, text)?,
             "faults" => self.faults = parse_faults(text)?,
             _ => return Err(format!("there is no setting '{name}'")),
         }
@@ -136,6 +141,7 @@ mod tests {
             gbps: 2.5,
             forbid_pageable: true,
             watch_sources: true,
+            read_only: true,
             faults: vec![Fault::Hang { copy: 2 }, lost],
         };
         let mut read = Settings::default();
