@@ -5,6 +5,7 @@
 
 use fuelrail::{Batch, Dtype, KeptBytes, Shape};
 use fuelrail_cuda::RawStream;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -38,6 +39,20 @@ impl Memory {
             Memory::Weights(weights) => (weights.as_ptr().cast(), weights.len(), 4, c"f"),
         }
     }
+}
+
+/// Copies an object's bytes, without the GIL where they are in one piece.
+///
+/// # Errors
+/// `BufferError` where there are more or fewer bytes than asked for.
+pub(crate) fn copy_out(py: Python<'_>, from: &PyBuffer<u8>, to: &mut [u8]) -> PyResult<()> {
+    if !from.is_c_contiguous() || from.item_count() != to.len() {
+        return from.copy_to_slice(py, to);
+    }
+    // SAFETY: the buffer has that many bytes in one piece, and its object keeps them where they are until `from` is released; `to` is this
+    // call's alone. A thread of the program that writes to an array it has returned gets a mixture of its bytes, as with any copy.
+    py.detach(|| unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from.buf_ptr().cast(), to.len()) });
+    Ok(())
 }
 
 /// The object behind a memoryview.

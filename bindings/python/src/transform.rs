@@ -1,6 +1,6 @@
 //! `decode_with`: a Python function that decodes batches on the decoding threads.
 
-use crate::ffi::{Memory, View};
+use crate::ffi::{Memory, View, copy_out};
 use fuelrail::internal::ForkGuard;
 use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
@@ -59,5 +59,5 @@ fn called(
     let shape = Shape::new(samples.len(), decode);
     let checked = py.import("fuelrail._decode")?.getattr("numbers")?;
     let numbers: PyBuffer<u8> = checked.call1((made, shape.dims(), shape.dtype.word()))?.extract()?;
-    numbers.copy_to_slice(py, out)
+    copy_out(py, &numbers, out)
 }
