@@ -382,7 +382,7 @@ def run_4(run, at):
     count, seconds = (64, 3) if at.rehearse else (3000, 26)
     photos = at.work / "photos"
     run.step("photos", 60, lambda: run.sh([at.program("fuelrail"), "serve", "photos", "--count", count, "--write-to", photos]) and {"count": count})
-    text = (f"--model {model} --decode {size}x{size}x3 --set decode_fit=random-crop --set decode_flip=true --precision {precision} --batch-size {batch} "
+    text = (f"--model {model} --decode {size}x{size}x3 --set decode_fit=random-crop --set decode_flip=true --set drop_last=true --precision {precision} --batch-size {batch} "
             f"--rate 0.01 --epochs 100000 --finish-by {seconds}s --set memory_limit={'256MB' if at.rehearse else '8GB'}")
     speeds = collections.defaultdict(list)
     with run.serve(at.program("fuelrail"), photos, "--threads", "3") as url:

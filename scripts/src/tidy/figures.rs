@@ -1,9 +1,10 @@
 //! Figures in tables are those of the results they name, to the last digit shown, and the page says at which commit they were measured.
 //!
 //! A table of figures follows a comment that names, for every number of a row behind the first cell, its path in the result:
-//! `<!-- figures FILE rows/$1/epoch_s rows/$1/epoch_s:rows/bucket/epoch_s -->`. A step into a list names an entry; `a:b` is a quotient; an
-//! object is the sum of its numbers. `$1`, `$2` … are the words behind `#` of the row's own link to a result, or `$1` is its first cell. FILE holds
-//! for the paths after it; without one, the row's link. A number before ` %` is compared with a hundred times the value.
+//! `<!-- figures FILE rows/$1/epoch_s rows/$1/epoch_s:rows/bucket/epoch_s -->`. A step into a list names an entry, by its `name`, `run` or
+//! `step`; `-` stands for a space or a comma in what it names; `a:b` is a quotient; an object is the sum of its numbers. `$1`, `$2` … are the
+//! words behind `#` of the row's own link to a result, or `$1` is its first cell. FILE holds for the paths after it; without one, the row's
+//! link. A number before ` %` is compared with a hundred times the value.
 //!
 //! The age: results are rarely as new as the code, so the section that shows one names the commit it was measured at, always.
 
@@ -50,7 +51,8 @@ fn compare(w: &Workspace, page: &str, section: &str, row: &str, paths: &[&str]) 
         let place = page.rsplit_once('/').map_or_else(|| file.to_owned(), |(folder, _)| format!("{folder}/{file}"));
         let text = w.files.get(&place).ok_or_else(|| wrong(format!("there is no {place}")))?;
         let result: Value = serde_json::from_str(text).map_err(|e| wrong(format!("{place}: {e}")))?;
-        let commit = result["machine"]["git_commit"].as_str().unwrap_or("commit");
+        let commit = [&result["machine"]["git_commit"], &result["pack"]["commit"]].into_iter().find_map(Value::as_str);
+        let commit = commit.unwrap_or("commit");
         if !section.contains(&commit[..commit.len().min(7)]) {
             problems.push(wrong(format!("{place} was measured at {commit}, and the section does not name it")));
         }
@@ -84,11 +86,18 @@ fn quotient(result: &Value, path: &str) -> Option<f64> {
         Some((of, by)) => Some(quotient(result, of)? / by.parse().ok().or_else(|| quotient(result, by))?),
         None => sum(path.split('/').try_fold(result, |value, step| match value {
             Value::Array(entries) => entries.iter().find(|entry| {
-                [&entry["name"], &entry["set"]["name"], &entry["bar"]["metric"]].iter().any(|name| *name == step)
+                let deep = [&entry["set"]["name"], &entry["bar"]["metric"]];
+                let mut names = ["name", "run", "step"].iter().map(|key| &entry[*key]).chain(deep);
+                names.any(|name| name.as_str().is_some_and(|name| is_called(name, step)))
             }),
-            other => other.get(step),
+            Value::Object(fields) => fields.iter().find(|(name, _)| is_called(name, step)).map(|(_, value)| value),
+            _ => None,
         })?),
     }
+}
+
+fn is_called(name: &str, step: &str) -> bool {
+    name == step || name.replace(", ", "-").replace(' ', "-") == step
 }
 
 fn sum(value: &Value) -> Option<f64> {
@@ -100,7 +109,7 @@ mod tests {
     use super::*;
 
     const RESULT: &str = "{\"machine\":{\"git_commit\":\"0123456789ab\"},\"rows\":[{\"name\":\"us\",\"s\":2.345,\"share\":0.5,\
-                          \"n\":{\"a\":1000,\"b\":500}},{\"name\":\"them\",\"s\":4.69}]}";
+                          \"n\":{\"a\":1000,\"b\":500}},{\"name\":\"them\",\"s\":4.69},{\"run\":\"us, again\",\"wait, ms\":3}]}";
 
     fn found(page: &str) -> Vec<String> {
         check(&Workspace::of(&[("README.md", page), ("r/a.json", RESULT)]))
@@ -111,7 +120,9 @@ mod tests {
         let by_file = "# A\nat 0123456\n<!-- figures r/a.json rows/$1/s rows/$1/share rows/$1/n rows/them/s:rows/$1/s -->\n\
                        | | s |\n|---|---|\n| **us** | 2.35 (50.0 %) | 1\u{202f}500 | 2.0 × |\n\n| other | 7 |\n";
         let by_row = "# A\nat 0123456\n<!-- figures rows/$1/$2 -->\n| | s |\n|-|-|\n| [theirs, 3 of them](r/a.json#them,s) | 4.7 s |\n";
-        assert_eq!([found(by_file), found(by_row)].concat(), Vec::<String>::new());
+        let by_words =
+            "# A\nat 0123456\n<!-- figures r/a.json rows/us-again/wait-ms -->\n| | ms |\n|-|-|\n| once more | 3 |\n";
+        assert_eq!([found(by_file), found(by_row), found(by_words)].concat(), Vec::<String>::new());
     }
 
     #[test]

@@ -66,7 +66,9 @@ impl Trainer<'_> {
             return Ok(None);
         }
         let given = step.passes.given.take();
-        let mut all = self.read(step)?;
+        let mut all = self.wait_for(step.numbers)?;
+        step.passes.time.wall = begun.elapsed();
+        self.count(&all, &step.passes, step.rate, step.step);
         if ends {
             // The next epoch's first step says how many its steps have.
             self.late.samples = 0;
