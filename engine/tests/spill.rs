@@ -139,6 +139,33 @@ fn two_loaders_share_a_directory_and_read_each_other() {
 }
 
 #[test]
+fn loaders_with_orders_of_their_own_read_what_the_others_have_fetched_meanwhile() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let build =
+        |seed| spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).seed(seed).epochs(3).build().unwrap();
+    // Both begin before anything is written, and read ahead as far as memory goes.
+    let (mut first, mut second) = (build(5), build(6));
+    eventually("both read ahead", || first.stats().requests.min(second.stats().requests) > 0);
+    for _ in 0..24 {
+        first.next_batch().unwrap().unwrap();
+    }
+    let written = disk(&first.stats()).written;
+    assert!(written > 60, "{written} blocks were written");
+    eventually("the second one is told", || disk(&second.stats()).adopted > written / 2);
+    let before = gets(&bucket.counters());
+    for _ in 0..12 {
+        second.next_batch().unwrap().unwrap();
+    }
+    let (facts, asked) = (disk(&second.stats()), gets(&bucket.counters()) - before);
+    assert!(facts.hits > 60 && asked < 60, "of 181 blocks {asked} are asked of the bucket: {facts:?}");
+    for loader in [&mut first, &mut second] {
+        drain(loader, &set).unwrap();
+        assert_eq!(disk(&loader.stats()).lost, 0);
+    }
+}
+
+#[test]
 fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");

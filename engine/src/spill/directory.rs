@@ -242,6 +242,11 @@ impl Segment {
         Ok(Segment { file, named: named.clone(), header })
     }
 
+    /// When it was written to last, where the file system tells.
+    pub(crate) fn modified(&self) -> Option<SystemTime> {
+        self.file.metadata().and_then(|facts| facts.modified()).ok()
+    }
+
     /// Reads its journal.
     pub(crate) fn scan(&self) -> Result<Scanned> {
         let mut scan = Scan::new(&self.header);

@@ -3,11 +3,11 @@
 //! Owns the segments' locks for as long as it lives, so that no other process takes them over. Never touches a
 //! block: shards write and read them by their rings.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::stats::DiskFacts;
 use crate::system::spawn;
@@ -16,13 +16,19 @@ use fuelrail_flow::{
     Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
 };
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::{SegmentHeader, SegmentName};
+use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
 
 use super::directory::{Directory, Named, Owned, Segment, Unfit, named};
 use super::{Lengths, Limits, Room};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often it looks for what other processes have written; on large data sets, where a look takes long, …
+const LOOK_AT_OTHERS: Duration = Duration::from_secs(2);
+/// … it rests so many times as long.
+const REST: u32 = 20;
+/// Writes so close to a look may have the time of one before it.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
 
 /// Receives one line about each failing disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
@@ -43,7 +49,7 @@ impl SegmentManager {
     pub(crate) fn start(
         (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
-        objects: &Objects,
+        objects: &Arc<Objects>,
         tell: Tell,
     ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
@@ -58,7 +64,8 @@ impl SegmentManager {
         let facts = Arc::clone(&work.facts);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = spawn("fuelrail-spill", move || work.live(&stopped))?;
+        let objects = Arc::clone(objects);
+        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &objects))?;
         Ok((SegmentManager { facts, stop, thread: Some(thread) }, setups))
     }
 
@@ -93,6 +100,14 @@ struct Kept {
     directory: usize,
 }
 
+/// A segment that another process owns, or that ended with it and was not taken over.
+struct Foreign {
+    /// When its journal was read last.
+    looked: SystemTime,
+    /// What shards call it.
+    keys: BTreeMap<ShardId, u64>,
+}
+
 /// The thread's side.
 pub(super) struct Work {
     desks: Vec<Arc<SegmentChannel>>,
@@ -102,6 +117,7 @@ pub(super) struct Work {
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
+    foreign: HashMap<SegmentName, Foreign>,
     facts: Arc<Mutex<DiskFacts>>,
     tell: Tell,
 }
@@ -119,6 +135,7 @@ impl Work {
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
+            foreign: HashMap::new(),
             facts: Arc::default(),
             tell,
         }
@@ -165,6 +182,10 @@ impl Work {
                 (Some(_), mount) => mount,
             };
             let key = self.keep(Kept { owned: owned.take(), named: named.clone(), directory });
+            if matches!(mount, Mount::Foreign) {
+                let unseen = || Foreign { looked: SystemTime::UNIX_EPOCH, keys: BTreeMap::new() };
+                self.foreign.entry(named.name).or_insert_with(unseen).keys.insert(shard, key);
+            }
             setups[usize::from(shard.0)].found.push((segment_file(key, &named, &header, direct, mount), known));
         }
     }
@@ -176,7 +197,8 @@ impl Work {
         key
     }
 
-    fn live(mut self, stop: &AtomicBool) {
+    fn live(mut self, stop: &AtomicBool, objects: &Objects) {
+        let mut look_at = Instant::now() + LOOK_AT_OTHERS;
         for desk in &self.desks {
             desk.set_manager(std::thread::current());
         }
@@ -191,9 +213,52 @@ impl Work {
             if last {
                 return self.leave();
             }
+            let now = Instant::now();
+            if now >= look_at {
+                self.look_at_others(objects);
+                look_at = Instant::now() + LOOK_AT_OTHERS.max(now.elapsed() * REST);
+            }
             // One at a time: a wish waits for no more than that.
             if !self.stock() {
                 std::thread::park_timeout(LOOK);
+            }
+        }
+    }
+
+    /// Tells the shards what other processes have written since the last look.
+    pub(super) fn look_at_others(&mut self, objects: &Objects) {
+        let owned = self.kept.values().filter(|kept| kept.owned.is_some()).map(|kept| kept.named.name);
+        let own: HashSet<SegmentName> = owned.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
+        // A directory that cannot be read is reported by those that write to it.
+        let files =
+            |at, directory: &Directory| named(&directory.own).into_iter().flatten().map(move |named| (at, named));
+        let all = self.room.directories().enumerate().flat_map(|(at, directory)| files(at, directory));
+        let others: Vec<_> = all.filter(|(_, named)| !named.name.new && !own.contains(&named.name)).collect();
+        let there: HashSet<SegmentName> = others.iter().map(|(_, named)| named.name).collect();
+        self.foreign.retain(|name, _| there.contains(name));
+        let mut contents = None;
+        for (directory, named) in others {
+            let looked = SystemTime::now();
+            let before = self.foreign.get(&named.name).map_or(SystemTime::UNIX_EPOCH, |seen| seen.looked);
+            let Ok(segment) = Segment::open(&named) else { continue };
+            if segment.modified().is_some_and(|modified| modified + CLOCK_STEP < before) {
+                continue;
+            }
+            let Ok(scanned) = segment.scan() else { continue };
+            let contents = contents.get_or_insert_with(|| Contents::new(objects));
+            let mut told = true;
+            for (shard, known) in shares(contents, &scanned, self.desks.len() as u16) {
+                let seen = self.foreign.get(&named.name).and_then(|seen| seen.keys.get(&shard));
+                let key =
+                    seen.copied().unwrap_or_else(|| self.keep(Kept { owned: None, named: named.clone(), directory }));
+                let seen = self.foreign.entry(named.name).or_insert(Foreign { looked: before, keys: BTreeMap::new() });
+                seen.keys.insert(shard, key);
+                let file = segment_file(key, &named, &segment.header, segment.is_direct(), Mount::Foreign);
+                told &= !self.kept.contains_key(&key)
+                    || self.desks[usize::from(shard.0)].grant(SegmentGrant::Listed(file, known));
+            }
+            if let Some(seen) = self.foreign.get_mut(&named.name).filter(|_| told) {
+                seen.looked = looked;
             }
         }
     }
@@ -342,6 +407,17 @@ fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Resul
     Ok(recovered)
 }
 
+/// The blocks of a segment by whose they are: first of whom most are.
+fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
+    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+    for known in contents.known(scanned) {
+        shares.entry(known.block.owner(shards)).or_default().push(known);
+    }
+    let mut shares: Vec<_> = shares.into_iter().collect();
+    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    shares
+}
+
 fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Found>, Unfit> {
     let segment = Segment::open(named)?;
     let scanned = segment.scan().map_err(Unfit::Failed)?;
@@ -352,12 +428,7 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Fo
         }
         return Ok(None);
     }
-    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
-    for known in contents.known(&scanned) {
-        shares.entry(known.block.owner(shards)).or_default().push(known);
-    }
-    let mut shares: Vec<_> = shares.into_iter().collect();
-    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    let shares = shares(contents, &scanned, shards);
     if shares.is_empty() {
         return Ok(None);
     }

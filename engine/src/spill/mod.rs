@@ -66,7 +66,7 @@ pub(crate) fn start_segment_manager(
     config: &Config,
     layout: &Layout,
     directories: Vec<Directory>,
-    objects: &Objects,
+    objects: &Arc<Objects>,
     (notices, report): (&mut Vec<String>, Report),
 ) -> Result<(Option<SegmentManager>, Vec<Option<SpillSetup>>)> {
     if directories.is_empty() {

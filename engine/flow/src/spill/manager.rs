@@ -62,11 +62,13 @@ pub enum SegmentRequest {
     Failed(u64, Error),
 }
 
-/// The segment manager's reply to [`SegmentRequest::Another`].
+/// What the segment manager says: replies to [`SegmentRequest::Another`], and news.
 #[derive(Clone, Debug)]
 pub enum SegmentGrant {
     /// A segment, empty or with room left.
     Segment(SegmentFile),
+    /// The journal of another process's segment lists these blocks of the shard by now. The segment may be known, and most of them, too.
+    Listed(SegmentFile, Vec<Known>),
     /// None is available until one is trimmed.
     NoMore,
 }

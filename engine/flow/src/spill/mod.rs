@@ -142,9 +142,10 @@ impl SpillStage {
         Ok(stage)
     }
 
-    /// Mounts a segment of an earlier run, with the blocks in it.
+    /// Mounts a segment of an earlier run or another process, unless it is mounted, with the blocks in it.
     fn take_over(&mut self, file: SegmentFile, known: &[Known], planner: &mut Spill) {
-        let Some(segment) = self.mount(file, planner) else { return };
+        let mounted = self.segments.mounted_as(file.key);
+        let Some(segment) = mounted.or_else(|| self.mount(file, planner)) else { return };
         for &Known { block, place, crc32c, promised } in known {
             let bytes = self.objects.catalog().block_len(block);
             if planner.adopt(block, bytes, Spot { segment, place, crc32c })
@@ -167,11 +168,15 @@ impl SpillStage {
     /// Mounts granted segments, and requests another when one will be needed.
     pub(crate) fn restock(&mut self, planner: &mut Spill) {
         while let Some(grant) = self.channel.next_grant() {
-            self.asked = false;
             match grant {
+                SegmentGrant::Listed(file, known) => {
+                    self.take_over(file, &known, planner);
+                    continue;
+                }
                 SegmentGrant::NoMore => planner.no_segment(),
                 SegmentGrant::Segment(file) => drop(self.mount(file, planner)),
             }
+            self.asked = false;
         }
         if !self.asked && planner.wants_segment() {
             self.asked = self.channel.request(SegmentRequest::Another);

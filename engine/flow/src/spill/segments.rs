@@ -72,6 +72,11 @@ impl Segments {
         self.keys[at] = Some(key);
     }
 
+    /// The planner's number of the segment in use that the segment manager calls `key`.
+    pub(super) fn mounted_as(&self, key: u64) -> Option<SegmentId> {
+        self.mounted.values().find(|mounted| mounted.file.key == key && !mounted.gone).map(|mounted| mounted.id)
+    }
+
     /// The key of a segment that is in use.
     pub(super) fn key(&self, id: SegmentId) -> Option<usize> {
         self.keys.get(usize::from(id.0)).copied().flatten()

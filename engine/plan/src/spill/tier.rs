@@ -136,10 +136,11 @@ impl Spill {
         self.spares.len() < SPARES && !self.at_limit
     }
 
-    /// A block found in the journal of a mounted segment. False when it is not taken: it is known already, or there is no
-    /// room in the index.
+    /// A block found in the journal of a mounted segment. False when it is not taken: it is known already, is being written, or there is
+    /// no room in the index.
     pub fn adopt(&mut self, block: BlockId, bytes: u64, spot: Spot) -> bool {
-        if self.index.get(block).is_some() || !self.index.insert(block, spot) {
+        let is_known = self.index.get(block).is_some() || self.writing.contains_key(&block);
+        if is_known || !self.index.insert(block, spot) {
             return false;
         }
         if let Some(segment) = self.ledger.get_mut(spot.segment) {

@@ -244,7 +244,7 @@ fn a_foreign_segment_that_vanished_is_nothing_to_tell_of() {
 #[test]
 fn the_keeper_comes_and_goes() {
     let scratch = tempdir().unwrap();
-    let (objects, told) = (objects("e"), Told::default());
+    let (objects, told) = (Arc::new(objects("e")), Told::default());
     left_behind(scratch.path(), &objects, 0..10);
     let directories = vec![open(scratch.path())];
     let limits = Limits::default();
