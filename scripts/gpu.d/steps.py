@@ -32,7 +32,7 @@ class Run:
         self.ends = time.monotonic() + limit_s
         self.step_ends = self.ends
         self.tail = ""
-        self.record = {"run": number, "limit_s": limit_s, "began": time.strftime("%FT%TZ", time.gmtime()), **facts, "steps": []}
+        self.record = {"schema": 1, "run": number, "limit_s": limit_s, "began": time.strftime("%FT%TZ", time.gmtime()), **facts, "steps": []}
         self.write()
 
     def write(self):
