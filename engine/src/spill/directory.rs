@@ -259,6 +259,21 @@ impl Segment {
         Ok(scan.finish())
     }
 
+    /// What its journal lists behind so many pages, up to the first stretch without a record: its owner writes on.
+    pub(crate) fn scan_on(&self, pages: u64) -> Result<Scanned> {
+        let (mut scan, mut bytes) = (Scan::starting_at(&self.header, pages), Vec::new());
+        while let Some((place, len)) = scan.wants() {
+            let before = scan.found();
+            bytes.resize(len, 0);
+            self.read(&mut bytes, place)?;
+            scan.take(&bytes);
+            if scan.found() == before {
+                break;
+            }
+        }
+        Ok(scan.finish())
+    }
+
     /// Whether a record's block is what it says.
     pub(crate) fn proves(&self, record: &Record, bytes: &mut Vec<u8>) -> Result<bool> {
         bytes.resize(record.len as usize, 0);

@@ -29,6 +29,8 @@ const LOOK_AT_OTHERS: Duration = Duration::from_secs(2);
 const REST: u32 = 20;
 /// Writes so close to a look may have the time of one before it.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
+/// Pages of a journal that may not have been written yet when a later one was.
+const PAGES_UNDER_WAY: u64 = 16;
 
 /// Receives one line about each failing disk.
 pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
@@ -101,9 +103,11 @@ struct Kept {
 }
 
 /// A segment that another process owns, or that ended with it and was not taken over.
+#[derive(Default)]
 struct Foreign {
-    /// When its journal was read last.
-    looked: SystemTime,
+    /// When its journal was read last, and how many pages of it had a record then.
+    looked: Option<SystemTime>,
+    pages: u64,
     /// What shards call it.
     keys: BTreeMap<ShardId, u64>,
 }
@@ -183,8 +187,7 @@ impl Work {
             };
             let key = self.keep(Kept { owned: owned.take(), named: named.clone(), directory });
             if matches!(mount, Mount::Foreign) {
-                let unseen = || Foreign { looked: SystemTime::UNIX_EPOCH, keys: BTreeMap::new() };
-                self.foreign.entry(named.name).or_insert_with(unseen).keys.insert(shard, key);
+                self.foreign.entry(named.name).or_default().keys.insert(shard, key);
             }
             setups[usize::from(shard.0)].found.push((segment_file(key, &named, &header, direct, mount), known));
         }
@@ -239,27 +242,27 @@ impl Work {
         let mut contents = None;
         for (directory, named) in others {
             let looked = SystemTime::now();
-            let before = self.foreign.get(&named.name).map_or(SystemTime::UNIX_EPOCH, |seen| seen.looked);
-            let Ok(segment) = Segment::open(&named) else { continue };
-            if segment.modified().is_some_and(|modified| modified + CLOCK_STEP < before) {
-                continue;
+            let mut seen = self.foreign.remove(&named.name).unwrap_or_default();
+            if let Ok(segment) = Segment::open(&named)
+                && segment.modified().zip(seen.looked).is_none_or(|(modified, looked)| modified + CLOCK_STEP >= looked)
+                && let Ok(scanned) = segment.scan_on(seen.pages.saturating_sub(PAGES_UNDER_WAY))
+            {
+                let contents = contents.get_or_insert_with(|| Contents::new(objects));
+                let mut told = true;
+                for (shard, known) in shares(contents, &scanned, self.desks.len() as u16) {
+                    let keep = || self.keep(Kept { owned: None, named: named.clone(), directory });
+                    let key = *seen.keys.entry(shard).or_insert_with(keep);
+                    // One that failed is not spoken of again.
+                    if self.kept.contains_key(&key) {
+                        let file = segment_file(key, &named, &segment.header, segment.is_direct(), Mount::Foreign);
+                        told &= self.desks[usize::from(shard.0)].grant(SegmentGrant::Listed(file, known));
+                    }
+                }
+                if told {
+                    (seen.looked, seen.pages) = (Some(looked), seen.pages.max(scanned.pages));
+                }
             }
-            let Ok(scanned) = segment.scan() else { continue };
-            let contents = contents.get_or_insert_with(|| Contents::new(objects));
-            let mut told = true;
-            for (shard, known) in shares(contents, &scanned, self.desks.len() as u16) {
-                let seen = self.foreign.get(&named.name).and_then(|seen| seen.keys.get(&shard));
-                let key =
-                    seen.copied().unwrap_or_else(|| self.keep(Kept { owned: None, named: named.clone(), directory }));
-                let seen = self.foreign.entry(named.name).or_insert(Foreign { looked: before, keys: BTreeMap::new() });
-                seen.keys.insert(shard, key);
-                let file = segment_file(key, &named, &segment.header, segment.is_direct(), Mount::Foreign);
-                told &= !self.kept.contains_key(&key)
-                    || self.desks[usize::from(shard.0)].grant(SegmentGrant::Listed(file, known));
-            }
-            if let Some(seen) = self.foreign.get_mut(&named.name).filter(|_| told) {
-                seen.looked = looked;
-            }
+            self.foreign.insert(named.name, seen);
         }
     }
 

@@ -285,8 +285,20 @@ impl Scan {
     /// Of the segment with this header.
     #[must_use]
     pub fn new(header: &SegmentHeader) -> Scan {
+        Scan::starting_at(header, 0)
+    }
+
+    /// The same, of the pages behind the first `pages`.
+    #[must_use]
+    pub fn starting_at(header: &SegmentHeader, pages: u64) -> Scan {
         let scanned = Scanned { end: PAGE_BYTES as u64, ..Scanned::default() };
-        Scan { len: header.len, mark: header.mark(), next: 0, doubtful: 0, scanned }
+        Scan { len: header.len, mark: header.mark(), next: pages, doubtful: 0, scanned }
+    }
+
+    /// Records found so far.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.scanned.records.len()
     }
 
     /// What to read next: the first byte and how many. `None` when everything was.

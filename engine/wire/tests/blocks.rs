@@ -160,6 +160,21 @@ fn scan(bytes: &[u8]) -> (Scanned, usize) {
 }
 
 #[test]
+fn a_journal_may_be_read_behind_the_pages_that_are_known() {
+    let (first, last) = (Record { place: 4096, len: 10, ..record() }, Record { place: 8192, len: 10, ..record() });
+    let bytes = segment(1 << 20, &[(0, vec![first]), (3, vec![last])]);
+    let whole = SegmentHeader { len: 1 << 20, ..header() };
+    for (pages, found) in [(0, vec![first, last]), (1, vec![last]), (4, vec![])] {
+        let mut scan = Scan::starting_at(&whole, pages);
+        let (at, len) = scan.wants().unwrap();
+        scan.take(&bytes[at as usize..][..len]);
+        assert_eq!(scan.found(), found.len());
+        let scanned = scan.finish();
+        assert_eq!((scanned.pages, scanned.records), (if found.is_empty() { 0 } else { 4 }, found));
+    }
+}
+
+#[test]
 fn a_journal_is_read_down_to_the_last_block_whatever_is_missing() {
     const LEN: usize = 1 << 20;
     let block = |place, len| Record { place, len, ..record() };
