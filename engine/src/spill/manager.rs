@@ -114,7 +114,7 @@ struct Foreign {
 
 /// The thread's side.
 pub(super) struct Work {
-    desks: Vec<Arc<SegmentChannel>>,
+    pub(super) desks: Vec<Arc<SegmentChannel>>,
     room: Room,
     lengths: Lengths,
     kept: HashMap<u64, Kept>,
@@ -309,7 +309,9 @@ impl Work {
 
     fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
-            let kept = self.kept.values().map(|kept| kept.named.name);
+            // Others' may go when their owners have ended: what shards read of them then is fetched anew.
+            let owned = self.kept.values().filter(|kept| kept.owned.is_some());
+            let kept = owned.map(|kept| kept.named.name);
             let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
             let reclaim = wanted.then_some(in_use.as_slice());
             let mut reclaimed = 0;

@@ -126,7 +126,8 @@ impl SegmentChannel {
         taken
     }
 
-    pub(crate) fn next_grant(&self) -> Option<SegmentGrant> {
+    /// The next of what the manager says.
+    pub fn next_grant(&self) -> Option<SegmentGrant> {
         self.grants.pop()
     }
 }

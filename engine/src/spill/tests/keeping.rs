@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use fuelrail_base::{Error, Kind, ShardId};
+use fuelrail_flow::SegmentGrant;
 use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
@@ -155,6 +156,27 @@ fn the_limit_is_kept_and_the_dead_make_room_first() {
     living.trim(third.key);
     assert!(other.another().is_some() && living.another().is_none());
     assert_eq!(told.lines(), Vec::<String>::new(), "a limit that is reached is nothing to tell of");
+}
+
+#[test]
+fn shards_are_told_what_others_write_and_the_others_room_is_taken_when_they_have_ended() {
+    let (scratch, objects, told) = (tempdir().unwrap(), objects("e"), Told::default());
+    let of = |samples: core::ops::Range<u32>| samples.flat_map(|sample| blocks(&objects, sample)).collect::<Vec<_>>();
+    let mut other = work(&[scratch.path()], 1, 2, &told);
+    let theirs = other.another().unwrap();
+    let place = spill(&theirs.path, &objects, &of(0..5), 4096, 0);
+    let mut work = work(&[scratch.path()], 1, 2, &told);
+    let found = recovered(&mut work, &objects, 1).remove(0);
+    assert_eq!((found.len(), found[0].1.len(), found[0].0.mount), (1, of(0..5).len(), Mount::Foreign));
+    spill(&theirs.path, &objects, &of(5..12), place, of(0..5).len());
+    work.look_at_others(&objects);
+    let Some(SegmentGrant::Listed(file, known)) = work.desks[0].next_grant() else { panic!("the shard is told") };
+    assert_eq!((file.key, file.mount, known.len()), (found[0].0.key, Mount::Foreign, of(0..12).len()));
+    assert!(work.another().is_some() && work.another().is_none(), "the other lives");
+    drop(other);
+    assert!(work.another().is_some() && !theirs.path.exists());
+    work.look_at_others(&objects);
+    assert!(work.desks[0].next_grant().is_none());
 }
 
 /// What is made ahead of need is within the limit, is handed out first, and is gone when nobody wanted it.
