@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import contextlib
 import ctypes
 import json
 import os
@@ -20,9 +21,9 @@ from steps import Failed, Refused, Run, free_port, lines, median, require
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# Most seconds of each run: at most five minutes each, twenty together.
 # Convolutions round to TF32 otherwise.
 EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}
+# Most seconds of each run: at most five minutes each, twenty together.
 LIMITS = {1: 200, 2: 200, 3: 200, 4: 280, 5: 200}
 # name: data set, and the trainer's arguments, batch size apart
 RECIPES = {
@@ -78,7 +79,7 @@ def losses(log):
 
 
 def compare(found, expected, first, rest, firsts=10):
-    """Differences to the CPU's losses: `first` of the first ones, `rest` of all, as shares of the loss, or of 1 where that is smaller."""
+    """Differences to the CPU's losses: `first` of the first ones, `rest` of all, as shares of the loss, or of 1 where the loss is below 1."""
     require(len(found) == len(expected), f"{len(found)} steps instead of {len(expected)}")
     off = [abs(a - b) / max(abs(b), 1.0) for a, b in zip(found, expected)]
     numbers = {"steps": len(found), f"off_first_{firsts}": max(off[:firsts]), "off_max": max(off), "last_loss": found[-1], "last_expected": expected[-1],
@@ -340,25 +341,19 @@ def stopped(run, at):
 def two_jobs(run, at):
     """Two trainings beside each other, fed by one process that reads and decodes for both."""
     what, recipe = RECIPES["lenet"]
-    folder, jobs = pathlib.Path(tempfile.mkdtemp(dir=at.work)), []
-    with run.serve(at.program("fuelrail"), *what) as url:
+    folder = pathlib.Path(tempfile.mkdtemp(dir=at.work))
+    logs = [folder / "0.jsonl", folder / "1.jsonl"]
+    with run.serve(at.program("fuelrail"), *what) as url, contextlib.ExitStack() as started:
         uri = prefix(url, what)
         words = [at.program("fuelrail"), "share", uri, "--share-dir", folder, "--jobs", 2, *"--decode 28x28x1 --batch-size 64 --shards 1 --memory-limit 256MB --json".split()]
-        with run.started(words) as reading:
-            for log in (folder / "0.jsonl", folder / "1.jsonl"):
-                words = at.trainer(uri, f"{recipe} --precision full --set shared_read=true --set share_dir={folder}", log)
-                jobs.append(subprocess.Popen([str(word) for word in words], env={**at.env, **EXACT}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-            try:
-                said = [job.communicate(timeout=run.left())[0] for job in jobs]
-                told = reading.communicate(timeout=run.left())[0]
-            finally:
-                for job in jobs:
-                    job.kill()
-                    job.wait()
+        reading = started.enter_context(run.started(words))
+        text = f"{recipe} --precision full --set shared_read=true --set share_dir={folder}"
+        jobs = [started.enter_context(run.started(at.trainer(uri, text, log), {**at.env, **EXACT})) for log in logs]
+        *said, told = [process.communicate(timeout=run.left())[0] for process in (*jobs, reading)]
     run.tail = "\n".join([*said, told])
     require([job.returncode for job in jobs] == [0, 0] and "reads alone" not in run.tail and "driver's own" not in run.tail, "a job failed or read alone")
     expected = json.loads(at.program("expected-lenet.json").read_text())
-    compared = [compare(losses(folder / f"{job}.jsonl"), expected, 2e-3, 0.05) for job in (0, 1)]
+    compared = [compare(losses(log), expected, 2e-3, 0.05) for log in logs]
     requests = json.loads(told[told.index("{") :])["stats"]["requests"]
     require(requests <= 2048, f"{requests} requests for 2048 samples")
     return {"requests": requests, "off_max": max(one["off_max"] for one in compared)}
