@@ -249,27 +249,23 @@ impl Segment {
 
     /// Reads its journal.
     pub(crate) fn scan(&self) -> Result<Scanned> {
-        let mut scan = Scan::new(&self.header);
-        let mut bytes = Vec::new();
-        while let Some((place, len)) = scan.wants() {
-            bytes.resize(len, 0);
-            self.read(&mut bytes, place)?;
-            scan.take(&bytes);
-        }
-        Ok(scan.finish())
+        self.read_journal(Scan::new(&self.header), true)
     }
 
     /// What its journal lists behind so many pages, up to the first stretch without a record: its owner writes on.
     pub(crate) fn scan_on(&self, pages: u64) -> Result<Scanned> {
-        let (mut scan, mut bytes) = (Scan::starting_at(&self.header, pages), Vec::new());
-        while let Some((place, len)) = scan.wants() {
+        self.read_journal(Scan::starting_at(&self.header, pages), false)
+    }
+
+    /// Reads on while there is something to read, or, unless `to_the_end`, while what was read last had a record.
+    fn read_journal(&self, mut scan: Scan, to_the_end: bool) -> Result<Scanned> {
+        let (mut bytes, mut goes_on) = (Vec::new(), true);
+        while let Some((place, len)) = scan.wants().filter(|_| goes_on) {
             let before = scan.found();
             bytes.resize(len, 0);
             self.read(&mut bytes, place)?;
             scan.take(&bytes);
-            if scan.found() == before {
-                break;
-            }
+            goes_on = to_the_end || scan.found() > before;
         }
         Ok(scan.finish())
     }

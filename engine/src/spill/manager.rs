@@ -228,28 +228,39 @@ impl Work {
         }
     }
 
+    /// The segments that this process owns.
+    fn own(&self) -> impl Iterator<Item = SegmentName> {
+        let kept = self.kept.values().filter(|kept| kept.owned.is_some()).map(|kept| kept.named.name);
+        kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name))
+    }
+
     /// Tells the shards what other processes have written since the last look.
     pub(super) fn look_at_others(&mut self, objects: &Objects) {
-        let owned = self.kept.values().filter(|kept| kept.owned.is_some()).map(|kept| kept.named.name);
-        let own: HashSet<SegmentName> = owned.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
+        let own: HashSet<SegmentName> = self.own().collect();
         // A directory that cannot be read is reported by those that write to it.
         let files =
             |at, directory: &Directory| named(&directory.own).into_iter().flatten().map(move |named| (at, named));
         let all = self.room.directories().enumerate().flat_map(|(at, directory)| files(at, directory));
         let others: Vec<_> = all.filter(|(_, named)| !named.name.new && !own.contains(&named.name)).collect();
-        let there: HashSet<SegmentName> = others.iter().map(|(_, named)| named.name).collect();
-        self.foreign.retain(|name, _| there.contains(name));
+        // Those that are there no more are forgotten.
+        let mut before = core::mem::take(&mut self.foreign);
         let mut contents = None;
         for (directory, named) in others {
             let looked = SystemTime::now();
-            let mut seen = self.foreign.remove(&named.name).unwrap_or_default();
+            let mut seen = before.remove(&named.name).unwrap_or_default();
             if let Ok(segment) = Segment::open(&named)
                 && segment.modified().zip(seen.looked).is_none_or(|(modified, looked)| modified + CLOCK_STEP >= looked)
                 && let Ok(scanned) = segment.scan_on(seen.pages.saturating_sub(PAGES_UNDER_WAY))
             {
-                let contents = contents.get_or_insert_with(|| Contents::new(objects));
+                // The fingerprints of the data set are sorted only for a journal that says something.
+                let found = if scanned.records.is_empty() {
+                    Vec::new()
+                } else {
+                    let contents = contents.get_or_insert_with(|| Contents::new(objects));
+                    shares(contents, &scanned, self.desks.len() as u16)
+                };
                 let mut told = true;
-                for (shard, known) in shares(contents, &scanned, self.desks.len() as u16) {
+                for (shard, known) in found {
                     let keep = || self.keep(Kept { owned: None, named: named.clone(), directory });
                     let key = *seen.keys.entry(shard).or_insert_with(keep);
                     // One that failed is not spoken of again.
@@ -310,9 +321,7 @@ impl Work {
     fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
         loop {
             // Others' may go when their owners have ended: what shards read of them then is fetched anew.
-            let owned = self.kept.values().filter(|kept| kept.owned.is_some());
-            let kept = owned.map(|kept| kept.named.name);
-            let in_use: Vec<SegmentName> = kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name)).collect();
+            let in_use: Vec<SegmentName> = self.own().collect();
             let reclaim = wanted.then_some(in_use.as_slice());
             let mut reclaimed = 0;
             let made = self.room.make(len, reclaim, || reclaimed += 1);

@@ -168,15 +168,12 @@ impl SpillStage {
     /// Mounts granted segments, and requests another when one will be needed.
     pub(crate) fn restock(&mut self, planner: &mut Spill) {
         while let Some(grant) = self.channel.next_grant() {
+            self.asked &= matches!(grant, SegmentGrant::Listed(..));
             match grant {
-                SegmentGrant::Listed(file, known) => {
-                    self.take_over(file, &known, planner);
-                    continue;
-                }
+                SegmentGrant::Listed(file, known) => self.take_over(file, &known, planner),
                 SegmentGrant::NoMore => planner.no_segment(),
                 SegmentGrant::Segment(file) => drop(self.mount(file, planner)),
             }
-            self.asked = false;
         }
         if !self.asked && planner.wants_segment() {
             self.asked = self.channel.request(SegmentRequest::Another);
