@@ -28,12 +28,12 @@ pub struct MemoryStats {
 /// Memory that batches lie in, for those who register it with a device. Mapped as long as this, the loader or one of its batches
 /// lives. Clones are the same memory.
 #[derive(Clone, Debug)]
-pub struct Memory(pub(crate) Of);
+pub struct Memory(pub(crate) Mapped);
 
 #[derive(Clone, Debug)]
-pub(crate) enum Of {
+pub(crate) enum Mapped {
     /// A loader's own.
-    Arena(Arena),
+    Own(Arena),
     /// That of the process that reads, under `shared_read`.
     Borrowed(BorrowedSpan),
 }
@@ -43,16 +43,16 @@ impl Memory {
     #[must_use]
     pub fn span(&self) -> (*const u8, usize) {
         match &self.0 {
-            Of::Arena(arena) => arena.span(),
-            Of::Borrowed(borrowed) => borrowed.span(),
+            Mapped::Own(arena) => arena.span(),
+            Mapped::Borrowed(borrowed) => borrowed.span(),
         }
     }
 
     /// The same in pieces, in order and side by side: one per shard, and one more where samples are decoded; of another process's, one.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> {
         let regions: Vec<_> = match &self.0 {
-            Of::Arena(arena) => arena.region_spans().collect(),
-            Of::Borrowed(borrowed) => vec![borrowed.span()],
+            Mapped::Own(arena) => arena.region_spans().collect(),
+            Mapped::Borrowed(borrowed) => vec![borrowed.span()],
         };
         regions.into_iter()
     }
@@ -60,7 +60,7 @@ impl Memory {
     /// It is another process's, and mapped to be read only.
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
-        matches!(self.0, Of::Borrowed(_))
+        matches!(self.0, Mapped::Borrowed(_))
     }
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Calls `answer` with the client's address and its request, over at most so many connections at a time, each of which may be idle for so long between two requests. Its runtime is made
-    /// here, so that what the system refuses is told.
+    /// Calls `answer` with the client's address and its request, over at most so many connections at a time, each of which may be idle for
+    /// so long between two requests. Its runtime is made here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,
         (socket, tls): (StdListener, Option<TlsAcceptor>),

@@ -3,7 +3,7 @@
 use super::Loader;
 use crate::batch::key_of;
 use crate::config::Config;
-use crate::memory::{Memory, MemoryStats, Of, Remains, batch_room_max};
+use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max};
 use crate::stats::Stats;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_io::Arena;
@@ -46,7 +46,7 @@ impl Loader {
     /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
     #[must_use]
     pub fn memory(&self) -> Memory {
-        Memory(Of::Arena(self.parts.arena.clone()))
+        Memory(Mapped::Own(self.parts.arena.clone()))
     }
 
     /// The memory that batches lie in where this loader [`borrows`](Loader::borrows): that of the process that reads, and once this job

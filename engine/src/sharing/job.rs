@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::layout::Layout;
 use crate::listing::Saved;
 use crate::loader::Loader;
-use crate::memory::{Memory, MemoryStats, Of, share_out};
+use crate::memory::{Mapped, Memory, MemoryStats, share_out};
 use crate::prepared::{Delivery, Prepared, settle_decoding};
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
@@ -303,7 +303,7 @@ impl Reader {
                 Heard::Message(ToJob::Memory, _, Some(memory)) if self.memory.is_none() => {
                     let memory = BorrowedMemory::map(&memory, &self.connection.socket, OPEN_BATCHES_MAX as u32)?;
                     memory.set_waker(ends.waker.clone());
-                    ends.lies_in(Memory(Of::Borrowed(memory.whole())));
+                    ends.lies_in(Memory(Mapped::Borrowed(memory.whole())));
                     self.memory = Some(memory);
                 }
                 Heard::Message(ToJob::Batch(head), table, _) => {

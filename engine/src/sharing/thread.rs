@@ -19,7 +19,7 @@ pub(super) struct RelayEnds {
     /// The shards that read alone, from when they do.
     pub alone: Arc<OnceLock<Vec<Watched>>>,
     /// What the relay's next batches lie in.
-    pub memory: Arc<Mutex<Option<Memory>>>,
+    memory: Arc<Mutex<Option<Memory>>>,
 }
 
 impl RelayEnds {

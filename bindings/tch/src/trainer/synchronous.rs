@@ -58,10 +58,10 @@ impl Trainer<'_> {
     /// Reads the step before, and leaves this one to be read by the next; at an end of an epoch, a stop or a checkpoint reads both.
     fn leave_unread(&mut self, feed: &mut dyn Feed, mut step: Unread, begun: Instant) -> Result<Option<End>> {
         let before = self.late.unread.take().map(|before| self.read(before)).transpose()?;
-        step.passes.time.wall = begun.elapsed();
         let (begins, ends) = self.epoch_turns(feed);
         let asked = before.filter(|before| before.stop > 0.0 || before.save > 0.0);
         if !(begins || ends) && asked.is_none() {
+            step.passes.time.wall = begun.elapsed();
             self.late.unread = Some(step);
             return Ok(None);
         }
