@@ -30,8 +30,8 @@ const LOOK_MOST: Duration = Duration::from_millis(4);
 /// With no copy in flight: how long until a closed feed is noticed.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// A pending request for the loader's counters.
-pub(crate) type StatsRequest = Arc<Mutex<Option<Sender<Stats>>>>;
+/// A pending question to the loader.
+pub(crate) type Question = Arc<Mutex<Option<Box<dyn FnOnce(&Loader) + Send>>>>;
 
 /// A host batch whose bytes the device may still read.
 struct Flight {
@@ -76,7 +76,7 @@ pub(crate) struct FeedLink {
     pub(crate) ring: Arc<Ring>,
     pub(crate) returned: Receiver<Token>,
     pub(crate) ready: SyncSender<Result<Token>>,
-    pub(crate) stats_request: StatsRequest,
+    pub(crate) question: Question,
     pub(crate) timeout: Duration,
     pub(crate) canary: Canary,
 }
@@ -136,7 +136,7 @@ impl Copier {
                 return Ok(End::Over);
             }
             self.reap()?;
-            self.reply_stats();
+            self.answer();
             while let Ok(token) = self.link.returned.try_recv() {
                 self.free.push_back(token);
             }
@@ -322,7 +322,7 @@ impl Copier {
     fn drain(&mut self) -> Result<()> {
         while !self.flights.is_empty() && !self.is_unwanted() {
             self.reap()?;
-            self.reply_stats();
+            self.answer();
             std::thread::sleep(self.look);
         }
         Ok(())
@@ -340,12 +340,11 @@ impl Copier {
         }
     }
 
-    /// Replies to a pending request for the loader's counters.
-    fn reply_stats(&self) {
-        let asked = self.link.stats_request.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Answers a pending question to the loader.
+    fn answer(&self) {
+        let asked = self.link.question.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(asked), Some(loader)) = (asked, &self.loader) {
-            // The requester may have given up.
-            let _ = asked.send(loader.stats());
+            asked(loader);
         }
     }
 

@@ -9,13 +9,13 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use fuelrail::{Config, Loader, LoaderBuilder, Remains, Stats};
+use fuelrail::{Config, HandOver, Loader, LoaderBuilder, Remains, Stats};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
 use crate::context::new_stream;
-use crate::copier::{Copier, DeviceSide, FeedLink, StatsRequest};
+use crate::copier::{Copier, DeviceSide, FeedLink, Question};
 use crate::device::{Device, DeviceFacts, Pinned, warn_leaked};
 use crate::ring::{FeedStats, Ring, Token};
 
@@ -71,7 +71,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Feed {
     ring: Arc<Ring>,
     ready: Receiver<Result<Token>>,
-    stats_request: StatsRequest,
+    question: Question,
     thread: Option<JoinHandle<Option<Remains>>>,
     config: FeedConfig,
     facts: FeedFacts,
@@ -142,15 +142,15 @@ impl Feed {
             samples: loader.samples(),
             batches: loader.batches(),
         };
-        let stats_request = StatsRequest::default();
-        let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&stats_request));
-        let link = FeedLink { ring: theirs, returned, ready: send_ready, stats_request: asked, timeout, canary };
+        let question = Question::default();
+        let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&question));
+        let link = FeedLink { ring: theirs, returned, ready: send_ready, question: asked, timeout, canary };
         let copier = Copier::new(loader, device_side, link);
         let thread = std::thread::Builder::new().name(format!("fuelrail-gpu-{}", config.device));
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
             Error::from_io(Kind::Environment, format_args!("starting the copy thread of GPU {}", config.device), e)
         })?;
-        Ok(Feed { ring, ready, stats_request, thread: Some(thread), config, facts, canary, over: false, asked: None })
+        Ok(Feed { ring, ready, question, thread: Some(thread), config, facts, canary, over: false, asked: None })
     }
 
     /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
@@ -204,7 +204,7 @@ impl Feed {
             return Err(failure);
         }
         match token {
-            Some(token) => self.hand_over(token?, stream, at_once).map(DeviceTaken::Batch),
+            Some(token) => self.give(token?, stream, at_once).map(DeviceTaken::Batch),
             None if self.ring.finished.load(Ordering::Acquire) => Ok(DeviceTaken::Over),
             None => Err(Error::new(Kind::Environment, "the copy thread panicked: a bug of the feed")
                 .with_hint("report it with the message above")),
@@ -227,7 +227,7 @@ impl Feed {
         Err(error)
     }
 
-    fn hand_over(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
+    fn give(&self, token: Token, stream: RawStream, at_once: bool) -> Result<DeviceBatch> {
         let copied = &self.ring.cell(token.cell).h2d_done;
         let _entered = self.ring.context.enter()?;
         let landed = copied.is_reached()?;
@@ -248,8 +248,24 @@ impl Feed {
     /// Counters of the loader; `None` when the copy thread has ended or does not reply within `patience`.
     #[must_use]
     pub fn loader_stats(&self, patience: Duration) -> Option<Stats> {
+        self.ask(patience, Loader::stats)
+    }
+
+    /// As [`Loader::hand_over`]; `None` when the copy thread has ended or does not reply. No batch is copied meanwhile.
+    #[must_use]
+    pub fn hand_over(&self, within: Duration) -> Option<Result<HandOver>> {
+        self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within))
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        what: impl FnOnce(&Loader) -> T + Send + 'static,
+    ) -> Option<T> {
         let (tell, told) = channel();
-        *self.stats_request.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+        // Whoever asked may have given up.
+        let asked = move |loader: &Loader| drop(tell.send(what(loader)));
+        *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(asked));
         told.recv_timeout(patience).ok()
     }
 

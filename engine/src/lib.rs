@@ -107,7 +107,7 @@ pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
 pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
-pub use loader::{Loader, Taken};
+pub use loader::{HandOver, Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
 pub use mixture::Mixture;
 pub use records::Format;

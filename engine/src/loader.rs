@@ -24,6 +24,7 @@ use fuelrail_flow::{Consumer, Finished, Objects, Snapshot};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
+use serde::Serialize;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -64,6 +65,20 @@ pub enum Taken {
     NotYet,
     /// The run is over or has failed.
     Over,
+}
+
+/// What came of handing blocks over to other ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HandOver {
+    /// Blocks that others have fetched from this rank.
+    pub blocks: u64,
+    /// … their payload bytes.
+    pub bytes: u64,
+    /// Blocks that they could not fetch: a rank is gone, or failed.
+    pub failed: u64,
+    /// Everything this rank keeps of an epoch was offered in time.
+    pub complete: bool,
 }
 
 /// What the builder hands over.
@@ -341,6 +356,20 @@ impl Loader {
     #[must_use]
     pub fn state(&self) -> State {
         state_at(&self.parts.run, &self.parts.fingerprint, self.parts.config.order.importance, self.cursor)
+    }
+
+    /// Hands over what this rank keeps for the others ([`peers`](crate::LoaderBuilder::peers)), when its machine is about to be taken away: what is
+    /// used first goes first, for at most so long. The others keep it, on disk where they have one, and find it when they go on without this rank.
+    /// Afterwards they no longer ask this one for what it kept; save a checkpoint first, and end the loader soon.
+    ///
+    /// # Errors
+    /// `Usage` without `peers`, and under the order `sticky`; `Environment` when no thread can be started.
+    pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
+        match &self.parts.peer_server {
+            Some(server) => server.hand_over(self.cursor, within),
+            None => Err(Error::new(Kind::Usage, "no other rank keeps blocks for this one")
+                .with_hint("set peers to hand over what this rank keeps")),
+        }
     }
 
     /// Where losses are reported to, where epochs are drawn by importance.

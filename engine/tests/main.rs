@@ -23,6 +23,7 @@ mod importance;
 mod integrity;
 mod killed_shards;
 mod listing_dir;
+mod members;
 mod metrics;
 mod mixture;
 mod moto;

@@ -12,7 +12,7 @@ use crossbeam_queue::ArrayQueue;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::{BlockId, Result, ShardId};
 use fuelrail_io::{Filling, Receiver, Sender, Slot, Waker, Window, channel};
-use fuelrail_plan::planner::Source;
+use fuelrail_plan::planner::{Asker, Source};
 use fuelrail_plan::schedule::UseTime;
 use slab::Slab;
 use std::fmt::Write as _;
@@ -25,6 +25,26 @@ impl SpanId {
     /// The place of a request of another rank, where it is one.
     pub(crate) fn peer(self) -> Option<usize> {
         (self.batch == OF_PEERS).then_some(self.sample as usize)
+    }
+
+    /// A request of another rank: in the place of the block's number stands who asks.
+    fn of_peer(place: usize, asker: Asker) -> SpanId {
+        let index = match asker {
+            Asker::Own | Asker::Rank => 0,
+            Asker::RankIfHeld => 1,
+            Asker::Leaving(rank) => 2 + u32::from(rank),
+        };
+        SpanId { batch: OF_PEERS, sample: place as u32, index }
+    }
+
+    /// Who asks.
+    pub(crate) fn asker(self) -> Asker {
+        match (self.peer(), self.index) {
+            (None, _) => Asker::Own,
+            (Some(_), 0) => Asker::Rank,
+            (Some(_), 1) => Asker::RankIfHeld,
+            (Some(_), rank) => Asker::Leaving((rank - 2) as u16),
+        }
     }
 }
 
@@ -44,19 +64,23 @@ impl PeerRoute {
 
     /// Appends the path of what is asked for.
     pub(crate) fn push_path(&self, path: &mut String, asked: &Asked) {
-        let at = asked.at.map_or(0, |at| at.0);
+        let at = asked.rank.map_or(0, |rank| rank.at.0);
         let _ = write!(path, "{}/{}?at={at}", self.prefix, asked.sample.0); // writing to memory cannot fail
     }
 
-    /// Adds the header line that shows the secret to a request.
-    pub(crate) fn authorize(&self, request: &mut Vec<u8>) {
+    /// Adds the header lines that show the secret, and that the block is not to be fetched, to a request.
+    pub(crate) fn add_lines(&self, request: &mut Vec<u8>, asked: &Asked) {
+        // They go before the empty one that ends the head.
+        request.truncate(request.len() - 2);
         if let Some(bearer) = &self.bearer {
-            // The line goes before the empty one that ends the head.
-            request.truncate(request.len() - 2);
-            for piece in [&b"Authorization: Bearer "[..], bearer.as_bytes(), b"\r\n\r\n"] {
+            for piece in [&b"Authorization: Bearer "[..], bearer.as_bytes(), b"\r\n"] {
                 request.extend_from_slice(piece);
             }
         }
+        if asked.rank.is_some_and(|rank| rank.if_held) {
+            request.extend_from_slice(b"Cache-Control: only-if-cached\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
     }
 }
 
@@ -111,6 +135,8 @@ pub struct PeerRequest {
     pub block: BlockId,
     /// When that rank uses it.
     pub at: UseTime,
+    /// Who asks.
+    pub asker: Asker,
     /// Takes the block, or the reason why it cannot be had. Dropped when the shard ends.
     pub reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
 }
@@ -158,6 +184,8 @@ pub struct LentBlock {
     slot: Option<Slot>,
     range: Range<usize>,
     home: Arc<Returned>,
+    /// It was in RAM or on disk.
+    pub held: bool,
 }
 
 impl AsRef<[u8]> for LentBlock {
@@ -210,7 +238,7 @@ impl PeerStage {
         }
         // The disk may still be writing from one.
         let free = self.spare.iter().position(|slot| !slot.is_read_pinned())?;
-        let PeerRequest { block, at, reply } = self.inbox.requests.recv()?;
+        let PeerRequest { block, at, asker, reply } = self.inbox.requests.recv()?;
         let catalog = self.objects.catalog();
         let mut filling = self.spare.swap_remove(free).fill();
         let (unit, bytes) = (catalog.batch_slack().max(1) as usize, catalog.block_len(block) as usize);
@@ -219,7 +247,7 @@ impl PeerStage {
         let window = filling.carve_padded(bytes, bytes.next_multiple_of(unit));
         let window = window.expect("a slot has room for the longest block");
         let place = self.open.insert(Open { filling, begin, reply });
-        let span = SpanId { batch: OF_PEERS, sample: place as u32, index: 0 };
+        let span = SpanId::of_peer(place, asker);
         Some(BlockRequest { assembler: shard, span, block, at, window, fresh: false })
     }
 
@@ -230,7 +258,8 @@ impl PeerStage {
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         let home = Arc::clone(&self.inbox.returned);
-        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home };
+        let held = matches!(result, Ok((_, Source::Cache | Source::Disk)));
+        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home, held };
         if result.is_ok() {
             self.served = (self.served.0 + 1, self.served.1 + bytes as u64);
         }

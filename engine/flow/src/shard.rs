@@ -7,7 +7,7 @@ use crate::assemble::{AssembleStage, BadSamples};
 use crate::cache::CacheStage;
 use crate::channels::{BlockRequest, ChannelEnds, SpanId};
 use crate::chunks::ChunkStage;
-use crate::conn::{Asked, Proof};
+use crate::conn::{Asked, AskedRank, Proof};
 use crate::deliver::{Consumer, DeliverStage};
 use crate::failure::given_up;
 use crate::fetch::FetchStage;
@@ -22,7 +22,7 @@ use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
 use fuelrail_io::{Op, Region, Ring, ThreadMeter, Waker, Window};
-use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters};
+use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Role, Source, Waiters};
 use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -371,6 +371,7 @@ impl<R: Ring> Shard<R> {
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
+            Command::NotHeld(waiter) => self.reply(waiter, Err(Error::new(Kind::NotFound, "it is not held here"))),
             Command::Refuse { block, waiters: Waiters { mut first, others }, attempts, why } => {
                 let error = given_up(first.error.take(), why).with_attempts(attempts);
                 if let Some(quarantine) = &mut self.quarantine {
@@ -394,10 +395,11 @@ impl<R: Ring> Shard<R> {
             window.rewind(0);
         }
         let asked = self.asked(fetch, block, window.filled() as u64);
-        if let Origin::Peer { rank, at, .. } = from {
+        if let Origin::Peer { rank, at, role, .. } = from {
             let (catalog, sample) = (self.objects.catalog(), block.sample);
             let (first, object_len) = (catalog.block_first(block), catalog.size(sample));
-            let asked = Asked { first, object_len, whole: false, etag: None, at: Some(at), ..asked };
+            let told = Some(AskedRank { at, if_held: role != Role::Home });
+            let asked = Asked { first, object_len, whole: false, etag: None, rank: told, ..asked };
             return self.fetch.ask_peer(rank, asked, window, self.now);
         }
         self.requests.entered(self.now);
@@ -445,7 +447,7 @@ impl<R: Ring> Shard<R> {
             whole: objects.is_whole(block.sample),
             etag: objects.etag(block.sample).or(seen),
             second: false,
-            at: None,
+            rank: None,
         }
     }
 }

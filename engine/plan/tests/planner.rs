@@ -5,7 +5,9 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::planner::{Attempt, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, Source, Waiters, Want};
+use fuelrail_plan::planner::{
+    Asker, Attempt, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, Source, Waiters, Want,
+};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -108,7 +110,7 @@ fn commands(planner: &mut Planner) -> Vec<Command> {
 fn tell(planner: &mut Planner, now: Instant, told: impl Into<Told>) -> Vec<Command> {
     match told.into() {
         Told::Fact(fact) => planner.tell(now, fact),
-        Told::Ask(ask, block, at, fresh) => planner.ask(now, ask, Want { block, at, fresh, by_peer: false }),
+        Told::Ask(ask, block, at, fresh) => planner.ask(now, ask, Want { block, at, fresh, asker: Asker::Own }),
     }
     commands(planner)
 }

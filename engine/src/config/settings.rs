@@ -362,6 +362,9 @@ settings! {
         /// at its own what its caches hold, and what another one keeps is had from there and not from the bucket: together they cache what
         /// fits into all of them.
         addresses as peers: Vec<String> = Vec::new(),
+        /// What this rank's node is called, where ranks tell each other their addresses (`peers=True` in Python, `peers = auto` of `fuelrail-train`) and
+        /// those may be others after a restart, as in Kubernetes: what lies on the node's disk is found by this name. In `peers` itself: `NAME=HOST:PORT`.
+        node as peer_node: Option<String> = None,
         /// Where this rank listens, where that is not its own address in `peers`, such as `0.0.0.0:7070`.
         listen as peer_listen: Option<String> = None,
         /// A file with a secret that all ranks share. Needed where they use no TLS, which they may only on one machine.

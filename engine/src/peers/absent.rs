@@ -1,12 +1,14 @@
 //! Stands in for `peers` in a build without clouds: settings, and an error where they are used.
 
 use crate::config::Config;
+use crate::loader::HandOver;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
 use fuelrail_plan::homes::Homes;
-use fuelrail_plan::run::Run;
+use fuelrail_plan::run::{Cursor, Run};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Would start the server.
 pub(crate) type StartServer = Box<dyn FnOnce() -> Result<PeerServer>>;
@@ -20,6 +22,12 @@ pub(crate) struct Peers {
 
 /// There is none.
 pub(crate) enum PeerServer {}
+
+impl PeerServer {
+    pub(crate) fn hand_over(&self, _: Cursor, _: Duration) -> Result<HandOver> {
+        match *self {}
+    }
+}
 
 /// The real one has one, too, and is forgotten without it in a forked child.
 impl Drop for PeerServer {

@@ -4,21 +4,27 @@
 //! they do of the bucket. Beyond this machine both sides show a certificate of the job's authority; a shared secret in the header goes with it or, on one
 //! machine, without.
 
+mod leaving;
 mod server;
 mod trust;
 
 use crate::config::Config;
+use crate::loader::HandOver;
 use crate::names::Names;
+use crate::proxy::Route;
 use crate::serve::HttpServer;
 use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::prng::mix64;
 use fuelrail_base::units::ByteSize;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes};
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::run::Run;
+use fuelrail_plan::run::{Cursor, Run};
 use fuelrail_wire::{Endpoint, Scheme, uri::expand};
+use leaving::Successors;
 use server::Listening;
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,8 +43,18 @@ const CONNECTIONS_MAX: usize = 1024;
 /// Of a shard's memory, slots for other ranks take one part in so many.
 const SLOTS_SHARE: u64 = 16;
 
-/// Serves other ranks, on a thread of its own.
-pub(crate) type PeerServer = HttpServer;
+/// Serves other ranks, on a thread of its own, and hands over to them.
+pub(crate) struct PeerServer {
+    _server: HttpServer,
+    successors: Successors,
+}
+
+impl PeerServer {
+    /// Has the other ranks fetch what this one keeps and anybody uses from `from` on, for so long.
+    pub(crate) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
+        self.successors.hand_over(from, within)
+    }
+}
 
 /// Starts the server, once all shards have started.
 pub(crate) type StartServer = Box<dyn FnOnce() -> Result<PeerServer>>;
@@ -47,8 +63,10 @@ pub(crate) type StartServer = Box<dyn FnOnce() -> Result<PeerServer>>;
 pub(crate) struct Peers {
     pub(crate) homes: Homes,
     pub(crate) room: PeerRoom,
-    links: Vec<Option<PeerLink>>,
+    links: Vec<Option<(PeerLink, Route)>>,
     listening: Listening,
+    prefix: String,
+    secret: Option<Arc<str>>,
     /// What each of the others is sent at most, bytes a second.
     rate_limit: Option<ByteSize>,
 }
@@ -65,7 +83,7 @@ impl Peers {
         (objects, run, fingerprint): (&Objects, &Run, &str),
         notices: &mut Vec<String>,
     ) -> Result<Option<Peers>> {
-        let addresses = expanded(&config.peers.addresses)?;
+        let (nodes, addresses) = expanded(&config.peers.addresses)?;
         if addresses.is_empty() {
             return Ok(None);
         }
@@ -87,8 +105,11 @@ impl Peers {
             if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
                 return Err(unprotected(beyond));
             }
+            // As below: not by its name.
+            let direct = if tls.is_some() { endpoint.clone() } else { format!("http://{}/peer", found[0]).parse()? };
+            let control = Route { tls: tls.clone(), ..Route::new(direct) };
             let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
-            Ok(Some((link, (at, found))))
+            Ok(Some(((link, control), (at, found))))
         };
         let links = addresses.iter().enumerate().map(|(at, address)| {
             link((at, address)).map_err(|error: Error| error.within(format_args!("peers: {address}")))
@@ -100,7 +121,7 @@ impl Peers {
         }
         let (links, found): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
-        let listening = Listening::at(own, prefix, &trust)?;
+        let listening = Listening::at(own, prefix.clone(), &trust)?;
         let room = room(config, objects, usize::from(ranks) - 1, trust.scheme());
         let late = |at: usize| {
             format!(
@@ -110,17 +131,24 @@ impl Peers {
         };
         notices.extend(absent(found.into_iter().flatten().collect()).into_iter().map(late));
         let rate_limit = config.peers.rate_limit;
-        Ok(Some(Peers { homes: Homes::new((rank, ranks), run.order()), room, links, listening, rate_limit }))
+        let homes = Homes::new(rank, &named(&nodes), run.order());
+        Ok(Some(Peers { homes, room, links, listening, prefix, secret: trust.secret, rate_limit }))
     }
 
     /// What each of so many shards starts with, and the server, once all of them have started.
     pub(crate) fn share_out(self, shards: u16, objects: &Arc<Objects>, run: &Run) -> (Vec<PeerSetup>, StartServer) {
-        let Peers { room, links, listening, rate_limit, .. } = self;
+        let Peers { homes, room, links, listening, prefix, secret, rate_limit } = self;
         let moments = run.config().epochs.saturating_mul(run.config().samples);
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
+        let (links, routes): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let setups = inboxes.into_iter().map(|inbox| PeerSetup { links: links.clone(), inbox }).collect();
         let (objects, limits) = (Arc::clone(objects), (links.len() * CONNECTIONS_MAX, rate_limit));
-        (setups, Box::new(move || listening.serve((objects, moments), outboxes, limits)))
+        let run = run.clone();
+        let start = move || {
+            let _server = listening.serve((Arc::clone(&objects), moments, homes.clone()), outboxes, limits)?;
+            Ok(PeerServer { _server, successors: Successors { homes, routes, prefix, secret, objects, run } })
+        };
+        (setups, Box::new(start))
     }
 }
 
@@ -138,10 +166,26 @@ fn absent(mut ranks: Vec<(usize, Arc<[SocketAddr]>)>) -> Vec<usize> {
     }
 }
 
-/// The addresses, with what their braces stand for.
-fn expanded(addresses: &[String]) -> Result<Vec<String>> {
+/// A name of each rank, as a hash: its node, and which of the ranks there it is. Ports may be others in the next run, and so may the order of
+/// nodes; what lies on a node's disk is found again.
+fn named(nodes: &[String]) -> Vec<u64> {
+    let mut ranks_of = HashMap::new();
+    let mut name = |node: &String| {
+        let ranks = ranks_of.entry(node.clone()).or_insert(0);
+        *ranks += 1;
+        node.bytes().fold(*ranks, |hash, byte| mix64(hash ^ u64::from(byte)))
+    };
+    nodes.iter().map(&mut name).collect()
+}
+
+/// The node of each rank, which is its host unless it is named, and its address: with what braces stand for.
+fn expanded(addresses: &[String]) -> Result<(Vec<String>, Vec<String>)> {
     let all = addresses.iter().map(|address| expand(address).map_err(|error| error.within("peers")));
-    Ok(all.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    let node_and_address = |text: String| match text.split_once('=') {
+        Some((node, address)) => (node.to_owned(), address.to_owned()),
+        None => (text.rsplit_once(':').map_or(&*text, |(host, _)| host).to_owned(), text),
+    };
+    Ok(all.collect::<Result<Vec<_>>>()?.into_iter().flatten().map(node_and_address).unzip())
 }
 
 /// How many ranks there are, if the settings allow that they keep blocks for each other.

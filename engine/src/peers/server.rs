@@ -1,7 +1,9 @@
 //! Serves this rank's blocks to the other ranks: HTTP on a thread of its own, over TLS beyond this machine.
 //!
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
-//! RAM, on disk, in a fetch under way, or by a fetch of its own; its memory is sent from where it lies. Never keeps a block. Requests without
+//! RAM, on disk, in a fetch under way, or by a fetch of its own, unless it is asked only for what is cached; its memory is sent from where it
+//! lies. `X-Cache` tells what it had. `POST`, with `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a
+//! block itself. Requests without
 //! the secret or a certificate are refused before their path is looked at.
 
 use super::trust::{Shown, unprotected};
@@ -10,11 +12,13 @@ use core::ops::Range;
 use fuelrail_base::units::ByteSize;
 use fuelrail_base::{BlockId, Result, SampleId};
 use fuelrail_flow::{LentBlock, Objects, PeerOutbox, PeerRequest};
+use fuelrail_plan::homes::Homes;
+use fuelrail_plan::planner::Asker;
 use fuelrail_plan::schedule::UseTime;
 use fuelrail_wire::base64;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MATCH, RANGE};
+use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_RANGE, HeaderMap, HeaderValue, IF_MATCH, RANGE};
 use hyper::{Method, Request, Response, StatusCode};
 use std::collections::HashMap;
 use std::net::{IpAddr, TcpListener as StdListener};
@@ -53,13 +57,14 @@ impl Listening {
     /// Serves the blocks of these shards, for moments of a run of so many, over at most so many connections.
     pub(super) fn serve(
         self,
-        (objects, moments): (Arc<Objects>, u64),
+        (objects, moments, homes): (Arc<Objects>, u64, Homes),
         outboxes: Vec<PeerOutbox>,
         (connections, bytes_per_s): (usize, Option<ByteSize>),
     ) -> Result<HttpServer> {
         let Listening { socket, tls, secret, prefix } = self;
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
-        let service = Arc::new(Service { prefix, secret, objects, moments, outboxes: Mutex::new(outboxes), pace });
+        let service =
+            Arc::new(Service { homes, prefix, secret, objects, moments, outboxes: Mutex::new(outboxes), pace });
         let answer = move |from, request| {
             let service = Arc::clone(&service);
             async move { service.answer(from, request).await }
@@ -69,6 +74,7 @@ impl Listening {
 }
 
 struct Service {
+    homes: Homes,
     prefix: String,
     secret: Option<Arc<str>>,
     objects: Arc<Objects>,
@@ -103,6 +109,7 @@ impl Pace {
 struct Wanted {
     block: BlockId,
     at: UseTime,
+    asker: Asker,
     /// Bytes of the block.
     part: Range<usize>,
     /// Bytes of the sample, where they are not all of it.
@@ -117,7 +124,7 @@ impl Service {
         };
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
-        let Wanted { block, at, part, range } = wanted;
+        let Wanted { block, at, asker, part, range } = wanted;
         if let Some(pace) = &self.pace {
             // Before the block is lent, so that a waiting request holds no memory.
             pace.wait(from, part.len()).await;
@@ -125,20 +132,31 @@ impl Service {
         let sent = {
             let mut outboxes = self.outboxes.lock().unwrap_or_else(PoisonError::into_inner);
             let shards = u16::try_from(outboxes.len()).expect("shards are at most 256");
-            outboxes[usize::from(block.owner(shards).0)].send(PeerRequest { block, at, reply })
+            outboxes[usize::from(block.owner(shards).0)].send(PeerRequest { block, at, asker, reply })
         };
         let found: Result<LentBlock> = match (sent, answer.await) {
             (Ok(()), Ok(found)) => found,
             // Its queue is full, or this rank has ended.
             _ => return said(StatusCode::SERVICE_UNAVAILABLE),
         };
-        // The other rank fetches it from the bucket, and reports that error.
-        let Ok(lent) = found else { return said(StatusCode::BAD_GATEWAY) };
+        let lent = match found {
+            Ok(lent) => lent,
+            // As RFC 9111 has it (5.2.1.7).
+            Err(_) if asker != Asker::Rank => return said(StatusCode::GATEWAY_TIMEOUT),
+            // The other rank fetches it from the bucket, and reports that error.
+            Err(_) => return said(StatusCode::BAD_GATEWAY),
+        };
+        if let Asker::Leaving(_) = asker {
+            return said(StatusCode::NO_CONTENT);
+        }
+        // Of one length, so that heads can be foretold.
+        let had = if lent.held { "hit " } else { "miss" };
         let body = Bytes::from_owner(lent).slice(part);
         let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
         let mut response = Response::new(Full::new(body));
         let headers = response.headers_mut();
         headers.insert("x-amz-checksum-crc32c", text(sum));
+        headers.insert("x-cache", HeaderValue::from_static(had));
         if let Some((first, end, len)) = range {
             headers.insert(CONTENT_RANGE, text(format!("bytes {first}-{}/{len}", end - 1)));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -152,14 +170,18 @@ impl Service {
         if !self.is_known(headers) {
             return Err(StatusCode::UNAUTHORIZED);
         }
-        if request.method() != Method::GET {
+        if !matches!(*request.method(), Method::GET | Method::POST) {
             return Err(StatusCode::METHOD_NOT_ALLOWED);
         }
         let (uri, catalog) = (request.uri(), self.objects.catalog());
         let path = uri.path().strip_prefix(&self.prefix).and_then(|rest| rest.strip_prefix('/'));
         let sample = path.and_then(number).filter(|sample| *sample < catalog.samples());
         let sample = SampleId(sample.ok_or(StatusCode::NOT_FOUND)?);
-        let moment = uri.query().map_or(Some(0), |query| query.strip_prefix("at=").and_then(number));
+        let (moment, leaves) = uri.query().map_or((None, None), |query| match query.split_once("&leaves=") {
+            None => (Some(query), None),
+            Some((moment, rank)) => (Some(moment), Some(rank)),
+        });
+        let moment = moment.map_or(Some(0), |moment| moment.strip_prefix("at=").and_then(number));
         let at = UseTime(moment.filter(|at| *at < self.moments).ok_or(StatusCode::BAD_REQUEST)?);
         // The other rank has listed another version of the object.
         let (theirs, ours) = (headers.get(IF_MATCH).map(HeaderValue::as_bytes), self.objects.strong_etag(sample));
@@ -176,7 +198,19 @@ impl Service {
             return Err(StatusCode::RANGE_NOT_SATISFIABLE);
         }
         let part = (first - begin) as usize..(end - begin) as usize;
-        Ok(Wanted { block, at, part, range: range.map(|(first, end)| (first, end, size)) })
+        let is_other = |rank: &u16| *rank < self.homes.ranks() && *rank != self.homes.rank();
+        let asker = match (request.method(), leaves) {
+            (&Method::GET, None) => match headers.get(CACHE_CONTROL) {
+                Some(asked) if asked == "only-if-cached" => Asker::RankIfHeld,
+                _ => Asker::Rank,
+            },
+            (&Method::POST, Some(rank)) => {
+                let rank = number(rank).and_then(|rank| u16::try_from(rank).ok()).filter(is_other);
+                Asker::Leaving(rank.ok_or(StatusCode::BAD_REQUEST)?)
+            }
+            _ => return Err(StatusCode::METHOD_NOT_ALLOWED),
+        };
+        Ok(Wanted { block, at, asker, part, range: range.map(|(first, end)| (first, end, size)) })
     }
 
     /// Whether the header shows the secret, where there is one. Takes as long for a wrong secret as for the right one.

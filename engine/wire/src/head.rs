@@ -35,6 +35,8 @@ pub struct ResponseHead {
     pub retry_after_s: Option<u32>,
     /// When a refusal (400 and above) was written, by the server's clock.
     pub date: Option<WallTime>,
+    /// A cache had it, by its `X-Cache` line.
+    pub cached: bool,
 }
 
 impl ResponseHead {
@@ -175,6 +177,8 @@ impl Lines {
             self.head.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
         } else if is("date") && status >= 400 {
             self.head.date = date::parse_http(value);
+        } else if is("x-cache") {
+            self.head.cached = value.eq_ignore_ascii_case(b"hit");
         }
         Ok(())
     }

@@ -43,6 +43,8 @@ pub(crate) struct Exchange {
     pub spare: Option<Filling>,
     pub sink: Sink,
     pub proof: Proof,
+    /// The server had it cached, as it says.
+    pub cached: bool,
     /// Running checksum of the range, where one response brings it from its first byte on.
     pub digest: Option<Digest>,
     pub sent_at: Instant,
@@ -69,6 +71,7 @@ impl Exchange {
             spare: None,
             sink: Sink::Window,
             proof: Proof::default(),
+            cached: false,
             digest: None,
             sent_at: now,
             first_byte_at: None,
@@ -100,7 +103,7 @@ impl Exchange {
     /// Checks the head. Returns how the body is framed; the window then stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c.filter(|_| self.asked.whole) };
-        self.digest = None;
+        (self.cached, self.digest) = (head.cached, None);
         let framing = match head.status {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
@@ -114,7 +117,7 @@ impl Exchange {
                 };
             }
         };
-        if self.asked.at.is_some() {
+        if self.asked.rank.is_some() {
             // Other ranks send the checksum of the bytes asked for, always.
             let missing = || Error::new(Kind::Protocol, "another rank sent a block without its checksum");
             self.digest = Some(Digest::Crc32c(head.crc32c.ok_or_else(missing)?));
@@ -231,6 +234,8 @@ pub(crate) struct Outcome {
     pub window: Window,
     /// What the window is carved from, of a second request.
     pub spare: Option<Filling>,
+    /// The server had it cached, as it says.
+    pub cached: bool,
     pub end: End,
 }
 
@@ -267,9 +272,9 @@ impl Fault {
 impl Outcome {
     /// An exchange ended so.
     pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
-        let asked = exchange.asked;
+        let Exchange { asked, cached, .. } = exchange;
         let (window, spare) = exchange.into_memory();
-        Outcome { asked, window, spare, end }
+        Outcome { asked, window, spare, cached, end }
     }
 
     /// All bytes of an exchange are in its window, and prove this.

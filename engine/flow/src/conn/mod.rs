@@ -12,7 +12,7 @@ mod secure;
 
 pub use exchange::Proof;
 pub(crate) use exchange::{Context, End, Exchange, Fault, Outcome};
-pub(crate) use predict::{Asked, HeadPredictor};
+pub(crate) use predict::{Asked, AskedRank, HeadPredictor};
 pub(crate) use secure::{Secure, Tunnel};
 
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};

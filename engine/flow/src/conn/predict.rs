@@ -30,15 +30,24 @@ pub(crate) struct Asked {
     pub etag: Option<Etag>,
     /// It is a second request of its fetch, into spare memory.
     pub second: bool,
-    /// When the block is used, for another rank that is asked in the bucket's place.
-    pub at: Option<UseTime>,
+    /// How another rank is asked, in the bucket's place.
+    pub rank: Option<AskedRank>,
+}
+
+/// What another rank is told of a block it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedRank {
+    /// When the block is used.
+    pub at: UseTime,
+    /// It is not to fetch the block.
+    pub if_held: bool,
 }
 
 impl Asked {
     /// A whole object of so many bytes.
     #[cfg(test)]
     pub(crate) fn whole(fetch: FetchId, sample: SampleId, len: u64) -> Asked {
-        Asked { fetch, sample, first: 0, len, object_len: len, whole: true, etag: None, second: false, at: None }
+        Asked { fetch, sample, first: 0, len, object_len: len, whole: true, etag: None, second: false, rank: None }
     }
 
     /// Whether the request carries a Range header: only a whole object goes without.
@@ -148,7 +157,7 @@ mod tests {
             whole: true,
             etag: None,
             second: false,
-            at: None,
+            rank: None,
         }
     }
 

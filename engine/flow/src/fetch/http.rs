@@ -207,7 +207,7 @@ impl Http {
         let written = fuelrail_wire::write_get(&mut self.text, &self.host, &self.path, range, tag);
         let signed = |()| match (&self.peer, io.requests.signatory.as_mut()) {
             (Some(peer), _) => {
-                peer.authorize(&mut self.text);
+                peer.add_lines(&mut self.text, &asked);
                 Ok(())
             }
             (None, Some(signatory)) => signatory.sign_head(&mut self.text),

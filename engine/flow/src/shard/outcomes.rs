@@ -91,14 +91,17 @@ impl<R: Ring> Shard<R> {
 
     /// Another rank sent a block, or did not: then nothing of it is kept, and the bucket is asked.
     pub(super) fn take_peer_outcome(&mut self, outcome: Outcome) {
-        let Outcome { asked: Asked { fetch, .. }, mut window, end, .. } = outcome;
+        let Outcome { asked: Asked { fetch, rank, .. }, mut window, cached, end, .. } = outcome;
         let displaced = match end {
-            End::Landed { first_byte, total, .. } => {
+            End::Landed { total, .. } => {
                 self.land(fetch, window, Proof::default());
-                return self.tell(Fact::Landed { fetch, first_byte, total, outran: None });
+                return self.tell(Fact::Sent { fetch, total, held: cached });
             }
-            // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request.
-            End::Failed { fault, .. } => fault.idled_out,
+            // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request, nor not having it.
+            End::Failed { fault, .. } => {
+                let is_absent = fault.error.kind() == Kind::Server && rank.is_some_and(|rank| rank.if_held);
+                fault.idled_out || is_absent
+            }
             End::Unserved { displaced } => displaced,
         };
         window.rewind(0);

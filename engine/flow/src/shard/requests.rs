@@ -47,7 +47,7 @@ impl<R: Ring> Shard<R> {
         let BlockRequest { assembler, span, block, at, window, fresh } = request;
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
-        self.planner.ask(self.now, waiter, Want { block, at, fresh, by_peer: span.peer().is_some() });
+        self.planner.ask(self.now, waiter, Want { block, at, fresh, asker: span.asker() });
     }
 
     /// Takes in what other ranks ask for. True when there was anything.

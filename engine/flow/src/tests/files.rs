@@ -64,7 +64,7 @@ impl Rig {
     fn ask(&mut self, n: u32, first: u64, len: u64, etag: Option<Etag>) {
         let object_len = self.sizes[n as usize];
         let (fetch, sample) = (FetchId { place: n, serial: 0 }, SampleId(n.into()));
-        let asked = Asked { fetch, sample, first, len, object_len, whole: true, etag, second: false, at: None };
+        let asked = Asked { fetch, sample, first, len, object_len, whole: true, etag, second: false, rank: None };
         let window = window(&mut self.region, len as usize);
         self.fetch.request(asked, window, self.ring.now());
     }
@@ -84,7 +84,7 @@ impl Rig {
             whole: true,
             etag: None,
             second: false,
-            at: None,
+            rank: None,
         };
         self.fetch.request(asked, window, self.ring.now());
     }

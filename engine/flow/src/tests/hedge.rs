@@ -273,7 +273,7 @@ fn three_requests() -> (Hedges, Option<Box<Race>>, [Exchange; 3]) {
         whole: true,
         etag: None,
         second,
-        at: None,
+        rank: None,
     };
     let first = Exchange::new(asked(false), window(&mut region, 10), Instant::ZERO);
     let mut hedges = Hedges::new((0..2).map(|_| region.alloc(16).unwrap()).collect());

@@ -13,7 +13,8 @@ mod table;
 mod types;
 
 pub use types::{
-    Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Waiters, Want,
+    Asker, Attempt, Command, Fact, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Role, Source, Waiters,
+    Want,
 };
 
 use crate::catalog::Catalog;
@@ -66,12 +67,13 @@ impl<W> Planner<W> {
             Fact::Landed { fetch, first_byte, total, outran } => {
                 self.owner.landed(now, fetch, (first_byte, total), outran, out);
             }
+            Fact::Sent { fetch, total, held } => self.owner.sent(now, fetch, held.then_some(total), out),
             Fact::Unhedged(fetch) => self.owner.unhedged(now, fetch),
             Fact::Halved { fetch, kind, second } => self.owner.halved(now, fetch, kind, second),
             Fact::Failed { fetch, kind, retry_after, attempt } => {
                 self.owner.failed(now, fetch, kind, retry_after, attempt, out);
             }
-            Fact::Unserved { fetch, displaced } => self.owner.unserved(now, fetch, displaced),
+            Fact::Unserved { fetch, displaced } => self.owner.unserved(now, fetch, displaced, out),
             Fact::Idle => self.owner.idle(now, out),
         }
         self.follow_up(now);

@@ -3,7 +3,9 @@
 use super::admission::Admission;
 use super::peers::Peers;
 use super::table::{Block, BlockTable, State};
-use super::types::{Attempt, Command, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Source, Want};
+use super::types::{
+    Asker, Attempt, Command, FetchId, GivenUp, Keep, Origin, PlannerConfig, PlannerStats, Role, Source, Want,
+};
 use crate::catalog::Catalog;
 use crate::hedge::Hedge;
 use crate::policy::{self, Policy};
@@ -77,14 +79,23 @@ impl<W> Owner<W> {
         &mut self,
         now: Instant,
         waiter: W,
-        Want { block, at, fresh, by_peer }: Want,
+        Want { block, at, fresh, asker }: Want,
         out: &mut VecDeque<Command<W>>,
     ) {
         let bytes = self.catalog.block_len(block);
-        self.stats.peer_asks += u64::from(by_peer);
-        self.stats.asks += 1;
-        self.stats.asked_bytes += bytes;
-        self.now_at = self.now_at.max(at);
+        if asker == Asker::RankIfHeld && !self.holds(block) {
+            return out.push_back(Command::NotHeld(waiter));
+        }
+        match (asker, &mut self.peers) {
+            // It is no use of this rank's or another's.
+            (Asker::Leaving(rank), Some(peers)) => peers.leaves(rank),
+            _ => {
+                self.stats.peer_asks += u64::from(asker != Asker::Own);
+                self.stats.asks += 1;
+                self.stats.asked_bytes += bytes;
+                self.now_at = self.now_at.max(at);
+            }
+        }
         let Err(waiter) = self.table.join(block, waiter, at, fresh) else {
             self.stats.shared += 1;
             return;
@@ -108,10 +119,21 @@ impl<W> Owner<W> {
             return;
         }
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
-        let peers = self.peers.as_ref().filter(|_| spot.is_none() && !fresh && !by_peer);
-        let peer = peers.and_then(|peers| peers.to_ask(now, block)).map(|rank| Origin::Peer { rank, since: now, at });
+        let has_disk = self.spill.is_some();
+        let mut peers = self.peers.as_mut().filter(|_| spot.is_none() && !fresh);
+        let to_ask = peers.as_mut().and_then(|peers| match (asker, peers.is_home(block)) {
+            (Asker::Leaving(rank), _) => peers.may_be_asked(now, rank).then_some((rank, Role::Leaving)),
+            (_, true) if has_disk => peers.former(now, block).map(|rank| (rank, Role::Former)),
+            (Asker::Own, false) => peers.to_ask(now, block).map(|rank| (rank, Role::Home)),
+            _ => None,
+        });
+        let peer = to_ask.map(|(rank, role)| Origin::Peer { rank, since: now, at, role });
         let Some(from) = spot.map(Origin::Disk).or(peer) else {
-            self.stats.peer_misses += u64::from(peers.is_some_and(|peers| !peers.is_home(block)));
+            if let Asker::Leaving(_) = asker {
+                return out.push_back(Command::NotHeld(waiter));
+            }
+            let elsewhere = asker == Asker::Own && peers.is_some_and(|peers| !peers.is_home(block));
+            self.stats.peer_misses += u64::from(elsewhere);
             self.table.insert((block, bytes), waiter, at, State::Queued);
             return;
         };
@@ -120,6 +142,12 @@ impl<W> Owner<W> {
             peers.asked(now, rank, fetch);
         }
         out.push_back(Command::Start { fetch, block, from });
+    }
+
+    /// Whether a block is in RAM or on disk, and not on its way: that may wait for the very rank that asks.
+    fn holds(&self, block: BlockId) -> bool {
+        let on_disk = |spill: &Spill| spill.holds(block);
+        !self.table.has(block) && (self.policy.contains(&block) || self.spill.as_ref().is_some_and(on_disk))
     }
 
     /// Gives up requests to other ranks that have taken too long.
@@ -152,22 +180,6 @@ impl<W> Owner<W> {
             }
             // It stays there, and there alone: a second copy in RAM would take the place of another block.
             State::Sent(Origin::Disk(_)) => (Source::Disk, None),
-            // A copy that somebody found damaged while this was under way may be what was sent.
-            State::Sent(Origin::Peer { rank, .. }) if doubted => {
-                if let Some(peers) = &mut self.peers {
-                    peers.unserved(now, rank, true);
-                }
-                return self.table.enter(id, State::Queued);
-            }
-            // Its home keeps it.
-            State::Sent(Origin::Peer { rank, since, .. }) => {
-                if let Some(peers) = &mut self.peers {
-                    peers.landed(rank, now.since(since));
-                }
-                (self.stats.peer_hits, self.stats.peer_bytes) =
-                    (self.stats.peer_hits + 1, self.stats.peer_bytes + bytes);
-                (Source::Peer, None)
-            }
             _ => {
                 self.stats.hedges_won += u64::from(outran.is_some());
                 // The first request would have taken at least this long: estimates from winners alone would sink with every hedge.
@@ -181,6 +193,31 @@ impl<W> Owner<W> {
         };
         let waiters = self.table.take(id).waiters;
         out.push_back(Command::Deliver { block, waiters, source, keep });
+    }
+
+    /// Another rank has sent a block; where it held it, it took so long.
+    pub(super) fn sent(&mut self, now: Instant, id: FetchId, held: Option<Duration>, out: &mut VecDeque<Command<W>>) {
+        let record = self.table.get(id);
+        let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
+        let State::Sent(Origin::Peer { rank, since, role, .. }) = record.state() else {
+            unreachable!("{block:?} was asked of another rank")
+        };
+        let peers = self.peers.as_mut().expect("one was asked");
+        if doubted {
+            // A copy that somebody found damaged while this was under way may be what was sent.
+            peers.unserved(now, rank, true);
+            return self.table.enter(id, State::Queued);
+        }
+        peers.landed(now, rank, (now.since(since), held), self.window.round_trip());
+        if role == Role::Former {
+            peers.moved(true);
+        }
+        (self.stats.peer_hits, self.stats.peer_bytes) = (self.stats.peer_hits + 1, self.stats.peer_bytes + bytes);
+        // What a rank that leaves hands over is used when it says, and was not yet.
+        let used = if role == Role::Leaving { UseTime(last_at.0.saturating_sub(1)) } else { last_at };
+        let keep = self.keep((block, bytes), used, out);
+        let waiters = self.table.take(id).waiters;
+        out.push_back(Command::Deliver { block, waiters, source: Source::Peer, keep });
     }
 
     /// Finds a landed block its place, by its next use after the last one that waited for it: in RAM while there is
@@ -233,8 +270,9 @@ impl<W> Owner<W> {
     }
 
     /// The transport did not process a fetch: queues it again as if it had not been sent.
-    pub(super) fn unserved(&mut self, now: Instant, id: FetchId, displaced: bool) {
+    pub(super) fn unserved(&mut self, now: Instant, id: FetchId, displaced: bool, out: &mut VecDeque<Command<W>>) {
         let block = self.table.get(id);
+        let is_alone = block.waiters.others.is_empty();
         if displaced && !matches!(block.state(), State::Sent(Origin::Peer { .. })) {
             self.hedge.displaced();
         }
@@ -242,10 +280,18 @@ impl<W> Owner<W> {
             (State::Sent(Origin::Disk(_)), Some(spill)) => {
                 spill.lost(now, block.id, block.bytes);
             }
-            (State::Sent(Origin::Peer { rank, .. }), _) => {
-                self.stats.peer_misses += 1;
-                if let Some(peers) = &mut self.peers {
-                    peers.unserved(now, rank, displaced);
+            (State::Sent(Origin::Peer { rank, role, .. }), _) => {
+                let peers = self.peers.as_mut().expect("one was asked");
+                peers.unserved(now, rank, displaced);
+                match role {
+                    Role::Home => self.stats.peer_misses += 1,
+                    Role::Former => peers.moved(false),
+                    // Nobody here waits for it.
+                    Role::Leaving if is_alone => {
+                        let waiter = self.table.take(id).waiters.first;
+                        return out.push_back(Command::NotHeld(waiter));
+                    }
+                    Role::Leaving => {}
                 }
             }
             _ => self.over(now, id, None),

@@ -1,7 +1,8 @@
 //! Other ranks as a source of blocks: whom to ask, how long one may take, and which is left alone for a while.
 //!
-//! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them. A rank that takes too long, by
-//! its own round trips (Jacobson, 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
+//! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them: from the rank that was its home
+//! in a run of fewer ranks, if that still has it on disk, else from the bucket. A rank that takes too long, by its own round trips (Jacobson,
+//! 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
 
 use super::types::FetchId;
 use crate::homes::Homes;
@@ -19,19 +20,51 @@ const AT_ONCE: u32 = 8;
 const AWAY_MIN: Duration = Duration::from_millis(100);
 /// … up to this.
 const AWAY_MAX: Duration = Duration::from_secs(10);
+/// A rank is slow that takes so many times as long for what it holds as the bucket does, …
+const SLOW_TIMES: u32 = 3;
+/// … and longer than a busy machine explains.
+const SLOW_MIN: Duration = Duration::from_millis(50);
+/// Answers before a rank that was never fast is known to be slow.
+const ANSWERS_KNOWN: u32 = 64;
+/// Former homes are asked for so many blocks before any of them has had one, …
+const HOPE_START: u32 = 32;
+/// … for so many more behind each that had, …
+const HOPE_EARNED: u32 = 8;
+/// … up to this many; …
+const HOPE_MAX: u32 = 256;
+/// … and for one of so many blocks when nothing is hoped for.
+const HOPELESS_EVERY: u32 = 64;
 
 /// What is known of one rank.
 #[derive(Clone, Copy, Default)]
 struct Peer {
     /// Mean and mean deviation of its round trips, once there were any.
     round_trip: Option<(Duration, Duration)>,
+    /// Mean time of its answers with what it held, and how many there were, up to those after which it is known.
+    held: Duration,
+    held_answers: u32,
     /// Requests that it has not answered.
     under_way: u32,
     failures: u32,
+    /// The request under way is the one that it is tried with behind failures.
+    tried: bool,
     away_until: Instant,
 }
 
 impl Peer {
+    /// Behind a failure it is asked for one block at a time, until it sends one.
+    fn may_be_asked(&self, now: Instant) -> bool {
+        self.away_until <= now && (self.failures == 0 || self.under_way == 0)
+    }
+
+    /// Leaves it alone for a while. Failures at the same time count once.
+    fn failed(&mut self, now: Instant) {
+        if self.away_until <= now {
+            self.away_until = now.after((AWAY_MIN * (1 << self.failures.min(7))).min(AWAY_MAX));
+            self.failures += 1;
+        }
+    }
+
     /// How long the next request may take: it waits for those before it.
     fn patience(&self) -> Duration {
         let known = self
@@ -45,6 +78,10 @@ impl Peer {
 pub(super) struct Peers {
     homes: Homes,
     peers: Vec<Peer>,
+    /// For how many blocks a former home is asked.
+    hope: u32,
+    /// Blocks for which none was asked.
+    hopeless: u32,
     /// Requests under way, by when they have taken too long; some are over.
     due: BinaryHeap<Reverse<(Instant, FetchId)>>,
 }
@@ -52,7 +89,7 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn new(homes: Homes) -> Peers {
         let peers = vec![Peer::default(); usize::from(homes.ranks())];
-        Peers { homes, peers, due: BinaryHeap::with_capacity(256) }
+        Peers { homes, peers, hope: HOPE_START, hopeless: 0, due: BinaryHeap::with_capacity(256) }
     }
 
     /// Whether this rank keeps a block.
@@ -63,20 +100,67 @@ impl Peers {
     /// The rank to ask for a block, if it is another one and not to be left alone.
     pub(super) fn to_ask(&self, now: Instant, block: BlockId) -> Option<u16> {
         let home = self.homes.of(block);
-        (home != self.homes.rank() && self.peers[usize::from(home)].away_until <= now).then_some(home)
+        (home != self.homes.rank() && self.may_be_asked(now, home)).then_some(home)
+    }
+
+    /// The rank to ask for a block that this one keeps and does not have: its home in a run without this rank, while such ranks have blocks.
+    pub(super) fn former(&mut self, now: Instant, block: BlockId) -> Option<u16> {
+        let rank = self.homes.second(block)?;
+        self.hopeless = if self.hope == 0 { self.hopeless.wrapping_add(1) } else { 0 };
+        let hopes = self.hopeless.is_multiple_of(HOPELESS_EVERY);
+        (hopes && self.may_be_asked(now, rank)).then_some(rank)
+    }
+
+    /// A rank is about to leave, and has said so.
+    pub(super) fn leaves(&mut self, rank: u16) {
+        self.homes.leaves(rank);
+    }
+
+    /// Whether a rank is not to be left alone.
+    pub(super) fn may_be_asked(&self, now: Instant, rank: u16) -> bool {
+        self.peers[usize::from(rank)].may_be_asked(now)
+    }
+
+    /// A former home had a block, or not.
+    pub(super) fn moved(&mut self, had: bool) {
+        self.hope = if had { (self.hope + HOPE_EARNED).min(HOPE_MAX) } else { self.hope.saturating_sub(1) };
     }
 
     /// A rank is asked now.
     pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId) {
         let peer = &mut self.peers[usize::from(rank)];
         self.due.push(Reverse((now.after(peer.patience()), fetch)));
+        peer.tried = peer.failures > 0;
         peer.under_way += 1;
     }
 
-    /// A rank has sent a block, after so long.
-    pub(super) fn landed(&mut self, rank: u16, took: Duration) {
+    /// A rank has sent a block, so long after it was to be asked; where it `held` it, its answer took so long. The bucket's take `bucket`; zero while
+    /// unknown.
+    pub(super) fn landed(
+        &mut self,
+        now: Instant,
+        rank: u16,
+        (took, held): (Duration, Option<Duration>),
+        bucket: Duration,
+    ) {
         let peer = &mut self.peers[usize::from(rank)];
-        (peer.failures, peer.under_way) = (0, peer.under_way - 1);
+        peer.under_way -= 1;
+        let limit = if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) };
+        if let Some(answer) = held {
+            // Of one that just starts, many are late at once. Behind a failure one answer tells.
+            let is_known = answer <= limit || peer.held_answers + 1 >= ANSWERS_KNOWN;
+            let anew = peer.failures > 0 || peer.held_answers < ANSWERS_KNOWN;
+            peer.held = if anew { answer } else { peer.held - peer.held / 8 + answer / 8 };
+            peer.held_answers = if is_known { ANSWERS_KNOWN } else { peer.held_answers + 1 };
+        }
+        let tried = core::mem::take(&mut peer.tried);
+        match held.is_some() && peer.held_answers >= ANSWERS_KNOWN && peer.held > limit {
+            // Others are under way that were sent before this was known.
+            true if peer.failures == 0 => peer.failures = 1,
+            true if tried => peer.failed(now),
+            true => {}
+            false => peer.failures = 0,
+        }
         peer.round_trip = Some(match peer.round_trip {
             None => (took, took / 2),
             Some((mean, deviation)) => {
@@ -86,13 +170,12 @@ impl Peers {
         });
     }
 
-    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. Failures at the same time count once.
+    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`.
     pub(super) fn unserved(&mut self, now: Instant, rank: u16, displaced: bool) {
         let peer = &mut self.peers[usize::from(rank)];
         peer.under_way -= 1;
-        if !displaced && peer.away_until <= now {
-            peer.away_until = now.after((AWAY_MIN * (1 << peer.failures.min(7))).min(AWAY_MAX));
-            peer.failures += 1;
+        if !displaced {
+            peer.failed(now);
         }
     }
 
@@ -123,12 +206,12 @@ mod tests {
     #[test]
     fn patience_follows_round_trips_and_one_that_fails_is_left_alone_for_a_while_that_doubles() {
         let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
-        let mut peers = Peers::new(Homes::new((0, 2), &Order::new(9, 1, true)));
+        let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let (theirs, fetch) =
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
         let answered = |peers: &mut Peers, ms| {
             peers.asked(at(0), 1, fetch);
-            peers.landed(1, Duration::from_millis(ms));
+            peers.landed(at(0), 1, (Duration::from_millis(ms), None), Duration::ZERO);
             peers.due.clear();
         };
         let failed = |peers: &mut Peers, ms, displaced| {
@@ -167,5 +250,58 @@ mod tests {
         answered(&mut peers, 1);
         failed(&mut peers, 300, false);
         assert_eq!(peers.to_ask(at(400), theirs), Some(1), "it starts anew");
+    }
+
+    #[test]
+    fn a_rank_that_is_slower_than_the_bucket_with_what_it_holds_is_left_alone_and_tried_again_one_block_at_a_time() {
+        let (at, ms) = (|ms| Instant::ZERO.after(Duration::from_millis(ms)), Duration::from_millis);
+        let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
+        let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
+        let mut answered = |now: u64, took: u64, held: bool, bucket: u64| {
+            peers.asked(at(now), 1, FetchId { place: 1, serial: 1 });
+            let second = peers.to_ask(at(now), theirs);
+            peers.landed(at(now), 1, (ms(took), held.then_some(ms(took))), ms(bucket));
+            (second, peers.to_ask(at(now), theirs))
+        };
+        let all_well = (Some(1), Some(1));
+        assert_eq!(answered(0, 900, false, 20), all_well, "it had to fetch it");
+        for _ in 0..20 {
+            assert_eq!(answered(0, 900, true, 20), all_well, "it starts");
+        }
+        for _ in 0..40 {
+            answered(0, 10, true, 20);
+        }
+        assert_eq!(answered(0, 100, true, 20), all_well, "one late answer is no slow rank");
+        assert_eq!(answered(0, 100, true, 50), all_well, "nor is one that is slow beside a slow bucket");
+        (0..).find(|_| answered(0, 100, true, 20).0.is_none()).expect("it becomes slow");
+        assert_eq!(answered(0, 100, true, 20), (None, None), "one at a time, and it is still slow");
+        assert_eq!(answered(200, 100, true, 20), (None, None), "it was left alone for a while");
+        assert_eq!(answered(550, 10, true, 20), (None, None), "for twice as long");
+        assert_eq!(answered(600, 10, true, 20), all_well, "it is fast again");
+        for _ in 0..20 {
+            answered(600, 900, true, 0);
+        }
+        assert_eq!(answered(600, 900, true, 0), all_well, "the bucket is not known");
+    }
+
+    #[test]
+    fn former_homes_are_asked_while_they_have_blocks_and_now_and_then() {
+        let mut peers = Peers::new(Homes::new(0, &[1, 2, 3], &Order::new(9, 1, true)));
+        let ours: Vec<_> = (0..).map(block).filter(|block| peers.is_home(*block)).take(1_000).collect();
+        let mut asked = |had: &dyn Fn(usize) -> bool| {
+            let mut asked = 0;
+            for (n, block) in ours.iter().enumerate() {
+                if let Some(rank) = peers.former(Instant::ZERO, *block) {
+                    assert_eq!(Some(rank), peers.homes.second(*block));
+                    peers.moved(had(n));
+                    asked += 1;
+                }
+            }
+            asked
+        };
+        assert_eq!(asked(&|_| false), 32 + (1_000 - 32) / 64);
+        assert!(asked(&|_| true) > 900, "after one that has a block");
+        assert!((256..300).contains(&asked(&|_| false)));
+        assert!(asked(&|n| n < 64 || n % 4 == 0) > 900, "one in four is worth it");
     }
 }

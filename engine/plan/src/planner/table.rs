@@ -145,6 +145,11 @@ impl<W> BlockTable<W> {
         Ok(())
     }
 
+    /// Whether the block is in flight.
+    pub(super) fn has(&self, id: BlockId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// Takes back the emptied list of a delivered block's other waiters.
     pub(super) fn recycle(&mut self, others: Vec<W>) {
         if others.capacity() > 0 {

@@ -40,8 +40,32 @@ pub struct Want {
     pub at: UseTime,
     /// The copy at hand is damaged: it is fetched anew.
     pub fresh: bool,
-    /// Another rank asks: it is not asked in turn.
-    pub by_peer: bool,
+    /// Who asks.
+    pub asker: Asker,
+}
+
+/// Who asks for a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asker {
+    /// A batch of this rank.
+    Own,
+    /// Another rank, of the block's home.
+    Rank,
+    /// The block's home, of the rank that was its home before others came or would be without it: only what is in RAM or on disk is served.
+    RankIfHeld,
+    /// This rank, which is about to leave, of the one that keeps the block then: it is had from there, or not at all.
+    Leaving(u16),
+}
+
+/// Why another rank is asked for a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It is the block's home, which fetches what it does not have.
+    Home,
+    /// It was the home before this rank came, and may have it.
+    Former,
+    /// It is about to leave, and this rank keeps the block then.
+    Leaving,
 }
 
 /// What happened in flow.
@@ -75,6 +99,15 @@ pub enum Fact {
     },
     /// No second request was sent: the server has not started on the first one yet.
     Unhedged(FetchId),
+    /// Another rank has sent the whole block into the window of its first waiter.
+    Sent {
+        /// The fetch.
+        fetch: FetchId,
+        /// From the request, once a connection took it, to the last byte.
+        total: Duration,
+        /// It was in that rank's RAM or on its disk.
+        held: bool,
+    },
     /// One of the two requests of a fetch failed. The other goes on.
     Halved {
         /// The fetch.
@@ -121,6 +154,8 @@ pub enum Attempt {
 /// What flow has to do. Commands are carried out in the order given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command<W> {
+    /// Hand the window back: another rank asked for the block only if it can be had without the bucket.
+    NotHeld(W),
     /// Find `bytes` of contiguous room for a batch, then request its blocks. Respond with `Opened` or `NoRoom`.
     Open {
         /// The batch.
@@ -135,7 +170,7 @@ pub enum Command<W> {
         /// The cached block.
         block: BlockId,
     },
-    /// Fetch the block, or what is missing of it, into the window of its first waiter. Respond with `Landed`, `Failed` or `Unserved`.
+    /// Fetch the block, or what is missing of it, into the window of its first waiter. Respond with `Landed`, `Sent`, `Failed` or `Unserved`.
     Start {
         /// The fetch.
         fetch: FetchId,
@@ -202,6 +237,8 @@ pub enum Origin {
         since: Instant,
         /// When the block is used.
         at: UseTime,
+        /// Why.
+        role: Role,
     },
 }
 

@@ -3,7 +3,7 @@
 use super::disk::Ended;
 use super::{AskId, Model};
 use fuelrail_base::{BlockId, Duration, Instant, Kind};
-use fuelrail_plan::planner::{Attempt, Fact, FetchId};
+use fuelrail_plan::planner::{Asker, Attempt, Fact, FetchId, Role};
 use fuelrail_plan::schedule::UseTime;
 use std::sync::Arc;
 
@@ -14,12 +14,26 @@ impl Model {
         fetch: FetchId,
         ask: AskId,
         block: BlockId,
-        (rank, since, at): (u16, Instant, UseTime),
+        (rank, since, at, role): (u16, Instant, UseTime, Role),
     ) {
         let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
-        assert!(rank == homes.of(block) && rank != homes.rank() && since <= self.now, "{block:?} of rank {rank}");
+        assert!(rank != homes.rank() && since <= self.now, "{block:?} of rank {rank}");
         let asked = self.asks.get_mut(&ask).expect("a request is for an open ask");
-        assert!(asked.block == block && asked.at == at && !asked.by_peer, "{block:?}");
+        assert!(asked.block == block && asked.at == at, "{block:?}");
+        let (is_first, is_second) = (homes.of(block) == rank, homes.second(block) == Some(rank));
+        let fits = match role {
+            // That it leaves may have been heard in between.
+            Role::Home => (is_first || is_second) && asked.asker == Asker::Own,
+            Role::Former => homes.of(block) == homes.rank() && is_second,
+            Role::Leaving => asked.asker == Asker::Leaving(rank),
+        };
+        assert!(
+            fits,
+            "{block:?} of rank {rank}, {role:?} for {:?}: {:?} then {:?}",
+            asked.asker,
+            homes.of(block),
+            homes.second(block)
+        );
         asked.fetch = Some(fetch);
         self.at_peers.insert(fetch, ask);
     }
@@ -34,9 +48,12 @@ impl Model {
             self.tell(Fact::Unserved { fetch, displaced });
         } else {
             (ask.full, ask.restored) = (true, true);
+            let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
+            self.counted.moved += u64::from(homes.of(ask.block) == homes.rank());
             self.counted.sent += 1;
+            let held = self.prng.chance(0.5);
             let total = Duration::from_micros(1 + self.prng.below(5_000));
-            self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
+            self.tell(Fact::Sent { fetch, total, held });
         }
     }
 

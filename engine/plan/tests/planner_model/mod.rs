@@ -12,7 +12,9 @@ use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
-use fuelrail_plan::planner::{Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters, Want};
+use fuelrail_plan::planner::{
+    Asker, Command, Fact, FetchId, Keep, Origin, Planner, PlannerConfig, Source, Waiters, Want,
+};
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::prefetch::Strategy;
 use fuelrail_plan::retry::RetryConfig;
@@ -36,7 +38,7 @@ struct Ask {
     /// Filled from disk, or by another rank.
     restored: bool,
     /// Another rank asks.
-    by_peer: bool,
+    asker: Asker,
     /// The fetch that writes to its window.
     fetch: Option<FetchId>,
 }
@@ -85,6 +87,8 @@ struct Counted {
     displaced: u64,
     sent: u64,
     recalled: u64,
+    not_held: u64,
+    moved: u64,
 }
 
 impl Model {
@@ -118,7 +122,7 @@ impl Model {
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             cached_block_bytes_min: prng.below(200),
-            homes: prng.chance(0.15).then(|| Homes::new((prng_rank, 3), run.order())),
+            homes: prng.chance(0.15).then(|| Homes::new(prng_rank, &[1, 2, 3], run.order())),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
             spill,
@@ -198,9 +202,12 @@ impl Model {
                         asked.fetch = Some(fetch);
                         self.disk.read(fetch, ask, block, spot);
                     }
-                    Origin::Peer { rank, since, at } => self.ask_rank(fetch, ask, block, (rank, since, at)),
+                    Origin::Peer { rank, since, at, role } => {
+                        self.ask_rank(fetch, ask, block, (rank, since, at, role));
+                    }
                 }
             }
+            Command::NotHeld(waiter) => self.not_held(waiter),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
             Command::Recall { fetch, .. } => {
                 if self.at_peers.contains_key(&fetch) {
@@ -245,6 +252,17 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// Another rank asked for what is not here: a batch asks again, as itself.
+    fn not_held(&mut self, waiter: AskId) {
+        let Ask { block, batch, at, asker, full, .. } = self.asks.remove(&waiter).expect("an ask is answered once");
+        assert!(matches!(asker, Asker::RankIfHeld | Asker::Leaving(_)) && !full, "{waiter:?} of {asker:?}");
+        let is_under_way = self.asks.values().any(|ask| ask.block == block && ask.fetch.is_some());
+        assert!(!self.cached.contains_key(&block) || is_under_way, "{block:?} is cached");
+        self.counted.asks -= u64::from(asker == Asker::RankIfHeld);
+        self.counted.not_held += 1;
+        self.ask(block, batch, at, false);
     }
 
     /// An ask has its block.
@@ -341,10 +359,22 @@ impl Model {
     fn ask(&mut self, block: BlockId, batch: Option<u64>, at: UseTime, fresh: bool) {
         let ask = AskId(self.next_ask);
         self.next_ask += 1;
-        self.counted.asks += 1;
-        let by_peer = self.config.homes.is_some() && self.prng.chance(0.1);
-        self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, by_peer, fetch: None });
-        self.planner.ask(self.now, ask, Want { block, at, fresh, by_peer });
+        let asker = match self.config.homes.is_some() && !fresh && self.prng.chance(0.2) {
+            true if self.prng.chance(0.2) => self.leaver(),
+            true => [Asker::Rank, Asker::RankIfHeld][self.prng.below(2) as usize],
+            false => Asker::Own,
+        };
+        self.counted.asks += u64::from(!matches!(asker, Asker::Leaving(_)));
+        self.asks.insert(ask, Ask { block, batch, at, full: false, restored: false, asker, fetch: None });
+        self.planner.ask(self.now, ask, Want { block, at, fresh, asker });
+    }
+
+    /// Another rank, which leaves.
+    fn leaver(&mut self) -> Asker {
+        let homes = self.config.homes.as_mut().expect("one asks");
+        let rank = (homes.rank() + 1) % 3;
+        homes.leaves(rank);
+        Asker::Leaving(rank)
     }
 
     fn disk_tier(&mut self) -> &mut Spill {
@@ -441,10 +471,12 @@ fn whatever_flow_does_every_ask_is_answered_once() {
         assert!(stats.peer_hits <= counted.sent, "seed {seed}: {} of {} from ranks", stats.peer_hits, counted.sent);
         all.sent += stats.peer_hits;
         all.recalled += counted.recalled;
+        all.not_held += counted.not_held;
+        all.moved += counted.moved;
     }
     let Counted { hits, shared, evictions, given_up, hedges, outrun, .. } = all;
     assert!(hits > 1_000 && shared > 100 && evictions > 100 && given_up > 100, "{all:?}");
     assert!(hedges > 100 && outrun > 30, "{all:?}");
-    assert!(all.sent > 500 && all.recalled > 0, "{all:?}");
+    assert!(all.sent > 500 && all.recalled > 0 && all.not_held > 100 && all.moved > 50, "{all:?}");
     assert!(restored > 1_000 && trims > 20, "{restored} blocks from disk, {trims} trims");
 }

@@ -44,7 +44,7 @@ pub(super) fn case(prng: &mut Prng, at: u32) -> Case {
         whole: true,
         etag: prng.chance(0.5).then(|| Etag::of(TAG)),
         second: false,
-        at: None,
+        rank: None,
     };
     Case { asked, before: bytes(at.into(), block_first, landed) }
 }

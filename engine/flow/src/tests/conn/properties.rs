@@ -206,7 +206,7 @@ fn a_body_that_is_whole_when_its_framing_breaks_off_still_has_to_fit_its_checksu
         whole: true,
         etag: None,
         second: false,
-        at: None,
+        rank: None,
     };
     for (sum, lands) in [("y/Q5Jg==", true), ("y/Q5Jw==", false)] {
         let head = format!("HTTP/1.1 200 OK\r\nx-amz-checksum-crc32: {sum}\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n");

@@ -1,0 +1,116 @@
+//! Hands over what this rank keeps, before its machine is taken away: every other rank is asked to fetch what it keeps from then on.
+//!
+//! Walks one epoch of the order from where the run stands, so that what is used first goes first. Owns the way to the other ranks. Never
+//! touches a block: they are asked for as any block is.
+
+use crate::client::{Ask, Client, on_thread, within as no_longer_than};
+use crate::loader::HandOver;
+use crate::proxy::Route;
+use core::cell::Cell;
+use fuelrail_base::{BlockId, Error, Kind, Result};
+use fuelrail_flow::Objects;
+use fuelrail_plan::homes::Homes;
+use fuelrail_plan::order::OrderName;
+use fuelrail_plan::run::{Cursor, Run};
+use fuelrail_plan::schedule::UseTime;
+use futures_util::{StreamExt, stream};
+use hyper::{Method, StatusCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Blocks that are asked for at once, of all ranks together.
+const AT_ONCE: usize = 16;
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A rank that has failed so often in a row is not asked any more.
+const FAILURES_MAX: u32 = 3;
+
+/// The way to the other ranks.
+pub(super) struct Successors {
+    pub(super) homes: Homes,
+    /// By rank; this one's own place is empty.
+    pub(super) routes: Vec<Option<Route>>,
+    pub(super) prefix: String,
+    pub(super) secret: Option<Arc<str>>,
+    pub(super) objects: Arc<Objects>,
+    pub(super) run: Run,
+}
+
+/// A block, when it is used, and which rank keeps it afterwards.
+type Offer = (BlockId, UseTime, u16);
+
+impl Successors {
+    /// Hands over what is used from `from` on, for so long.
+    pub(super) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
+        if self.run.order().name() == OrderName::Sticky {
+            let cause =
+                "handing over under the order sticky: which rank keeps a block then depends on how many there are";
+            return Err(Error::new(Kind::Usage, cause).with_hint("use order = global, or let the bucket send it again"));
+        }
+        on_thread("fuelrail-leaving", async || {
+            let clients = self.routes.iter().map(|route| route.as_ref().map(|route| Client::new(route, PATIENCE)));
+            let clients = clients.map(Option::transpose).collect::<Result<Vec<_>>>()?;
+            let failures: Vec<_> = clients.iter().map(|_| Cell::new(0)).collect();
+            let handed = Cell::new(HandOver::default());
+            let offer = async |(block, at, to): Offer| {
+                let (failed, client) = (&failures[usize::from(to)], &clients[usize::from(to)]);
+                let taken = match client {
+                    Some(client) if failed.get() < FAILURES_MAX => self.offer(client, block, at).await,
+                    _ => Err(Error::new(Kind::Network, "it has failed before")),
+                };
+                failed.set(if taken.is_ok() { 0 } else { failed.get() + 1 });
+                let mut sum = handed.get();
+                match taken {
+                    Ok(true) => {
+                        sum.blocks += 1;
+                        sum.bytes += self.objects.catalog().block_len(block);
+                    }
+                    Ok(false) => {}
+                    Err(_) => sum.failed += 1,
+                }
+                handed.set(sum);
+            };
+            let work = stream::iter(self.offers(from)).for_each_concurrent(AT_ONCE, offer);
+            let complete = tokio::time::timeout(within, work).await.is_ok();
+            Ok(HandOver { complete, ..handed.get() })
+        })
+    }
+
+    /// What this rank keeps of an epoch, by when it is used.
+    fn offers(&self, from: Cursor) -> impl Iterator<Item = Offer> {
+        let (samples, epochs) = (self.run.config().samples, self.run.config().epochs);
+        let first = from.epoch.saturating_mul(samples).saturating_add(from.position);
+        let end = first.saturating_add(samples).min(epochs.saturating_mul(samples));
+        let of = move |at| {
+            let (sample, at) = (self.run.sample_at(at / samples, at % samples), UseTime(at));
+            let blocks = (0..self.objects.catalog().blocks(sample)).map(move |index| BlockId { sample, index });
+            let own = blocks.filter(|block| self.homes.of(*block) == self.homes.rank());
+            own.filter_map(move |block| Some((block, at, self.homes.second(block)?)))
+        };
+        (first..end).flat_map(of)
+    }
+
+    /// Whether the rank has fetched it; it cannot where this one does not have it either.
+    async fn offer(&self, client: &Client<'_>, block: BlockId, at: UseTime) -> Result<bool> {
+        let (catalog, rank, sample) = (self.objects.catalog(), self.homes.rank(), block.sample.0);
+        let path = format!("{}/{sample}?at={}&leaves={rank}", self.prefix, at.0);
+        let mut ask = Ask::new(Method::POST, path);
+        if let Some(secret) = &self.secret {
+            ask = ask.header("authorization", format!("Bearer {secret}"));
+        }
+        let tag = self.objects.strong_etag(block.sample);
+        if !tag.is_empty() {
+            ask = ask.header("if-match", tag);
+        }
+        if catalog.blocks(block.sample) > 1 {
+            let first = catalog.block_first(block);
+            ask = ask.header("range", format!("bytes={first}-{}", first + catalog.block_len(block) - 1));
+        }
+        let answer = no_longer_than(PATIENCE, async { client.send_whole(&ask).await?.read().await }).await??;
+        match answer.status {
+            StatusCode::NO_CONTENT => Ok(true),
+            StatusCode::GATEWAY_TIMEOUT => Ok(false),
+            status => Err(Error::new(Kind::Server, format!("a rank answered {status}"))),
+        }
+    }
+}

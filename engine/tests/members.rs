@@ -1,0 +1,333 @@
+//! Nodes of a job that come, go and change their ranks: what they have on disk is found again, on whichever node it lies, and every sample
+//! comes once an epoch.
+
+use crate::common::{PATIENCE, bucket, eventually, listing, loader_at};
+use fuelrail::internal::list_cache;
+use fuelrail::{ByteSize, Kind, Loader, OrderName, State};
+use fuelrail_base::prng::Prng;
+use fuelrail_bucket::{Bucket, DataSet};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SAMPLES: u64 = 1_200;
+const SAMPLE_BYTES: u64 = 20_000;
+const BATCH_SIZE: u32 = 5;
+/// What a rank is started with, in its environment.
+const RANK: &str = "MEMBERS_TEST_RANK";
+
+fn set() -> DataSet {
+    DataSet::tokens(SAMPLES, 3, SAMPLE_BYTES)
+}
+
+/// One rank, in a process of its own: says each batch and the state behind it, and goes on when it is told to.
+#[test]
+#[ignore = "a rank of the tests below, which start it"]
+fn rank() {
+    let Ok(told) = std::env::var(RANK) else { return };
+    let [uri, rank, addresses, folder, disk, state] = told.split('\n').collect::<Vec<_>>()[..] else {
+        panic!("{told}")
+    };
+    let addresses: Vec<_> = addresses.split(',').collect();
+    let set = set();
+    let mut builder = loader_at(uri)
+        .listing(listing(&set))
+        .batch_size(BATCH_SIZE)
+        .epochs(1_000)
+        .seed(7)
+        .rank(rank.parse().unwrap())
+        .world(addresses.len() as u32)
+        .spill_dirs([disk])
+        .peers(addresses)
+        .peer_secret_file(Path::new(folder).join("secret"));
+    if !state.is_empty() {
+        builder = builder.resume(State::from_json(state).unwrap());
+    }
+    let mut loader: Loader = builder.build().unwrap();
+    let mut go = std::io::stdin().lines();
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        let mut ids = String::new();
+        for sample in batch.samples() {
+            set.verify(loader.key(sample.id), sample.bytes).unwrap();
+            ids += &format!("{} ", sample.id.0);
+        }
+        // One write: a line is whole, or not there.
+        let line = format!("batch {} {ids}\t{}\n", batch.epoch(), loader.state().to_json());
+        std::io::stdout().write_all(line.as_bytes()).unwrap();
+        match go.next().map(Result::unwrap).as_deref() {
+            None => return,
+            Some("leave") => {
+                let handed = loader.hand_over(PATIENCE).unwrap();
+                assert!(handed.complete && handed.failed == 0, "{handed:?}");
+                assert_eq!(handed.bytes, handed.blocks * SAMPLE_BYTES);
+                println!("handed {}", handed.blocks);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+struct Rank {
+    child: Child,
+    go: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    /// What it says next that begins with this word.
+    fn says(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "a rank has ended");
+            if let Some(said) = line.strip_prefix(word) {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    /// Its next batch, as epoch and samples, and the state behind it.
+    fn batch(&mut self) -> (u64, Vec<u64>, String) {
+        let said = self.says("batch ");
+        let (ids, state) = said.split_once('\t').unwrap();
+        let mut numbers = ids.split_whitespace().map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.collect(), state.to_owned())
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A port of this address that is free now.
+fn free_port(host: Ipv4Addr) -> SocketAddr {
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
+}
+
+/// A job whose nodes are addresses of this machine, with a disk each.
+struct Job {
+    bucket: Bucket,
+    folder: tempfile::TempDir,
+    nodes: Vec<u8>,
+    ranks: Vec<Rank>,
+    state: String,
+    /// Samples of the epoch under way, and epochs that are over.
+    seen: BTreeSet<u64>,
+    epoch: u64,
+}
+
+impl Job {
+    fn new(nodes: impl IntoIterator<Item = u8>) -> Job {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "0123456789abcdef\n").unwrap();
+        let bucket = bucket(&set(), "latency=fixed:20ms");
+        let nodes = nodes.into_iter().collect();
+        Job { bucket, folder, nodes, ranks: Vec::new(), state: String::new(), seen: BTreeSet::new(), epoch: 0 }
+    }
+
+    fn disk(&self, node: u8) -> PathBuf {
+        self.folder.path().join(format!("disk-{node}"))
+    }
+
+    /// Blocks on a node's disk.
+    fn blocks(&self, node: u8) -> u64 {
+        let directory = list_cache(&self.disk(node)).unwrap();
+        directory.segments.iter().map(|segment| segment.blocks).sum()
+    }
+
+    /// Ends all ranks, as a launcher does when its nodes change, and starts one on each node.
+    fn start(&mut self) {
+        self.ranks.clear();
+        // A node goes by its host, or by its name.
+        let address = |node: &u8| match node % 2 {
+            0 => format!("node-{node}={}", free_port(Ipv4Addr::LOCALHOST)),
+            _ => free_port(Ipv4Addr::new(127, 0, 7, *node)).to_string(),
+        };
+        let all = self.nodes.iter().map(address).collect::<Vec<_>>().join(",");
+        for (rank, node) in self.nodes.iter().enumerate() {
+            let disk = self.disk(*node);
+            std::fs::create_dir_all(&disk).unwrap();
+            let told = [
+                self.bucket.url(""),
+                rank.to_string(),
+                all.clone(),
+                self.folder.path().display().to_string(),
+                disk.display().to_string(),
+                self.state.clone(),
+            ];
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["members::rank", "--exact", "--ignored", "--nocapture"]).env(RANK, told.join("\n"));
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let (go, said) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+            self.ranks.push(Rank { child, go, said });
+        }
+    }
+
+    /// One step of all ranks: it counts when every one has its batch.
+    fn step(&mut self) {
+        let batches: Vec<_> = self.ranks.iter_mut().map(Rank::batch).collect();
+        for (epoch, ids, state) in batches {
+            if epoch > self.epoch {
+                assert_eq!(self.seen.len() as u64, SAMPLES, "epoch {} is whole", self.epoch);
+                self.seen.clear();
+                self.epoch = epoch;
+            }
+            for id in ids {
+                assert!(self.seen.insert(id), "sample {id} comes twice in epoch {epoch}");
+            }
+            self.state = state;
+        }
+        for rank in &mut self.ranks {
+            rank.go.write_all(b"\n").unwrap();
+        }
+    }
+
+    fn steps_until(&mut self, done: impl Fn(&Job) -> bool) {
+        while !done(self) {
+            self.step();
+        }
+    }
+
+    /// Requests to the bucket while `work` goes on.
+    fn requests(&mut self, work: impl FnOnce(&mut Job)) -> u64 {
+        let before = self.bucket.counters().get_requests;
+        work(self);
+        self.bucket.counters().get_requests - before
+    }
+
+    /// All that is kept is on disk.
+    fn settle(&self) {
+        eventually("the disks hold the set", || {
+            self.nodes.iter().map(|node| self.blocks(*node)).sum::<u64>() >= SAMPLES * 95 / 100
+        });
+    }
+}
+
+#[test]
+fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_numbered_anew() {
+    let mut job = Job::new([1, 2, 3]);
+    job.start();
+    job.steps_until(|job| job.epoch == 2);
+    job.settle();
+    // Another order of ranks, and in the middle of an epoch.
+    job.nodes = vec![3, 1, 2];
+    let renumbered = job.requests(|job| {
+        job.start();
+        job.steps_until(|job| job.epoch == 4);
+    });
+    job.nodes = vec![4, 3, 1, 2];
+    let joined = job.requests(|job| {
+        job.start();
+        job.steps_until(|job| job.epoch == 6);
+    });
+    let own = job.blocks(4);
+    // One goes for good.
+    job.nodes = vec![1, 4, 3];
+    let (lost, left) = (
+        job.blocks(2),
+        job.requests(|job| {
+            job.start();
+            job.steps_until(|job| job.epoch == 8);
+        }),
+    );
+    eprintln!(
+        "requests: {renumbered} renumbered, {joined} joined ({own} blocks moved), {left} behind one that had {lost}"
+    );
+    assert!(renumbered < SAMPLES / 10, "{renumbered} requests");
+    assert!(joined < SAMPLES / 10 && own > SAMPLES / 8, "{joined} requests, {own} blocks moved");
+    assert!(left < lost * 12 / 10, "{left} requests behind a node that had {lost} blocks");
+}
+
+#[test]
+fn what_a_node_hands_over_before_it_goes_is_not_asked_of_the_bucket_again() {
+    let mut job = Job::new([1, 2, 3]);
+    job.start();
+    job.steps_until(|job| job.epoch == 2);
+    job.settle();
+    let (held, others) = (job.blocks(2), job.blocks(1) + job.blocks(3));
+    let leaving = &mut job.ranks[1];
+    leaving.go.write_all(b"leave\n").unwrap();
+    let handed: u64 = leaving.says("handed ").parse().unwrap();
+    eventually("what was handed over is on the others' disks", || {
+        job.blocks(1) + job.blocks(3) >= others + handed * 95 / 100
+    });
+    job.nodes = vec![3, 1];
+    let requests = job.requests(|job| {
+        job.start();
+        job.steps_until(|job| job.epoch == 4);
+    });
+    eprintln!("{held} blocks, {handed} handed over, {requests} requests afterwards");
+    assert!(handed * 10 >= held * 9, "{handed} of {held} blocks");
+    assert!(requests < SAMPLES / 10, "{requests} requests");
+}
+
+#[test]
+fn every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed() {
+    // Seconds and seconds between changes; more by hand.
+    let told = std::env::var("FUELRAIL_NODES_SECONDS").unwrap_or_else(|_| "20,2".to_owned());
+    let (seconds, each) = told.split_once(',').unwrap();
+    let (seconds, each) = (seconds.parse().unwrap(), Duration::from_secs_f64(each.parse().unwrap()));
+    let (mut job, mut prng) = (Job::new([1, 2, 3]), Prng::new(5));
+    job.start();
+    job.steps_until(|job| job.epoch == 2);
+    job.settle();
+    let begun = Instant::now();
+    let (mut lost, mut changes) = (0, Vec::new());
+    let requests = job.requests(|job| {
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            let until = Instant::now() + each.mul_f64(0.5 + prng.unit());
+            job.steps_until(|_| Instant::now() > until);
+            let place = prng.below(job.nodes.len() as u64) as usize;
+            // Killed within its step: what it has fetched since the last one is gone.
+            job.ranks[place].child.kill().unwrap();
+            match prng.below(3) {
+                0 if job.nodes.len() > 2 => {
+                    let gone = job.nodes.remove(place);
+                    lost += job.blocks(gone);
+                    std::fs::remove_dir_all(job.disk(gone)).unwrap();
+                    changes.push(format!("-{gone}"));
+                }
+                1 if job.nodes.len() < 5 => {
+                    let new = (1..).find(|node| !job.nodes.contains(node)).unwrap();
+                    job.nodes.insert(place, new);
+                    changes.push(format!("+{new}"));
+                }
+                _ => changes.push(format!("!{}", job.nodes[place])),
+            }
+            job.start();
+        }
+    });
+    let (epochs, count) = (job.epoch - 2, changes.len());
+    eprintln!(
+        "{count} changes in {epochs} epochs: {requests} requests, {lost} blocks on disks that went ({})",
+        changes.join(" ")
+    );
+    assert!(begun.elapsed() < Duration::from_secs(seconds) + PATIENCE && count >= 5 && epochs >= 1, "{count} changes");
+    // A change costs what was on its way, too.
+    assert!(
+        requests <= lost * 12 / 10 + count as u64 * 60,
+        "{requests} requests, {lost} blocks lost in {count} changes"
+    );
+}
+
+#[test]
+fn handing_over_is_refused_where_nobody_would_know_what_to_keep() {
+    let job = Job::new([1]);
+    let alone = || loader_at(&job.bucket.url("")).listing(listing(&set()));
+    let error = alone().build().unwrap().hand_over(PATIENCE).unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("set peers"), "{error:?}");
+    let sticky = alone()
+        .order(OrderName::Sticky)
+        .world(2)
+        .cache_limit(ByteSize(1 << 20))
+        .peers(["127.0.0.1:0", "127.0.0.1:9"])
+        .peer_secret_file(job.folder.path().join("secret"));
+    let error = sticky.build().unwrap().hand_over(PATIENCE).unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("order = global"), "{error:?}");
+}
