@@ -53,6 +53,8 @@ enum Part {
     Worlds,
     /// A loader at full speed under faults: `cargo x bench soak`.
     Soak,
+    /// A job whose nodes come, go and are killed every ten seconds.
+    Nodes,
 }
 
 /// What to prove, and how thoroughly.
@@ -61,7 +63,7 @@ pub(crate) struct Wanted {
     /// What to run [default: all]
     #[arg(value_name = "PART")]
     parts: Vec<Part>,
-    /// Minutes for each part that can go on for ever [default: fuzz 60, soak 30, mutants until all are drawn]
+    /// Minutes for each part that can go on for ever [default: fuzz 60, soak 30, nodes 10, mutants until all are drawn]
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
     /// Seed of what is drawn at random [default: another one each time]
@@ -107,6 +109,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             }
             Part::Worlds => worlds,
             Part::Soak => soak,
+            Part::Nodes => nodes,
         };
         log.step(&name(part), || session.record(&name(part), || found(&session)));
     }
@@ -198,6 +201,16 @@ fn soak(session: &Session<'_>) -> Finding {
     command.args(["--", "soak", "--minutes", &times[0], "--max-minutes", &times[1]]);
     command.args(["--seed", &session.seed.to_string()]);
     finding(&mut command, json!({ "minutes": minutes }))
+}
+
+/// The test of nodes that come and go, for longer.
+fn nodes(session: &Session<'_>) -> Finding {
+    let minutes = session.minutes.unwrap_or(10);
+    session.tests(&["fuelrail"], |command| {
+        command.args(["--release", "--no-tests", "fail", "--success-output", "immediate"]);
+        command.args(["--filterset", "test(every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed)"]);
+        command.env("FUELRAIL_NODES_SECONDS", format!("{},10", 60 * minutes))
+    })
 }
 
 #[cfg(test)]

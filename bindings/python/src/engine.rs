@@ -1,6 +1,6 @@
 //! What a Python loader drives: the engine's loader, or that and a feed to a GPU.
 
-use fuelrail::{Batch, Loader, State, Stats, Taken};
+use fuelrail::{Batch, HandOver, Loader, State, Stats, Taken};
 use fuelrail_cuda::{DeviceBatch, DeviceTaken, Feed, FeedConfig, FeedStats, RawStream};
 use std::time::Duration;
 
@@ -59,6 +59,13 @@ impl Engine {
         match self {
             Engine::Host(loader) => (loader.stats(), None),
             Engine::Device(feed) => (feed.loader_stats(PATIENCE).unwrap_or_default(), Some(feed.stats())),
+        }
+    }
+
+    pub(crate) fn hand_over(&self, within: Duration) -> fuelrail::Result<HandOver> {
+        match self {
+            Engine::Host(loader) => loader.hand_over(within),
+            Engine::Device(feed) => feed.hand_over(within).unwrap_or_else(|| Ok(HandOver::default())),
         }
     }
 }

@@ -377,6 +377,20 @@ impl Loader {
         Ok(stats)
     }
 
+    /// Hands over what this rank keeps for the others (`peers`), when its machine is about to be taken away: what is used first goes first, for
+    /// at most so many seconds. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
+    /// (`complete`). Save a checkpoint first, and end soon: the others no longer ask this rank for what it kept.
+    fn hand_over<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
+        let within = Duration::try_from_secs_f64(seconds)
+            .map_err(|e| usage(py, format!("hand_over({seconds}): {e}"), "say how many seconds the machine stays"))?;
+        let handed = py.detach(|| {
+            let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            engine.as_ref().map(|engine| engine.hand_over(within))
+        });
+        let handed = handed.ok_or_else(|| closed(py))?.map_err(|error| raised(py, &error))?;
+        values::dict(py, &handed)
+    }
+
     /// Stops the threads and gives the memory back, but for what batches and views still hold. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let engine = self.engine(py).take();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fuelrail::{Batch, Loader, NO_LABEL, Reporter, Result, SampleId, State, Stats, Taken};
+use fuelrail::{Batch, HandOver, Loader, NO_LABEL, Reporter, Result, SampleId, State, Stats, Taken};
 
 use fuelrail_cuda::DeviceBatch;
 use tch::{Device, Kind as Element, Tensor};
@@ -36,6 +36,11 @@ pub trait Feed {
 
     /// Where losses go, if the order is drawn by importance.
     fn reporter(&self) -> Option<Reporter> {
+        None
+    }
+
+    /// Hands over what this rank keeps for others, where it does.
+    fn hand_over(&self, _within: Duration) -> Option<Result<HandOver>> {
         None
     }
 }
@@ -75,6 +80,10 @@ impl Feed for HostFeed {
 
     fn reporter(&self) -> Option<Reporter> {
         self.0.reporter()
+    }
+
+    fn hand_over(&self, within: Duration) -> Option<Result<HandOver>> {
+        (!self.0.config().peers.addresses.is_empty()).then(|| self.0.hand_over(within))
     }
 }
 
@@ -127,6 +136,11 @@ impl Feed for GpuFeed {
 
     fn reporter(&self) -> Option<Reporter> {
         self.reporter.clone()
+    }
+
+    fn hand_over(&self, within: Duration) -> Option<Result<HandOver>> {
+        let keeps = !self.feed.facts().loader.peers.addresses.is_empty();
+        keeps.then(|| self.feed.hand_over(within)).flatten()
     }
 }
 

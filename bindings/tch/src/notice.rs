@@ -10,7 +10,7 @@ use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::exit;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,8 @@ impl Service {
 #[derive(Debug)]
 pub struct Notice {
     signalled: Arc<AtomicBool>,
+    /// When the first was given.
+    first: OnceLock<Instant>,
     /// How long the machine stays after one.
     lead: Option<Duration>,
     /// When it is given by itself, and why.
@@ -93,6 +95,7 @@ impl Notice {
         });
         Ok(Notice {
             signalled,
+            first: OnceLock::new(),
             lead: None,
             due: None,
             reported,
@@ -121,9 +124,20 @@ impl Notice {
         self.lead.filter(|_| self.due.as_ref().is_none_or(|(when, _)| Instant::now() < *when))
     }
 
+    /// How long the machine still stays, where that is known: from when a notice was first seen.
+    #[must_use]
+    pub fn left(&self) -> Option<Duration> {
+        let gone = self.first.get().map_or(Duration::ZERO, Instant::elapsed);
+        self.lead().map(|lead| lead.saturating_sub(gone))
+    }
+
     /// The notice, if one was given.
     #[must_use]
     pub fn given(&self) -> Option<String> {
+        self.what().inspect(|_| drop(self.first.get_or_init(Instant::now)))
+    }
+
+    fn what(&self) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {
             return Some("a signal to terminate".into());
         }

@@ -93,12 +93,18 @@ fn a_signal_to_one_rank_stops_all_with_a_checkpoint() {
     let expected = reference(&uri);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let job = Job::start(2, folder, &arguments(&uri, folder, "--slow 0=4"));
+    std::fs::write(folder.join("secret"), "0123456789abcdef").unwrap();
+    let peers =
+        format!("--slow 0=4 --set peers=auto --set peer_secret_file={}/secret --set cache_limit=4MB", folder.display());
+    let job = Job::start(2, folder, &arguments(&uri, folder, &peers));
     wait_for_steps(&folder.join("1.jsonl"), 5);
     job.signal(1, Signal::TERM);
-    for (rank, one) in job.wait().iter().enumerate() {
+    let ended = job.wait();
+    for (rank, one) in ended.iter().enumerate() {
         assert_eq!(one.status.code(), Some(4), "rank {rank}: {}", one.output);
     }
+    let handed = |rank: usize| ended[rank].output.contains("handed over ");
+    assert!(handed(1) && !handed(0) && !ended[1].output.contains("handed over 0 blocks"), "{}", ended[1].output);
     let stopped = *steps(folder, "{rank}.jsonl", 2).keys().last().unwrap();
     assert!(stopped < STEPS);
     let ended = Job::start(1, folder, &arguments(&uri, folder, "")).done();

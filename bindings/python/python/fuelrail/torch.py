@@ -115,7 +115,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
         self.close()
         # One loader for all passes: as many epochs as it counts for the largest data set.
         peers = self._settings.get("peers")
-        told = {} if not isinstance(peers, bool) else {"peers": _addresses() if peers else None}
+        told = {} if not isinstance(peers, bool) else {"peers": _addresses(self._settings.get("peer_node")) if peers else None}
         self._loader = Loader(**{**self._settings, **told}, epochs=2**24 - 1, state=state)
         self._state = None
 
@@ -165,6 +165,10 @@ class IterableDataset(torch.utils.data.IterableDataset):
         """As of `fuelrail.Loader`."""
         return self._opened().stats()
 
+    def hand_over(self, seconds):
+        """As of `fuelrail.Loader`."""
+        return self._opened().hand_over(seconds)
+
     def close(self):
         """Stops the loader and gives its memory back. The next pass goes on where this one stands."""
         if self._loader is not None:
@@ -180,8 +184,8 @@ class IterableDataset(torch.utils.data.IterableDataset):
         return state
 
 
-def _addresses():
-    """An address of each rank, in their order, on a port that is free now; `None` where there is one rank."""
+def _addresses(node):
+    """An address of each rank, in their order, on a port that is free now; `None` where there is one rank. `node` names this one's node."""
     if not _is_distributed() or torch.distributed.get_world_size() == 1:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
@@ -190,8 +194,9 @@ def _addresses():
         host = way.getsockname()[0]
     with socket.create_server((host, 0)) as free:
         own = f"{host}:{free.getsockname()[1]}"
+    node = node or os.environ.get("FUELRAIL_PEER_NODE")
     ranks = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(ranks, own)
+    torch.distributed.all_gather_object(ranks, f"{node}={own}" if node else own)
     return ranks
 
 

@@ -1,6 +1,7 @@
 //! One run: join the other ranks, build the model, feed it, report the outcome.
 
 use std::cell::RefCell;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ pub(super) fn train(
     let limit = judging_limit(arguments, &mut config);
     let backend = backend(arguments, device, ranks.world)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
+    settle_peers(&mut config, &ranks, group.as_deref())?;
     let listing = listed(arguments, &config, group.as_deref())?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
@@ -197,6 +199,28 @@ fn classes(config: &Config, listing: &[Listed]) -> Result<Vec<String>> {
     Ok(config.classes.clone())
 }
 
+/// With `peers = auto`, an address of each rank that the others can reach, on a port that is free now: ranks tell each other.
+fn settle_peers(config: &mut Config, ranks: &Ranks, group: Option<&Group>) -> Result<()> {
+    if config.peers.addresses != ["auto"] {
+        return Ok(());
+    }
+    let own = || {
+        // Nothing is sent: it tells which of this machine's addresses leads to the others.
+        let way = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        way.connect((ranks.host.as_str(), ranks.port))?;
+        TcpListener::bind((way.local_addr()?.ip(), 0))?.local_addr()
+    };
+    let own = own().map_err(|e| {
+        Error::from_io(Kind::Network, format_args!("finding an address that leads to {}", ranks.host), e)
+            .with_hint("list the addresses of all ranks in peers")
+    })?;
+    let node = config.peers.node.as_ref().map_or(String::new(), |node| format!("{node}="));
+    let all = group.map(|group| group.gather_bytes(format!("{node}{own}").as_bytes())).transpose()?;
+    let all = all.unwrap_or_default().into_iter().map(|address| String::from_utf8_lossy(&address).into_owned());
+    config.peers.addresses = all.collect();
+    Ok(())
+}
+
 /// The samples, which must be the same on every rank.
 fn listed(arguments: &Arguments, config: &Config, group: Option<&Group>) -> Result<Vec<Listed>> {
     let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
@@ -304,6 +328,9 @@ impl Judging<'_> {
     fn score(&self, uri: &str, trainer: &mut Trainer<'_>) -> Result<Score> {
         let mut config = self.arguments.loader(uri, self.ranks.rank, self.ranks.world)?;
         (config.epochs, config.audit) = (1, None);
+        // Of the training's loader, which goes on beside it.
+        config.peers.addresses.clear();
+        config.metrics_listen = None;
         config.classes = self.classes.cloned().unwrap_or_default();
         (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
         config.memory.limit = self.limit.or(config.memory.limit);

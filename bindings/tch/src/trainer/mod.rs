@@ -258,22 +258,6 @@ impl<'l> Trainer<'l> {
         for (_, mut part) in views(&decays, &flat, &parameters).into_iter().filter(|(_, part)| part.dim() > 1) {
             let _ = part.fill_(1.0);
         }
-        let progress = Progress {
-            step: 0,
-            samples: 0,
-            synchronous: 0,
-            loss: f64::NAN,
-            mode: Mode::Synchronous,
-            apart: false,
-            order: None,
-            scores: None,
-            saved: Instant::now(),
-            saved_step: 0,
-            saving_s: 0.0,
-            stop_at: None,
-            switched: None,
-            stale: 0,
-        };
         let mut trainer = Trainer {
             task,
             variables,
@@ -291,7 +275,7 @@ impl<'l> Trainer<'l> {
             unwritten: None,
             notice: None,
             listener: Box::new(|_| {}),
-            progress,
+            progress: Progress::new(),
             late: Late::default(),
             meter: Meter::default(),
         };
@@ -455,6 +439,7 @@ impl<'l> Trainer<'l> {
             }
             self.wait_until_saved()?;
         }
+        self.hand_over(feed);
         if let Some(group) = &self.group {
             group.barrier()?;
         }

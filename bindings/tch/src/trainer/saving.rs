@@ -2,16 +2,20 @@
 
 use super::{Event, Trainer, seed_of, views};
 use crate::checkpoint::{About, Checkpoint, Vault};
+use crate::feed::Feed;
 use crate::ffi::{bytes_of, random_state, set_random_state, tensor_of_bytes};
 use crate::switch::Mode;
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
 const SCORES: &str = "loader.scores";
+
+/// How long a rank hands over at most: the others wait for it.
+const HAND_OVER_MAX: Duration = Duration::from_secs(60);
 
 /// What the average of the parameters is called.
 const AVERAGE: &str = "average";
@@ -33,6 +37,22 @@ impl Trainer<'_> {
     pub(super) fn wait_until_saved(&mut self) -> Result<()> {
         let written = self.finish_saving();
         self.tell_whether_saved(written)
+    }
+
+    /// Where this rank was told to stop and others were not, hands what it keeps over to them: they wait for it.
+    pub(super) fn hand_over(&mut self, feed: &dyn Feed) {
+        let told = self.notice.as_ref().filter(|notice| notice.given().is_some());
+        let Some(told) = told.filter(|_| (1..self.world()).contains(&self.progress.told)) else { return };
+        let within = told.left().unwrap_or(HAND_OVER_MAX).min(HAND_OVER_MAX);
+        let said = match feed.hand_over(within) {
+            None => return,
+            Some(Err(error)) => format!("nothing was handed over: {error}"),
+            Some(Ok(handed)) => {
+                let rest = if handed.complete { "" } else { "; the time was too short for the rest" };
+                format!("handed over {} blocks, {:.1} MB{rest}", handed.blocks, handed.bytes as f64 / 1e6)
+            }
+        };
+        (self.listener)(Event::Notice(&said));
     }
 
     fn tell_whether_saved(&self, own: Result<()>) -> Result<()> {

@@ -30,9 +30,34 @@ pub(super) struct Progress {
     pub saving_s: f64,
     /// When to act on a notice.
     pub stop_at: Option<Instant>,
+    /// How many ranks were told to stop, where that ended the run.
+    pub told: usize,
     /// Why it was last switched, and how long all switches took, s.
     pub switched: Option<(Reason, f64)>,
     pub stale: u64,
+}
+
+impl Progress {
+    /// Before the first step.
+    pub(super) fn new() -> Progress {
+        Progress {
+            step: 0,
+            samples: 0,
+            synchronous: 0,
+            loss: f64::NAN,
+            mode: Mode::Synchronous,
+            apart: false,
+            order: None,
+            scores: None,
+            saved: Instant::now(),
+            saved_step: 0,
+            saving_s: 0.0,
+            stop_at: None,
+            told: 0,
+            switched: None,
+            stale: 0,
+        }
+    }
 }
 
 /// The results of one rank's passes of a step.

@@ -223,6 +223,7 @@ impl Trainer<'_> {
     /// Acts on the sums of all ranks: a stop, a checkpoint, the switch. All see the same numbers.
     pub(super) fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
+            self.progress.told = all.stop as usize;
             if self.vault.is_somewhere() {
                 self.save(self.order_of(feed), feed.reporter())?;
             }
