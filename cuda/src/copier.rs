@@ -11,11 +11,11 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use fuelrail::{Batch, Loader, NO_LABEL, Remains, Stats, Taken};
+use fuelrail::{Batch, Loader, NO_LABEL, Remains, Taken};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::canary::{Canary, Step};

@@ -134,7 +134,9 @@ impl Notice {
     /// The notice, if one was given.
     #[must_use]
     pub fn given(&self) -> Option<String> {
-        self.what().inspect(|_| drop(self.first.get_or_init(Instant::now)))
+        let what = self.what()?;
+        self.first.get_or_init(Instant::now);
+        Some(what)
     }
 
     fn what(&self) -> Option<String> {

@@ -45,9 +45,19 @@ fn an_s3_partial_response() {
             keep_alive: true,
             retry_after_s: None,
             date: None,
+            cached: false,
         }
     );
     assert_eq!(head.failure(), None);
+}
+
+#[test]
+fn a_cache_that_had_it_says_hit_and_nothing_else_counts() {
+    for (line, cached) in
+        [("X-Cache: hit ", true), ("x-cache: HIT", true), ("X-Cache: miss", false), ("X-Cache: hit from far", false)]
+    {
+        assert_eq!(get(&format!("Content-Length: 0\r\n{line}\r\n")).cached, cached, "{line}");
+    }
 }
 
 #[test]

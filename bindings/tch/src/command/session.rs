@@ -52,7 +52,6 @@ pub(super) fn train(
     let limit = judging_limit(arguments, &mut config);
     let backend = backend(arguments, device, ranks.world)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
-    settle_peers(&mut config, &ranks, group.as_deref())?;
     let listing = listed(arguments, &config, group.as_deref())?;
     let epoch_samples = epoch_samples(&config, listing.len() as u64);
     let classes = classes(&config, &listing)?;
@@ -86,7 +85,7 @@ pub(super) fn train(
         say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
     }
     let left = (trainer.order().cloned(), trainer.scores().map(<[u8]>::to_vec));
-    let loader = loader(&config, listing, left, trainer.may_switch())?;
+    let loader = loader(&config, (&ranks, group.as_deref()), listing, left, trainer.may_switch())?;
     for notice in loader.notices() {
         say(&format!("notice: {notice}"));
     }
@@ -356,11 +355,13 @@ fn feed(loader: Loader, device: Device, resident: usize) -> Result<Box<dyn Feed>
 /// The loader of the samples to train with, from where a checkpoint left off.
 fn loader(
     config: &Config,
+    (ranks, group): (&Ranks, Option<&Group>),
     listing: Vec<Listed>,
     (order, scores): (Option<State>, Option<Vec<u8>>),
     goes_on: bool,
 ) -> Result<Loader> {
     let mut config = config.clone();
+    settle_peers(&mut config, ranks, group)?;
     if goes_on && config.order.importance.is_some() {
         return Err(Error::new(Kind::Usage, "importance with steps that may become asynchronous").with_hint(
             "leave --switch-after at 1 and --straggler at 0: draws need every step's losses from all ranks",

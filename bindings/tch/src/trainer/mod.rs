@@ -24,7 +24,7 @@ use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use steps::{Late, Progress, Tail};
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
