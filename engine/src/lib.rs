@@ -64,6 +64,7 @@ mod packed;
 mod peers;
 mod prepared;
 mod proxy;
+mod ranks;
 #[cfg_attr(not(feature = "formats"), path = "records/absent.rs")]
 mod records;
 mod scanning;
@@ -107,13 +108,14 @@ pub use fuelrail_wire::{Addressing, Cloud};
 pub use get::{get, get_with};
 pub use importance::Reporter;
 pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_with, read_manifest, write_manifest};
-pub use loader::{HandOver, Loader, Taken};
+pub use loader::{Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
 pub use mixture::Mixture;
+pub use ranks::{HandOver, PeerFacts};
 pub use records::Format;
 pub use sharing::{Sharing, SharingOptions};
 pub use state::State;
-pub use stats::{DiskFacts, GateStats, PeerFacts, Quantiles, ShardStats, Stats};
+pub use stats::{DiskFacts, GateStats, Quantiles, ShardStats, Stats};
 pub use system::{on_warning, print_warnings};
 pub use tls::Tls;
 #[cfg(feature = "clouds")]

@@ -11,6 +11,7 @@ use crate::listing::Saved;
 use crate::memory::MemoryStats;
 use crate::metrics::Metrics;
 use crate::peers::PeerServer;
+use crate::ranks::HandOver;
 use crate::records::Records;
 use crate::sharing::RelayThread;
 use crate::spill::SegmentManager;
@@ -24,7 +25,6 @@ use fuelrail_flow::{Consumer, Finished, Objects, Snapshot};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
-use serde::Serialize;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -65,20 +65,6 @@ pub enum Taken {
     NotYet,
     /// The run is over or has failed.
     Over,
-}
-
-/// What came of handing blocks over to other ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct HandOver {
-    /// Blocks that others have fetched from this rank.
-    pub blocks: u64,
-    /// … their payload bytes.
-    pub bytes: u64,
-    /// Blocks that they could not fetch: a rank is gone, or failed.
-    pub failed: u64,
-    /// Everything this rank keeps of an epoch was offered in time.
-    pub complete: bool,
 }
 
 /// What the builder hands over.

@@ -2,6 +2,7 @@
 
 use crate::decode::{DecodeStats, Facts};
 use crate::memory::MemoryStats;
+use crate::ranks::PeerFacts;
 use fuelrail_base::Duration;
 use fuelrail_base::metrics::{Histogram, Summary};
 use fuelrail_flow::{GateFacts, Snapshot};
@@ -309,39 +310,6 @@ impl DiskFacts {
         self.device_written_bytes += disk.written_bytes;
         self.index_bytes += shard.index_bytes;
         self.blocks += shard.disk_blocks;
-    }
-}
-
-/// What ranks did for each other since the loader was built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct PeerFacts {
-    /// Blocks that other ranks sent.
-    pub hits: u64,
-    /// … their payload bytes.
-    pub hit_bytes: u64,
-    /// Blocks that another rank keeps and the bucket sent, because that rank failed, took too long, or had and is left alone for a while.
-    pub misses: u64,
-    /// Blocks that other ranks asked for.
-    pub asks: u64,
-    /// Blocks sent to them.
-    pub served: u64,
-    /// … their payload bytes.
-    pub served_bytes: u64,
-}
-
-impl PeerFacts {
-    fn add(&mut self, shard: &Snapshot) {
-        let (planner, (served, served_bytes)) = (&shard.planner, shard.served);
-        let theirs = PeerFacts {
-            hits: planner.peer_hits,
-            hit_bytes: planner.peer_bytes,
-            misses: planner.peer_misses,
-            asks: planner.peer_asks,
-            served,
-            served_bytes,
-        };
-        each!(u64::add, self, theirs; hits, hit_bytes, misses, asks, served, served_bytes);
     }
 }
 

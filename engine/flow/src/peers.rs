@@ -184,8 +184,6 @@ pub struct LentBlock {
     slot: Option<Slot>,
     range: Range<usize>,
     home: Arc<Returned>,
-    /// It was in RAM or on disk.
-    pub held: bool,
 }
 
 impl AsRef<[u8]> for LentBlock {
@@ -258,8 +256,7 @@ impl PeerStage {
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         let home = Arc::clone(&self.inbox.returned);
-        let held = matches!(result, Ok((_, Source::Cache | Source::Disk)));
-        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home, held };
+        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home };
         if result.is_ok() {
             self.served = (self.served.0 + 1, self.served.1 + bytes as u64);
         }

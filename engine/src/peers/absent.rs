@@ -1,7 +1,7 @@
 //! Stands in for `peers` in a build without clouds: settings, and an error where they are used.
 
 use crate::config::Config;
-use crate::loader::HandOver;
+use crate::ranks::HandOver;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
 use fuelrail_plan::homes::Homes;

@@ -4,8 +4,8 @@
 //! touches a block: they are asked for as any block is.
 
 use crate::client::{Ask, Client, on_thread, within as no_longer_than};
-use crate::loader::HandOver;
 use crate::proxy::Route;
+use crate::ranks::HandOver;
 use core::cell::Cell;
 use fuelrail_base::{BlockId, Error, Kind, Result};
 use fuelrail_flow::Objects;

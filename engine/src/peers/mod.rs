@@ -9,9 +9,9 @@ mod server;
 mod trust;
 
 use crate::config::Config;
-use crate::loader::HandOver;
 use crate::names::Names;
 use crate::proxy::Route;
+use crate::ranks::HandOver;
 use crate::serve::HttpServer;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::mix64;

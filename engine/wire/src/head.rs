@@ -10,7 +10,7 @@ use crate::range::{ContentRange, decimal};
 use crate::{base64, date};
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use fuelrail_base::{Error, Kind, Result, WallTime};
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 
 /// What a response's head says, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,8 +35,8 @@ pub struct ResponseHead {
     pub retry_after_s: Option<u32>,
     /// When a refusal (400 and above) was written, by the server's clock.
     pub date: Option<WallTime>,
-    /// A cache had it, by its `X-Cache` line.
-    pub cached: bool,
+    /// How long the server took to find it, by its `Server-Timing` line; zero without one.
+    pub found_in: Duration,
 }
 
 impl ResponseHead {
@@ -177,8 +177,8 @@ impl Lines {
             self.head.retry_after_s = decimal(value).map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
         } else if is("date") && status >= 400 {
             self.head.date = date::parse_http(value);
-        } else if is("x-cache") {
-            self.head.cached = value.eq_ignore_ascii_case(b"hit");
+        } else if is("server-timing") {
+            self.head.found_in = found_in(value).unwrap_or_default();
         }
         Ok(())
     }
@@ -245,6 +245,12 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
     }
     *slot = Some(value);
     Ok(())
+}
+
+/// The time that a line such as `found;dur=23.4` tells, which is in milliseconds.
+fn found_in(value: &[u8]) -> Option<Duration> {
+    let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
+    Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok()
 }
 
 /// The members of a comma-separated header value, trimmed, without empty ones.

@@ -1,7 +1,7 @@
 //! Response heads: what real servers send, what hostile ones send, and pieces of either.
 
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use fuelrail_base::{Error, Kind, WallTime};
+use fuelrail_base::{Duration, Error, Kind, WallTime};
 use fuelrail_wire::{ContentRange, Etag, Framing, Parsed, ResponseHead, parse_head};
 use proptest::prelude::*;
 
@@ -45,18 +45,25 @@ fn an_s3_partial_response() {
             keep_alive: true,
             retry_after_s: None,
             date: None,
-            cached: false,
+            found_in: Duration::ZERO,
         }
     );
     assert_eq!(head.failure(), None);
 }
 
 #[test]
-fn a_cache_that_had_it_says_hit_and_nothing_else_counts() {
-    for (line, cached) in
-        [("X-Cache: hit ", true), ("x-cache: HIT", true), ("X-Cache: miss", false), ("X-Cache: hit from far", false)]
-    {
-        assert_eq!(get(&format!("Content-Length: 0\r\n{line}\r\n")).cached, cached, "{line}");
+fn a_server_tells_how_long_it_took_to_find_the_bytes() {
+    for (line, ms) in [
+        ("Server-Timing: found;dur=000023.5", 23.5),
+        ("server-timing: found;dur=0", 0.0),
+        ("Server-Timing: found", 0.0),
+        ("Server-Timing: found;dur=-1", 0.0),
+        ("Server-Timing: found;dur=NaN", 0.0),
+        ("Server-Timing: found;dur=1e300", 0.0),
+        ("Server-Timing: cache;dur=7", 0.0),
+    ] {
+        let found_in = get(&format!("Content-Length: 0\r\n{line}\r\n")).found_in;
+        assert_eq!(found_in, Duration::from_secs_f64(ms / 1e3), "{line}");
     }
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct Exchange {
     pub spare: Option<Filling>,
     pub sink: Sink,
     pub proof: Proof,
-    /// The server had it cached, as it says.
-    pub cached: bool,
+    /// How long the server took to find it, as it says.
+    pub found_in: Duration,
     /// Running checksum of the range, where one response brings it from its first byte on.
     pub digest: Option<Digest>,
     pub sent_at: Instant,
@@ -71,7 +71,7 @@ impl Exchange {
             spare: None,
             sink: Sink::Window,
             proof: Proof::default(),
-            cached: false,
+            found_in: Duration::ZERO,
             digest: None,
             sent_at: now,
             first_byte_at: None,
@@ -103,7 +103,7 @@ impl Exchange {
     /// Checks the head. Returns how the body is framed; the window then stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c.filter(|_| self.asked.whole) };
-        (self.cached, self.digest) = (head.cached, None);
+        (self.found_in, self.digest) = (head.found_in, None);
         let framing = match head.status {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
@@ -234,8 +234,8 @@ pub(crate) struct Outcome {
     pub window: Window,
     /// What the window is carved from, of a second request.
     pub spare: Option<Filling>,
-    /// The server had it cached, as it says.
-    pub cached: bool,
+    /// How long the server took to find it, as it says.
+    pub found_in: Duration,
     pub end: End,
 }
 
@@ -272,9 +272,9 @@ impl Fault {
 impl Outcome {
     /// An exchange ended so.
     pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
-        let Exchange { asked, cached, .. } = exchange;
+        let Exchange { asked, found_in, .. } = exchange;
         let (window, spare) = exchange.into_memory();
-        Outcome { asked, window, spare, cached, end }
+        Outcome { asked, window, spare, found_in, end }
     }
 
     /// All bytes of an exchange are in its window, and prove this.

@@ -139,7 +139,7 @@ impl<W> Owner<W> {
         };
         let fetch = self.table.insert((block, bytes), waiter, at, State::Sent(from));
         if let (Some(peers), Origin::Peer { rank, .. }) = (&mut self.peers, from) {
-            peers.asked(now, rank, fetch);
+            peers.asked(now, rank, fetch, self.window.round_trip());
         }
         out.push_back(Command::Start { fetch, block, from });
     }
@@ -195,8 +195,8 @@ impl<W> Owner<W> {
         out.push_back(Command::Deliver { block, waiters, source, keep });
     }
 
-    /// Another rank has sent a block; where it held it, it took so long.
-    pub(super) fn sent(&mut self, now: Instant, id: FetchId, held: Option<Duration>, out: &mut VecDeque<Command<W>>) {
+    /// Another rank has sent a block, which took so long besides being found there.
+    pub(super) fn sent(&mut self, now: Instant, id: FetchId, transit: Duration, out: &mut VecDeque<Command<W>>) {
         let record = self.table.get(id);
         let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
         let State::Sent(Origin::Peer { rank, since, role, .. }) = record.state() else {
@@ -208,7 +208,7 @@ impl<W> Owner<W> {
             peers.unserved(now, rank, true);
             return self.table.enter(id, State::Queued);
         }
-        peers.landed(now, rank, (now.since(since), held), self.window.round_trip());
+        peers.landed(now, rank, (now.since(since), transit), self.window.round_trip());
         if role == Role::Former {
             peers.moved(true);
         }

@@ -20,7 +20,7 @@ const AT_ONCE: u32 = 8;
 const AWAY_MIN: Duration = Duration::from_millis(100);
 /// … up to this.
 const AWAY_MAX: Duration = Duration::from_secs(10);
-/// A rank is slow that takes so many times as long for what it holds as the bucket does, …
+/// A rank is slow whose answers are in transit for so many times as long as the bucket takes for all, …
 const SLOW_TIMES: u32 = 3;
 /// … and longer than a busy machine explains.
 const SLOW_MIN: Duration = Duration::from_millis(50);
@@ -40,9 +40,9 @@ const HOPELESS_EVERY: u32 = 64;
 struct Peer {
     /// Mean and mean deviation of its round trips, once there were any.
     round_trip: Option<(Duration, Duration)>,
-    /// Mean time of its answers with what it held, and how many there were, up to those after which it is known.
-    held: Duration,
-    held_answers: u32,
+    /// Mean time that its answers are in transit, and how many there were, up to those after which it is known.
+    transit: Duration,
+    answers: u32,
     /// Requests that it has not answered.
     under_way: u32,
     failures: u32,
@@ -126,35 +126,28 @@ impl Peers {
         self.hope = if had { (self.hope + HOPE_EARNED).min(HOPE_MAX) } else { self.hope.saturating_sub(1) };
     }
 
-    /// A rank is asked now.
-    pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId) {
+    /// A rank is asked now. The bucket takes `bucket` for a block.
+    pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId, bucket: Duration) {
         let peer = &mut self.peers[usize::from(rank)];
-        self.due.push(Reverse((now.after(peer.patience()), fetch)));
         peer.tried = peer.failures > 0;
+        // Whoever needs the block that it is tried with waits no longer than for a rank that is fast.
+        let most = if peer.tried { (bucket * SLOW_TIMES).max(PATIENCE_MIN) } else { PATIENCE_MAX };
+        self.due.push(Reverse((now.after(peer.patience().min(most)), fetch)));
         peer.under_way += 1;
     }
 
-    /// A rank has sent a block, so long after it was to be asked; where it `held` it, its answer took so long. The bucket's take `bucket`; zero while
-    /// unknown.
-    pub(super) fn landed(
-        &mut self,
-        now: Instant,
-        rank: u16,
-        (took, held): (Duration, Option<Duration>),
-        bucket: Duration,
-    ) {
+    /// A rank has sent a block, so long after it was to be asked, of which so long in transit. The bucket takes `bucket` for one; zero while unknown.
+    pub(super) fn landed(&mut self, now: Instant, rank: u16, (took, transit): (Duration, Duration), bucket: Duration) {
         let peer = &mut self.peers[usize::from(rank)];
         peer.under_way -= 1;
         let limit = if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) };
-        if let Some(answer) = held {
-            // Of one that just starts, many are late at once. Behind a failure one answer tells.
-            let is_known = answer <= limit || peer.held_answers + 1 >= ANSWERS_KNOWN;
-            let anew = peer.failures > 0 || peer.held_answers < ANSWERS_KNOWN;
-            peer.held = if anew { answer } else { peer.held - peer.held / 8 + answer / 8 };
-            peer.held_answers = if is_known { ANSWERS_KNOWN } else { peer.held_answers + 1 };
-        }
+        // Of one that just starts, many answers are late at once. Behind a failure one tells.
+        let is_known = transit <= limit || peer.answers + 1 >= ANSWERS_KNOWN;
+        let anew = peer.failures > 0 || peer.answers < ANSWERS_KNOWN;
+        peer.transit = if anew { transit } else { peer.transit - peer.transit / 8 + transit / 8 };
+        peer.answers = if is_known { ANSWERS_KNOWN } else { peer.answers + 1 };
         let tried = core::mem::take(&mut peer.tried);
-        match held.is_some() && peer.held_answers >= ANSWERS_KNOWN && peer.held > limit {
+        match peer.answers >= ANSWERS_KNOWN && peer.transit > limit {
             // Others are under way that were sent before this was known.
             true if peer.failures == 0 => peer.failures = 1,
             true if tried => peer.failed(now),
@@ -210,23 +203,23 @@ mod tests {
         let (theirs, fetch) =
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
         let answered = |peers: &mut Peers, ms| {
-            peers.asked(at(0), 1, fetch);
-            peers.landed(at(0), 1, (Duration::from_millis(ms), None), Duration::ZERO);
+            peers.asked(at(0), 1, fetch, Duration::ZERO);
+            peers.landed(at(0), 1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
             peers.due.clear();
         };
         let failed = |peers: &mut Peers, ms, displaced| {
-            peers.asked(at(0), 1, fetch);
+            peers.asked(at(0), 1, fetch, Duration::ZERO);
             peers.unserved(at(ms), 1, displaced);
             peers.due.clear();
         };
         assert_eq!((peers.is_home(theirs), peers.to_ask(at(0), theirs)), (false, Some(1)));
-        peers.asked(at(0), 1, fetch);
+        peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
         peers.unserved(at(0), 1, true);
         peers.due.clear();
         assert_eq!(peers.to_ask(at(0), theirs), Some(1), "what was displaced says nothing of the rank");
         (0..100).for_each(|_| answered(&mut peers, 8));
-        peers.asked(at(0), 1, fetch);
+        peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(100)));
         assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(fetch)));
         peers.unserved(at(0), 1, true);
@@ -234,10 +227,10 @@ mod tests {
             answered(&mut peers, 100);
             answered(&mut peers, 60);
         }
-        peers.asked(at(0), 1, fetch);
+        peers.asked(at(0), 1, fetch, Duration::ZERO);
         let due = peers.deadline().unwrap();
         assert!((at(180)..at(320)).contains(&due), "{due:?}");
-        (0..32).for_each(|_| peers.asked(at(0), 1, fetch));
+        (0..32).for_each(|_| peers.asked(at(0), 1, fetch, Duration::ZERO));
         let last = peers.due.iter().map(|std::cmp::Reverse((due, _))| *due).max().unwrap();
         assert!((at(450)..at(700)).contains(&last), "it waits for those before it: {last:?}");
         (0..33).for_each(|_| peers.unserved(at(0), 1, true));
@@ -253,35 +246,34 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_slower_than_the_bucket_with_what_it_holds_is_left_alone_and_tried_again_one_block_at_a_time() {
+    fn a_rank_whose_answers_take_longer_than_the_buckets_is_left_alone_and_tried_again_one_block_at_a_time() {
         let (at, ms) = (|ms| Instant::ZERO.after(Duration::from_millis(ms)), Duration::from_millis);
         let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
-        let mut answered = |now: u64, took: u64, held: bool, bucket: u64| {
-            peers.asked(at(now), 1, FetchId { place: 1, serial: 1 });
+        let mut answered = |now: u64, transit: u64, bucket: u64| {
+            peers.asked(at(now), 1, FetchId { place: 1, serial: 1 }, ms(bucket));
             let second = peers.to_ask(at(now), theirs);
-            peers.landed(at(now), 1, (ms(took), held.then_some(ms(took))), ms(bucket));
+            peers.landed(at(now), 1, (ms(900), ms(transit)), ms(bucket));
             (second, peers.to_ask(at(now), theirs))
         };
         let all_well = (Some(1), Some(1));
-        assert_eq!(answered(0, 900, false, 20), all_well, "it had to fetch it");
         for _ in 0..20 {
-            assert_eq!(answered(0, 900, true, 20), all_well, "it starts");
+            assert_eq!(answered(0, 900, 20), all_well, "it starts");
         }
         for _ in 0..40 {
-            answered(0, 10, true, 20);
+            answered(0, 10, 20);
         }
-        assert_eq!(answered(0, 100, true, 20), all_well, "one late answer is no slow rank");
-        assert_eq!(answered(0, 100, true, 50), all_well, "nor is one that is slow beside a slow bucket");
-        (0..).find(|_| answered(0, 100, true, 20).0.is_none()).expect("it becomes slow");
-        assert_eq!(answered(0, 100, true, 20), (None, None), "one at a time, and it is still slow");
-        assert_eq!(answered(200, 100, true, 20), (None, None), "it was left alone for a while");
-        assert_eq!(answered(550, 10, true, 20), (None, None), "for twice as long");
-        assert_eq!(answered(600, 10, true, 20), all_well, "it is fast again");
+        assert_eq!(answered(0, 100, 20), all_well, "one late answer is no slow rank");
+        assert_eq!(answered(0, 100, 50), all_well, "nor is one that is slow beside a slow bucket");
+        (0..100).find(|_| answered(0, 100, 20).0.is_none()).expect("it becomes slow");
+        assert_eq!(answered(0, 100, 20), (None, None), "one at a time, and it is still slow");
+        assert_eq!(answered(200, 100, 20), (None, None), "it was left alone for a while");
+        assert_eq!(answered(550, 10, 20), (None, None), "for twice as long");
+        assert_eq!(answered(600, 10, 20), all_well, "it is fast again");
         for _ in 0..20 {
-            answered(600, 900, true, 0);
+            answered(600, 900, 0);
         }
-        assert_eq!(answered(600, 900, true, 0), all_well, "the bucket is not known");
+        assert_eq!(answered(600, 900, 0), all_well, "the bucket is not known");
     }
 
     #[test]

@@ -103,10 +103,8 @@ pub enum Fact {
     Sent {
         /// The fetch.
         fetch: FetchId,
-        /// From the request, once a connection took it, to the last byte.
-        total: Duration,
-        /// It was in that rank's RAM or on its disk.
-        held: bool,
+        /// From the request, once a connection took it, to the last byte, without what that rank took to find it.
+        transit: Duration,
     },
     /// One of the two requests of a fetch failed. The other goes on.
     Halved {

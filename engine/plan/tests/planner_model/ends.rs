@@ -51,9 +51,8 @@ impl Model {
             let homes = self.config.homes.as_ref().expect("only a run with peers asks them");
             self.counted.moved += u64::from(homes.of(ask.block) == homes.rank());
             self.counted.sent += 1;
-            let held = self.prng.chance(0.5);
-            let total = Duration::from_micros(1 + self.prng.below(5_000));
-            self.tell(Fact::Sent { fetch, total, held });
+            let transit = Duration::from_micros(1 + self.prng.below(5_000));
+            self.tell(Fact::Sent { fetch, transit });
         }
     }
 
