@@ -56,7 +56,8 @@ fn rank() {
             ids += &format!("{} ", sample.id.0);
         }
         // One write: a line is whole, or not there.
-        let line = format!("batch {} {ids}\t{}\n", batch.epoch(), loader.state().to_json());
+        let misses = loader.stats().peers.map_or(0, |peers| peers.misses);
+        let line = format!("batch {misses} {} {ids}\t{}\n", batch.epoch(), loader.state().to_json());
         std::io::stdout().write_all(line.as_bytes()).unwrap();
         match go.next().map(Result::unwrap).as_deref() {
             None => return,
@@ -75,6 +76,8 @@ struct Rank {
     child: Child,
     go: ChildStdin,
     said: BufReader<ChildStdout>,
+    /// Blocks that the bucket sent because another rank seemed slow, as it may on a busy machine.
+    misses: u64,
 }
 
 impl Rank {
@@ -94,6 +97,7 @@ impl Rank {
         let said = self.says("batch ");
         let (ids, state) = said.split_once('\t').unwrap();
         let mut numbers = ids.split_whitespace().map(|number| number.parse().unwrap());
+        self.misses = numbers.next().unwrap();
         (numbers.next().unwrap(), numbers.collect(), state.to_owned())
     }
 }
@@ -165,7 +169,7 @@ impl Job {
             command.args(["members::rank", "--exact", "--ignored", "--nocapture"]).env(RANK, told.join("\n"));
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             let (go, said) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-            self.ranks.push(Rank { child, go, said });
+            self.ranks.push(Rank { child, go, said, misses: 0 });
         }
     }
 
@@ -194,18 +198,29 @@ impl Job {
         }
     }
 
-    /// Requests to the bucket while `work` goes on.
-    fn requests(&mut self, work: impl FnOnce(&mut Job)) -> u64 {
+    /// Requests to the bucket while `work` goes on, and those of them because ranks of its end seemed slow.
+    fn requests(&mut self, work: impl FnOnce(&mut Job)) -> (u64, u64) {
         let before = self.bucket.counters().get_requests;
         work(self);
-        self.bucket.counters().get_requests - before
+        (self.bucket.counters().get_requests - before, self.ranks.iter().map(|rank| rank.misses).sum())
     }
 
-    /// All that is kept is on disk.
-    fn settle(&self) {
-        eventually("the disks hold the set", || {
-            self.nodes.iter().map(|node| self.blocks(*node)).sum::<u64>() >= SAMPLES * 95 / 100
-        });
+    /// Goes on until the disks hold the set, nearly: what comes while the disk is behind is kept in a later epoch.
+    fn settle(&mut self) {
+        let begun = Instant::now();
+        loop {
+            self.epochs(1);
+            if self.nodes.iter().map(|node| self.blocks(*node)).sum::<u64>() >= SAMPLES * 95 / 100 {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the disks never hold the set");
+        }
+    }
+
+    /// Goes on for so many epochs.
+    fn epochs(&mut self, count: u64) {
+        let until = self.epoch + count;
+        self.steps_until(|job| job.epoch == until);
     }
 }
 
@@ -213,18 +228,17 @@ impl Job {
 fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_numbered_anew() {
     let mut job = Job::new([1, 2, 3]);
     job.start();
-    job.steps_until(|job| job.epoch == 2);
     job.settle();
     // Another order of ranks, and in the middle of an epoch.
     job.nodes = vec![3, 1, 2];
     let renumbered = job.requests(|job| {
         job.start();
-        job.steps_until(|job| job.epoch == 4);
+        job.epochs(2);
     });
     job.nodes = vec![4, 3, 1, 2];
     let joined = job.requests(|job| {
         job.start();
-        job.steps_until(|job| job.epoch == 6);
+        job.epochs(2);
     });
     let own = job.blocks(4);
     // One goes for good.
@@ -233,21 +247,21 @@ fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_nu
         job.blocks(2),
         job.requests(|job| {
             job.start();
-            job.steps_until(|job| job.epoch == 8);
+            job.epochs(2);
         }),
     );
     let said = format!(
-        "requests: {renumbered} renumbered, {joined} joined ({own} blocks moved), {left} behind one that had {lost}"
+        "requests, and those for slowness: {renumbered:?} renumbered, {joined:?} joined ({own} blocks moved), {left:?} behind one that had {lost}"
     );
-    assert!(renumbered < SAMPLES / 10 && joined < SAMPLES / 10 && own > SAMPLES / 8, "{said}");
-    assert!(left < lost * 12 / 10, "{said}");
+    let fits = |(requests, slow): (u64, u64), most| requests < most + slow;
+    assert!(fits(renumbered, SAMPLES / 20) && fits(joined, SAMPLES / 20) && own > SAMPLES / 8, "{said}");
+    assert!(fits(left, lost * 12 / 10), "{said}");
 }
 
 #[test]
 fn what_a_node_hands_over_before_it_goes_is_not_asked_of_the_bucket_again() {
     let mut job = Job::new([1, 2, 3]);
     job.start();
-    job.steps_until(|job| job.epoch == 2);
     job.settle();
     let (held, others) = (job.blocks(2), job.blocks(1) + job.blocks(3));
     let leaving = &mut job.ranks[1];
@@ -257,12 +271,12 @@ fn what_a_node_hands_over_before_it_goes_is_not_asked_of_the_bucket_again() {
         job.blocks(1) + job.blocks(3) >= others + handed * 95 / 100
     });
     job.nodes = vec![3, 1];
-    let requests = job.requests(|job| {
+    let (requests, slow) = job.requests(|job| {
         job.start();
-        job.steps_until(|job| job.epoch == 4);
+        job.epochs(2);
     });
-    let said = format!("{held} blocks, {handed} handed over, {requests} requests afterwards");
-    assert!(handed * 10 >= held * 9 && requests < SAMPLES / 10, "{said}");
+    let said = format!("{held} blocks, {handed} handed over, {requests} requests afterwards, {slow} for slowness");
+    assert!(handed * 10 >= held * 9 && requests < SAMPLES / 10 + slow, "{said}");
 }
 
 #[test]
@@ -273,15 +287,15 @@ fn every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed() {
     let (seconds, each) = (seconds.parse().unwrap(), Duration::from_secs_f64(each.parse().unwrap()));
     let (mut job, mut prng) = (Job::new([1, 2, 3]), Prng::new(5));
     job.start();
-    job.steps_until(|job| job.epoch == 2);
     job.settle();
-    let begun = Instant::now();
-    let (mut lost, mut changes) = (0, Vec::new());
-    let requests = job.requests(|job| {
+    let (begun, settled) = (Instant::now(), job.epoch);
+    let (mut lost, mut slow, mut changes) = (0, 0, Vec::new());
+    let (requests, _) = job.requests(|job| {
         while begun.elapsed() < Duration::from_secs(seconds) {
             let until = Instant::now() + each.mul_f64(0.5 + prng.unit());
             job.steps_until(|_| Instant::now() > until);
             let place = prng.below(job.nodes.len() as u64) as usize;
+            slow += job.ranks.iter().map(|rank| rank.misses).sum::<u64>();
             // Killed within its step: what it has fetched since the last one is gone.
             job.ranks[place].child.kill().unwrap();
             match prng.below(3) {
@@ -301,17 +315,15 @@ fn every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed() {
             job.start();
         }
     });
-    let (epochs, count) = (job.epoch - 2, changes.len());
-    eprintln!(
-        "{count} changes in {epochs} epochs: {requests} requests, {lost} blocks on disks that went ({})",
+    let (epochs, count) = (job.epoch - settled, changes.len());
+    let said = format!(
+        "{count} changes in {epochs} epochs: {requests} requests, {slow} of them for slowness, {lost} blocks on disks that went ({})",
         changes.join(" ")
     );
-    assert!(begun.elapsed() < Duration::from_secs(seconds) + PATIENCE && count >= 5 && epochs >= 1, "{count} changes");
+    eprintln!("{said}");
+    assert!(begun.elapsed() < Duration::from_secs(seconds) + PATIENCE && count >= 5 && epochs >= 1, "{said}");
     // A change costs what was on its way, too.
-    assert!(
-        requests <= lost * 12 / 10 + count as u64 * 60,
-        "{requests} requests, {lost} blocks lost in {count} changes"
-    );
+    assert!(requests <= lost * 12 / 10 + slow + count as u64 * 60, "{said}");
 }
 
 #[test]

@@ -120,20 +120,22 @@ impl<W> Owner<W> {
         }
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
         let has_disk = self.spill.is_some();
-        let mut peers = self.peers.as_mut().filter(|_| spot.is_none() && !fresh);
-        let to_ask = peers.as_mut().and_then(|peers| match (asker, peers.is_home(block)) {
-            (Asker::Leaving(rank), _) => peers.may_be_asked(now, rank).then_some((rank, Role::Leaving)),
-            (_, true) if has_disk => peers.former(now, block).map(|rank| (rank, Role::Former)),
-            (Asker::Own, false) => peers.to_ask(now, block).map(|rank| (rank, Role::Home)),
-            _ => None,
+        let peers = self.peers.as_mut().filter(|_| spot.is_none() && !fresh);
+        let wanted = peers.and_then(|peers| {
+            let (rank, role) = match (asker, peers.is_home(block)) {
+                (Asker::Leaving(rank), _) => (rank, Role::Leaving),
+                (_, true) if has_disk => (peers.former(block)?, Role::Former),
+                (Asker::Own, false) => (peers.home(block), Role::Home),
+                _ => return None,
+            };
+            Some((peers.may_be_asked(now, rank), Origin::Peer { rank, since: now, at, role }))
         });
-        let peer = to_ask.map(|(rank, role)| Origin::Peer { rank, since: now, at, role });
+        let peer = wanted.and_then(|(may_be_asked, from)| may_be_asked.then_some(from));
         let Some(from) = spot.map(Origin::Disk).or(peer) else {
             if let Asker::Leaving(_) = asker {
                 return out.push_back(Command::NotHeld(waiter));
             }
-            let elsewhere = asker == Asker::Own && peers.is_some_and(|peers| !peers.is_home(block));
-            self.stats.peer_misses += u64::from(elsewhere);
+            self.stats.peer_misses += u64::from(wanted.is_some());
             self.table.insert((block, bytes), waiter, at, State::Queued);
             return;
         };
@@ -284,8 +286,8 @@ impl<W> Owner<W> {
                 let peers = self.peers.as_mut().expect("one was asked");
                 peers.unserved(now, rank, displaced);
                 match role {
-                    Role::Home => self.stats.peer_misses += 1,
-                    Role::Former => peers.moved(false),
+                    Role::Former if displaced => peers.moved(false),
+                    Role::Home | Role::Former => self.stats.peer_misses += 1,
                     // Nobody here waits for it.
                     Role::Leaving if is_alone => {
                         let waiter = self.table.take(id).waiters.first;

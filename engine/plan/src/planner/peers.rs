@@ -97,18 +97,16 @@ impl Peers {
         self.homes.of(block) == self.homes.rank()
     }
 
-    /// The rank to ask for a block, if it is another one and not to be left alone.
-    pub(super) fn to_ask(&self, now: Instant, block: BlockId) -> Option<u16> {
-        let home = self.homes.of(block);
-        (home != self.homes.rank() && self.may_be_asked(now, home)).then_some(home)
+    /// The rank that keeps a block.
+    pub(super) fn home(&self, block: BlockId) -> u16 {
+        self.homes.of(block)
     }
 
     /// The rank to ask for a block that this one keeps and does not have: its home in a run without this rank, while such ranks have blocks.
-    pub(super) fn former(&mut self, now: Instant, block: BlockId) -> Option<u16> {
+    pub(super) fn former(&mut self, block: BlockId) -> Option<u16> {
         let rank = self.homes.second(block)?;
         self.hopeless = if self.hope == 0 { self.hopeless.wrapping_add(1) } else { 0 };
-        let hopes = self.hopeless.is_multiple_of(HOPELESS_EVERY);
-        (hopes && self.may_be_asked(now, rank)).then_some(rank)
+        self.hopeless.is_multiple_of(HOPELESS_EVERY).then_some(rank)
     }
 
     /// A rank is about to leave, and has said so.
@@ -202,6 +200,7 @@ mod tests {
         let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let (theirs, fetch) =
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
+        let to_ask = |peers: &Peers, now| peers.may_be_asked(at(now), peers.home(theirs)).then(|| peers.home(theirs));
         let answered = |peers: &mut Peers, ms| {
             peers.asked(at(0), 1, fetch, Duration::ZERO);
             peers.landed(at(0), 1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
@@ -212,12 +211,12 @@ mod tests {
             peers.unserved(at(ms), 1, displaced);
             peers.due.clear();
         };
-        assert_eq!((peers.is_home(theirs), peers.to_ask(at(0), theirs)), (false, Some(1)));
+        assert_eq!((peers.is_home(theirs), to_ask(&peers, 0)), (false, Some(1)));
         peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
         peers.unserved(at(0), 1, true);
         peers.due.clear();
-        assert_eq!(peers.to_ask(at(0), theirs), Some(1), "what was displaced says nothing of the rank");
+        assert_eq!(to_ask(&peers, 0), Some(1), "what was displaced says nothing of the rank");
         (0..100).for_each(|_| answered(&mut peers, 8));
         peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(100)));
@@ -237,12 +236,12 @@ mod tests {
         peers.due.clear();
         failed(&mut peers, 0, false);
         failed(&mut peers, 0, false);
-        assert_eq!((peers.to_ask(at(99), theirs), peers.to_ask(at(100), theirs)), (None, Some(1)));
+        assert_eq!((to_ask(&peers, 99), to_ask(&peers, 100)), (None, Some(1)));
         failed(&mut peers, 100, false);
-        assert_eq!((peers.to_ask(at(299), theirs), peers.to_ask(at(300), theirs)), (None, Some(1)));
+        assert_eq!((to_ask(&peers, 299), to_ask(&peers, 300)), (None, Some(1)));
         answered(&mut peers, 1);
         failed(&mut peers, 300, false);
-        assert_eq!(peers.to_ask(at(400), theirs), Some(1), "it starts anew");
+        assert_eq!(to_ask(&peers, 400), Some(1), "it starts anew");
     }
 
     #[test]
@@ -250,11 +249,12 @@ mod tests {
         let (at, ms) = (|ms| Instant::ZERO.after(Duration::from_millis(ms)), Duration::from_millis);
         let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
+        let to_ask = |peers: &Peers, now| peers.may_be_asked(at(now), peers.home(theirs)).then(|| peers.home(theirs));
         let mut answered = |now: u64, transit: u64, bucket: u64| {
             peers.asked(at(now), 1, FetchId { place: 1, serial: 1 }, ms(bucket));
-            let second = peers.to_ask(at(now), theirs);
+            let second = to_ask(&peers, now);
             peers.landed(at(now), 1, (ms(900), ms(transit)), ms(bucket));
-            (second, peers.to_ask(at(now), theirs))
+            (second, to_ask(&peers, now))
         };
         let all_well = (Some(1), Some(1));
         for _ in 0..20 {
@@ -283,7 +283,7 @@ mod tests {
         let mut asked = |had: &dyn Fn(usize) -> bool| {
             let mut asked = 0;
             for (n, block) in ours.iter().enumerate() {
-                if let Some(rank) = peers.former(Instant::ZERO, *block) {
+                if let Some(rank) = peers.former(*block) {
                     assert_eq!(Some(rank), peers.homes.second(*block));
                     peers.moved(had(n));
                     asked += 1;
