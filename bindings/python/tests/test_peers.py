@@ -14,7 +14,7 @@ import fuelrail.torch, torch
 import torch.distributed as distributed
 url, store, secret, rank = sys.argv[1:]
 distributed.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=2)
-settings = {"memory_limit": "64MiB", "shards": 1, "pin": False, "cache_limit": "1MiB", "hedge_percent": 0}
+settings = {"memory_limit": "64MiB", "shards": 1, "pin": False, "cache_limit": "1MiB", "hedge_percent": 0, "peer_node": "node-" + rank}
 data = fuelrail.torch.IterableDataset(url, batch_size=25, seed=3, peers=True, peer_secret_file=secret, **settings)
 taken = []
 for epoch in range(3):
@@ -23,7 +23,9 @@ for epoch in range(3):
 distributed.barrier()
 stats = data.stats()
 distributed.barrier()
-print(json.dumps([taken, stats["peers"], stats["requests"]]))
+handed = data.hand_over(20) if rank == "1" else None
+distributed.barrier()
+print(json.dumps([taken, stats["peers"], stats["requests"], handed]))
 data.close()
 distributed.destroy_process_group()
 """
@@ -39,13 +41,24 @@ def test_two_ranks_read_the_bucket_once(serve, tmp_path):
     told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
     for epoch in range(3):
         assert sorted(id for taken, *_ in told for of, ids in taken if of == epoch for id in ids) == list(range(1000))
-    hits, misses = (sum(peers[name] for _, peers, _ in told) for name in ("hits", "misses"))
-    requests = sum(requests for *_, requests in told)
+    hits, misses = (sum(peers[name] for _, peers, *_ in told) for name in ("hits", "misses"))
+    requests = sum(rank[2] for rank in told)
     # Half of what each needs is the other's. One that does not answer in time costs the bucket a request.
     assert hits > 500 and hits + misses > 1000, (hits, misses)
     assert 1000 <= requests <= 1000 + misses, "the data set once, for both of them and all epochs, and what a rank did not give"
+    handed = told[1][3]
+    assert handed["complete"] and handed["blocks"] > 100 and handed["failed"] == 0, handed
 
 
 def test_peers_need_an_address_for_each_rank(digits):
     with pytest.raises(fuelrail.UsageError, match="1 addresses"):
         fuelrail.Loader(digits.url + "training/", batch_size=5, world=2, peers=["127.0.0.1:7000"])
+
+
+def test_handing_over_needs_somebody_to_take_it(digits):
+    with fuelrail.Loader(digits.url + "training/", batch_size=5) as loader:
+        with pytest.raises(fuelrail.UsageError, match="no other rank") as refused:
+            loader.hand_over(1)
+        assert "set peers" in refused.value.hint
+        with pytest.raises(fuelrail.UsageError, match="how many seconds"):
+            loader.hand_over(-1)

@@ -54,7 +54,8 @@ class IterableDataset(torch.utils.data.IterableDataset):
         What becomes of a batch.
     peers : bool or sequence of str, default False
         `True`: ranks keep blocks for each other, at addresses that they tell each other over `torch.distributed`. All ranks open their data
-        sets together then. Beyond one machine it wants `peer_ca_file`, `peer_cert_file` and `peer_key_file`, on one `peer_secret_file`.
+        sets together then. Beyond one machine it wants `peer_ca_file`, `peer_cert_file` and `peer_key_file`, on one `peer_secret_file`. `peer_node` names
+        this rank's node where its address may be another after a restart, as in Kubernetes.
     """
 
     def __init__(self, uri, *, batch_size, epochs=1, rank=None, world=None, state=None, transform=tensors, **settings):
