@@ -2,13 +2,14 @@
 //! comes once an epoch.
 
 use crate::common::{PATIENCE, bucket, eventually, listing, loader_at};
+use crate::peers;
 use fuelrail::internal::list_cache;
 use fuelrail::{ByteSize, Kind, Loader, OrderName, State};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -340,4 +341,33 @@ fn handing_over_is_refused_where_nobody_would_know_what_to_keep() {
         .peer_secret_file(job.folder.path().join("secret"));
     let error = sticky.build().unwrap().hand_over(PATIENCE).unwrap_err();
     assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("order = global"), "{error:?}");
+}
+
+#[test]
+fn a_block_is_taken_over_only_for_another_rank_that_shows_the_secret() {
+    let job = peers::Job::new(DataSet::tokens(40, 3, 10_000), 2, 200);
+    let (path, loader) = (peers::path_asked(&job), peers::resident(job.rank(0)));
+    for (method, query, secret, status) in [
+        ("POST", "&leaves=1", "another secret", 401),
+        ("GET", "&leaves=1", peers::SECRET, 405),
+        ("POST", "", peers::SECRET, 405),
+        ("POST", "&leaves=0", peers::SECRET, 400),
+        ("POST", "&leaves=2", peers::SECRET, 400),
+        ("POST", "&leaves=65537", peers::SECRET, 400),
+        ("POST", "&leaves=", peers::SECRET, 400),
+        ("POST", "&leaves=1&leaves=1", peers::SECRET, 400),
+        // Nobody serves as that rank, so it cannot be had; or it is here already.
+        ("POST", "&leaves=1", peers::SECRET, 504),
+    ] {
+        let mut socket = TcpStream::connect(job.addresses[0]).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let lines = format!("Host: x\r\nContent-Length: 0\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n");
+        socket.write_all(format!("{method} {path}{query} HTTP/1.1\r\n{lines}\r\n").as_bytes()).unwrap();
+        let mut said = String::new();
+        socket.read_to_string(&mut said).unwrap();
+        let is_here = status == 504 && said.starts_with("HTTP/1.1 204");
+        assert!(is_here || said.starts_with(&format!("HTTP/1.1 {status}")), "{method} {query}: {said}");
+        assert!(said.ends_with("\r\n\r\n"), "no body: {said}");
+    }
+    drop(loader);
 }

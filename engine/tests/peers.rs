@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 const EPOCHS: u64 = 3;
 const BATCH_SIZE: u32 = 4;
-const SECRET: &str = "0123456789abcdef";
+pub(crate) const SECRET: &str = "0123456789abcdef";
 
 /// A job of some ranks on this machine.
-struct Job {
+pub(crate) struct Job {
     set: DataSet,
     bucket: Bucket,
-    addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
     dir: tempfile::TempDir,
     order: OrderName,
     cache_bytes: u64,
@@ -30,7 +30,7 @@ struct Job {
 
 impl Job {
     /// Whose caches together hold `percent` of the set.
-    fn new(set: DataSet, ranks: usize, percent: u64) -> Job {
+    pub(crate) fn new(set: DataSet, ranks: usize, percent: u64) -> Job {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), format!("{SECRET}\n")).unwrap();
         let bucket = bucket(&set, "latency=fixed:2ms");
@@ -38,7 +38,7 @@ impl Job {
         Job { set, bucket, addresses: free_ports(ranks), dir, order: OrderName::Global, cache_bytes }
     }
 
-    fn rank(&self, rank: u32) -> LoaderBuilder {
+    pub(crate) fn rank(&self, rank: u32) -> LoaderBuilder {
         loader(&self.bucket)
             .listing(listing(&self.set))
             .batch_size(BATCH_SIZE)
@@ -298,7 +298,7 @@ fn a_rank_that_lies_is_slow_or_says_nonsense_costs_a_request_to_the_bucket() {
 }
 
 /// A rank that has read its epochs and stays, so that it is asked.
-fn resident(rank: LoaderBuilder) -> Loader {
+pub(crate) fn resident(rank: LoaderBuilder) -> Loader {
     let mut loader = rank.build().unwrap();
     while let Some(batch) = loader.next_batch() {
         batch.unwrap();
@@ -307,7 +307,7 @@ fn resident(rank: LoaderBuilder) -> Loader {
 }
 
 /// The path under which this rank has a sample, as a rank asks for it.
-fn path_asked(job: &Job) -> String {
+pub(crate) fn path_asked(job: &Job) -> String {
     let (tell, path) = std::sync::mpsc::channel();
     let told = std::sync::Mutex::new(tell);
     let spy = liar(move |socket| {
