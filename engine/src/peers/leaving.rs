@@ -16,7 +16,7 @@ use fuelrail_plan::schedule::UseTime;
 use futures_util::{StreamExt, stream};
 use hyper::{Method, StatusCode};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Blocks that are asked for at once, of all ranks together.
 const AT_ONCE: usize = 16;
@@ -70,14 +70,15 @@ impl Successors {
                 }
                 handed.set(sum);
             };
-            let work = stream::iter(self.offers(from)).for_each_concurrent(AT_ONCE, offer);
-            let complete = tokio::time::timeout(within, work).await.is_ok();
-            Ok(HandOver { complete, ..handed.get() })
+            let until = Instant::now() + within;
+            let work = stream::iter(self.offers(from, until)).for_each_concurrent(AT_ONCE, offer);
+            let in_time = tokio::time::timeout(within, work).await.is_ok();
+            Ok(HandOver { complete: in_time && Instant::now() < until, ..handed.get() })
         })
     }
 
-    /// What this rank keeps of an epoch, by when it is used.
-    fn offers(&self, from: Cursor) -> impl Iterator<Item = Offer> {
+    /// What this rank keeps of an epoch, by when it is used. Ends at a time, too: finding the next one of very many takes a while.
+    fn offers(&self, from: Cursor, until: Instant) -> impl Iterator<Item = Offer> {
         let (samples, epochs) = (self.run.config().samples, self.run.config().epochs);
         let first = from.epoch.saturating_mul(samples).saturating_add(from.position);
         let end = first.saturating_add(samples).min(epochs.saturating_mul(samples));
@@ -87,7 +88,7 @@ impl Successors {
             let own = blocks.filter(|block| self.homes.of(*block) == self.homes.rank());
             own.filter_map(move |block| Some((block, at, self.homes.second(block)?)))
         };
-        (first..end).flat_map(of)
+        (first..end).take_while(move |_| Instant::now() < until).flat_map(of)
     }
 
     /// Whether the rank has fetched it; it cannot where this one does not have it either.

@@ -14,8 +14,8 @@ use tch::{Device, Kind as Element, Tensor, no_grad};
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
 const SCORES: &str = "loader.scores";
 
-/// How long a rank hands over at most: the others wait for it.
-const HAND_OVER_MAX: Duration = Duration::from_secs(60);
+/// How long a rank hands over at most: the others wait for it, and the shortest notices are of 30 s.
+const HAND_OVER_MAX: Duration = Duration::from_secs(20);
 
 /// What the average of the parameters is called.
 const AVERAGE: &str = "average";
