@@ -251,10 +251,14 @@ impl Feed {
         self.ask(patience, Loader::stats)
     }
 
-    /// As [`Loader::hand_over`]; `None` when the copy thread has ended or does not reply. No batch is copied meanwhile.
-    #[must_use]
-    pub fn hand_over(&self, within: Duration) -> Option<Result<HandOver>> {
-        self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within))
+    /// As [`Loader::hand_over`]. No batch is copied meanwhile.
+    ///
+    /// # Errors
+    /// As that, and `Environment` when the copy thread has ended or does not reply.
+    pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
+        let handed = self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within));
+        let ended = || Error::new(Kind::Environment, "the copy thread has ended, and the loader with it");
+        handed.unwrap_or_else(|| Err(ended().with_hint("hand over before the feed is closed or has failed")))
     }
 
     fn ask<T: Send + 'static>(

@@ -328,7 +328,7 @@ fn every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed() {
 }
 
 #[test]
-fn handing_over_is_refused_where_nobody_would_know_what_to_keep() {
+fn handing_over_is_refused_without_peers_and_under_the_sticky_order() {
     let job = Job::new([1]);
     let alone = || loader_at(&job.bucket.url("")).listing(listing(&set()));
     let error = alone().build().unwrap().hand_over(PATIENCE).unwrap_err();

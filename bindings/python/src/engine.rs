@@ -65,7 +65,7 @@ impl Engine {
     pub(crate) fn hand_over(&self, within: Duration) -> fuelrail::Result<HandOver> {
         match self {
             Engine::Host(loader) => loader.hand_over(within),
-            Engine::Device(feed) => feed.hand_over(within).unwrap_or_else(|| Ok(HandOver::default())),
+            Engine::Device(feed) => feed.hand_over(within),
         }
     }
 }

@@ -10,7 +10,7 @@ use core::fmt;
 use core::ops::Range;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::limits::SAMPLE_ALIGN;
-use fuelrail_base::{BlockId, Result, ShardId};
+use fuelrail_base::{BlockId, Result, SampleId, ShardId};
 use fuelrail_io::{Filling, Receiver, Sender, Slot, Waker, Window, channel};
 use fuelrail_plan::planner::{Asker, Source};
 use fuelrail_plan::schedule::UseTime;
@@ -25,26 +25,6 @@ impl SpanId {
     /// The place of a request of another rank, where it is one.
     pub(crate) fn peer(self) -> Option<usize> {
         (self.batch == OF_PEERS).then_some(self.sample as usize)
-    }
-
-    /// A request of another rank: in the place of the block's number stands who asks.
-    fn of_peer(place: usize, asker: Asker) -> SpanId {
-        let index = match asker {
-            Asker::Own | Asker::Rank => 0,
-            Asker::RankIfHeld => 1,
-            Asker::Leaving(rank) => 2 + u32::from(rank),
-        };
-        SpanId { batch: OF_PEERS, sample: place as u32, index }
-    }
-
-    /// Who asks.
-    pub(crate) fn asker(self) -> Asker {
-        match (self.peer(), self.index) {
-            (None, _) => Asker::Own,
-            (Some(_), 0) => Asker::Rank,
-            (Some(_), 1) => Asker::RankIfHeld,
-            (Some(_), rank) => Asker::Leaving((rank - 2) as u16),
-        }
     }
 }
 
@@ -62,10 +42,15 @@ impl PeerRoute {
         PeerRoute { prefix, bearer }
     }
 
-    /// Appends the path of what is asked for.
-    pub(crate) fn push_path(&self, path: &mut String, asked: &Asked) {
-        let at = asked.rank.map_or(0, |rank| rank.at.0);
-        let _ = write!(path, "{}/{}?at={at}", self.prefix, asked.sample.0); // writing to memory cannot fail
+    /// Appends the path of a sample's blocks, for their use at a moment.
+    pub fn push_path(&self, path: &mut String, sample: SampleId, at: UseTime) {
+        let _ = write!(path, "{}/{}?at={}", self.prefix, sample.0, at.0); // writing to memory cannot fail
+    }
+
+    /// What the header names.
+    #[must_use]
+    pub fn bearer(&self) -> Option<&str> {
+        self.bearer.as_deref()
     }
 
     /// Adds the header lines that show the secret, and that the block is not to be fetched, to a request.
@@ -207,6 +192,7 @@ impl Drop for LentBlock {
 struct Open {
     filling: Filling,
     begin: usize,
+    asker: Asker,
     reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
 }
 
@@ -244,14 +230,19 @@ impl PeerStage {
         let begin = filling.at();
         let window = filling.carve_padded(bytes, bytes.next_multiple_of(unit));
         let window = window.expect("a slot has room for the longest block");
-        let place = self.open.insert(Open { filling, begin, reply });
-        let span = SpanId::of_peer(place, asker);
+        let place = self.open.insert(Open { filling, begin, asker, reply });
+        let span = SpanId { batch: OF_PEERS, sample: place as u32, index: 0 };
         Some(BlockRequest { assembler: shard, span, block, at, window, fresh: false })
+    }
+
+    /// Who asks for what is in this place.
+    pub(crate) fn asker(&self, place: usize) -> Asker {
+        self.open[place].asker
     }
 
     /// A block is there, or cannot be had.
     pub(crate) fn landed(&mut self, place: usize, window: Window, result: Result<(Proof, Source)>) {
-        let Open { filling, begin, reply } = self.open.remove(place);
+        let Open { filling, begin, reply, .. } = self.open.remove(place);
         let bytes = window.len();
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));

@@ -8,7 +8,7 @@ use crate::proxy::Route;
 use crate::ranks::HandOver;
 use core::cell::Cell;
 use fuelrail_base::{BlockId, Error, Kind, Result};
-use fuelrail_flow::Objects;
+use fuelrail_flow::{Objects, PeerRoute};
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run};
@@ -30,8 +30,7 @@ pub(super) struct Successors {
     pub(super) homes: Homes,
     /// By rank; this one's own place is empty.
     pub(super) routes: Vec<Option<Route>>,
-    pub(super) prefix: String,
-    pub(super) secret: Option<Arc<str>>,
+    pub(super) asks: PeerRoute,
     pub(super) objects: Arc<Objects>,
     pub(super) run: Run,
 }
@@ -93,11 +92,11 @@ impl Successors {
 
     /// Whether the rank has fetched it; it cannot where this one does not have it either.
     async fn offer(&self, client: &Client<'_>, block: BlockId, at: UseTime) -> Result<bool> {
-        let (catalog, rank, sample) = (self.objects.catalog(), self.homes.rank(), block.sample.0);
-        let path = format!("{}/{sample}?at={}&leaves={rank}", self.prefix, at.0);
-        let mut ask = Ask::new(Method::POST, path);
-        if let Some(secret) = &self.secret {
-            ask = ask.header("authorization", format!("Bearer {secret}"));
+        let (catalog, mut path) = (self.objects.catalog(), String::new());
+        self.asks.push_path(&mut path, block.sample, at);
+        let mut ask = Ask::new(Method::POST, format!("{path}&leaves={}", self.homes.rank()));
+        if let Some(bearer) = self.asks.bearer() {
+            ask = ask.header("authorization", format!("Bearer {bearer}"));
         }
         let tag = self.objects.strong_etag(block.sample);
         if !tag.is_empty() {

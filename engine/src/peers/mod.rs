@@ -65,8 +65,8 @@ pub(crate) struct Peers {
     pub(crate) room: PeerRoom,
     links: Vec<Option<(PeerLink, Route)>>,
     listening: Listening,
-    prefix: String,
-    secret: Option<Arc<str>>,
+    /// How all of them are asked.
+    asks: PeerRoute,
     /// What each of the others is sent at most, bytes a second.
     rate_limit: Option<ByteSize>,
 }
@@ -121,7 +121,7 @@ impl Peers {
         }
         let (links, found): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
-        let listening = Listening::at(own, prefix.clone(), &trust)?;
+        let listening = Listening::at(own, prefix, &trust)?;
         let room = room(config, objects, usize::from(ranks) - 1, trust.scheme());
         let late = |at: usize| {
             format!(
@@ -132,12 +132,12 @@ impl Peers {
         notices.extend(absent(found.into_iter().flatten().collect()).into_iter().map(late));
         let rate_limit = config.peers.rate_limit;
         let homes = Homes::new(rank, &named(&nodes), run.order());
-        Ok(Some(Peers { homes, room, links, listening, prefix, secret: trust.secret, rate_limit }))
+        Ok(Some(Peers { homes, room, links, listening, asks: route, rate_limit }))
     }
 
     /// What each of so many shards starts with, and the server, once all of them have started.
     pub(crate) fn share_out(self, shards: u16, objects: &Arc<Objects>, run: &Run) -> (Vec<PeerSetup>, StartServer) {
-        let Peers { homes, room, links, listening, prefix, secret, rate_limit } = self;
+        let Peers { homes, room, links, listening, asks, rate_limit } = self;
         let moments = run.config().epochs.saturating_mul(run.config().samples);
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let (links, routes): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
@@ -146,7 +146,7 @@ impl Peers {
         let run = run.clone();
         let start = move || {
             let _server = listening.serve((Arc::clone(&objects), moments, homes.clone()), outboxes, limits)?;
-            Ok(PeerServer { _server, successors: Successors { homes, routes, prefix, secret, objects, run } })
+            Ok(PeerServer { _server, successors: Successors { homes, routes, asks, objects, run } })
         };
         (setups, Box::new(start))
     }

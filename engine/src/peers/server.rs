@@ -170,17 +170,16 @@ impl Service {
         if !self.is_known(headers) {
             return Err(StatusCode::UNAUTHORIZED);
         }
-        if !matches!(*request.method(), Method::GET | Method::POST) {
-            return Err(StatusCode::METHOD_NOT_ALLOWED);
-        }
         let (uri, catalog) = (request.uri(), self.objects.catalog());
+        let query = uri.query().map(|query| match query.split_once("&leaves=") {
+            None => (query, None),
+            Some((moment, rank)) => (moment, Some(rank)),
+        });
+        let (moment, leaves) = query.unzip();
+        let asker = self.asker(request.method(), headers, leaves.flatten())?;
         let path = uri.path().strip_prefix(&self.prefix).and_then(|rest| rest.strip_prefix('/'));
         let sample = path.and_then(number).filter(|sample| *sample < catalog.samples());
         let sample = SampleId(sample.ok_or(StatusCode::NOT_FOUND)?);
-        let (moment, leaves) = uri.query().map_or((None, None), |query| match query.split_once("&leaves=") {
-            None => (Some(query), None),
-            Some((moment, rank)) => (Some(moment), Some(rank)),
-        });
         let moment = moment.map_or(Some(0), |moment| moment.strip_prefix("at=").and_then(number));
         let at = UseTime(moment.filter(|at| *at < self.moments).ok_or(StatusCode::BAD_REQUEST)?);
         // The other rank has listed another version of the object.
@@ -198,19 +197,23 @@ impl Service {
             return Err(StatusCode::RANGE_NOT_SATISFIABLE);
         }
         let part = (first - begin) as usize..(end - begin) as usize;
+        Ok(Wanted { block, at, asker, part, range: range.map(|(first, end)| (first, end, size)) })
+    }
+
+    /// Who asks: a rank that gets the block, or one that leaves it to this one.
+    fn asker(&self, method: &Method, headers: &HeaderMap, leaves: Option<&str>) -> Result<Asker, StatusCode> {
         let is_other = |rank: &u16| *rank < self.homes.ranks() && *rank != self.homes.rank();
-        let asker = match (request.method(), leaves) {
+        match (method, leaves) {
             (&Method::GET, None) => match headers.get(CACHE_CONTROL) {
-                Some(asked) if asked == "only-if-cached" => Asker::RankIfHeld,
-                _ => Asker::Rank,
+                Some(asked) if asked == "only-if-cached" => Ok(Asker::RankIfHeld),
+                _ => Ok(Asker::Rank),
             },
             (&Method::POST, Some(rank)) => {
                 let rank = number(rank).and_then(|rank| u16::try_from(rank).ok()).filter(is_other);
-                Asker::Leaving(rank.ok_or(StatusCode::BAD_REQUEST)?)
+                rank.map(Asker::Leaving).ok_or(StatusCode::BAD_REQUEST)
             }
-            _ => return Err(StatusCode::METHOD_NOT_ALLOWED),
-        };
-        Ok(Wanted { block, at, asker, part, range: range.map(|(first, end)| (first, end, size)) })
+            _ => Err(StatusCode::METHOD_NOT_ALLOWED),
+        }
     }
 
     /// Whether the header shows the secret, where there is one. Takes as long for a wrong secret as for the right one.

@@ -12,6 +12,7 @@ use fuelrail_base::limits::CONNECTIONS_PER_SHARD_MAX;
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Done, Full, Op, Ring, Slot};
 use fuelrail_plan::planner::FetchId;
+use fuelrail_plan::schedule::UseTime;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -199,7 +200,10 @@ impl Http {
         self.path.clear();
         self.tag.clear();
         match &self.peer {
-            Some(peer) => peer.push_path(&mut self.path, &asked),
+            Some(peer) => {
+                let at = asked.rank.map_or(UseTime(0), |rank| rank.at);
+                peer.push_path(&mut self.path, asked.sample, at);
+            }
             None => objects.endpoint().push_object_path(&mut self.path, objects.key(asked.sample)),
         }
         objects.push_strong_etag(asked.sample, &mut self.tag);

@@ -7,7 +7,7 @@ use crate::conn::Proof;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::{Result, ShardId};
 use fuelrail_io::{Ring, Window};
-use fuelrail_plan::planner::{Fact, Source, Want};
+use fuelrail_plan::planner::{Asker, Fact, Source, Want};
 
 impl<R: Ring> Shard<R> {
     /// Routes new requests to the blocks' owners.
@@ -47,7 +47,11 @@ impl<R: Ring> Shard<R> {
         let BlockRequest { assembler, span, block, at, window, fresh } = request;
         let (proof, window) = (Proof::default(), Some(window));
         let waiter = Waiter { assembler, span, window, proof, seen: proof, error: None, race: None };
-        self.planner.ask(self.now, waiter, Want { block, at, fresh, asker: span.asker() });
+        let asker = match (span.peer(), &self.peers) {
+            (Some(place), Some(peers)) => peers.asker(place),
+            _ => Asker::Own,
+        };
+        self.planner.ask(self.now, waiter, Want { block, at, fresh, asker });
     }
 
     /// Takes in what other ranks ask for. True when there was anything.

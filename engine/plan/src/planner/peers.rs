@@ -194,13 +194,18 @@ mod tests {
         BlockId { sample: SampleId(sample), index: (sample % 3) as u32 }
     }
 
+    /// The home of a block, if it may be asked at this millisecond.
+    fn to_ask(peers: &Peers, block: BlockId, ms: u64) -> Option<u16> {
+        let home = peers.home(block);
+        peers.may_be_asked(Instant::ZERO.after(Duration::from_millis(ms)), home).then_some(home)
+    }
+
     #[test]
     fn patience_follows_round_trips_and_one_that_fails_is_left_alone_for_a_while_that_doubles() {
         let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
         let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let (theirs, fetch) =
             ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
-        let to_ask = |peers: &Peers, now| peers.may_be_asked(at(now), peers.home(theirs)).then(|| peers.home(theirs));
         let answered = |peers: &mut Peers, ms| {
             peers.asked(at(0), 1, fetch, Duration::ZERO);
             peers.landed(at(0), 1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
@@ -211,12 +216,12 @@ mod tests {
             peers.unserved(at(ms), 1, displaced);
             peers.due.clear();
         };
-        assert_eq!((peers.is_home(theirs), to_ask(&peers, 0)), (false, Some(1)));
+        assert_eq!((peers.is_home(theirs), to_ask(&peers, theirs, 0)), (false, Some(1)));
         peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
         peers.unserved(at(0), 1, true);
         peers.due.clear();
-        assert_eq!(to_ask(&peers, 0), Some(1), "what was displaced says nothing of the rank");
+        assert_eq!(to_ask(&peers, theirs, 0), Some(1), "what was displaced says nothing of the rank");
         (0..100).for_each(|_| answered(&mut peers, 8));
         peers.asked(at(0), 1, fetch, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(100)));
@@ -236,12 +241,12 @@ mod tests {
         peers.due.clear();
         failed(&mut peers, 0, false);
         failed(&mut peers, 0, false);
-        assert_eq!((to_ask(&peers, 99), to_ask(&peers, 100)), (None, Some(1)));
+        assert_eq!((to_ask(&peers, theirs, 99), to_ask(&peers, theirs, 100)), (None, Some(1)));
         failed(&mut peers, 100, false);
-        assert_eq!((to_ask(&peers, 299), to_ask(&peers, 300)), (None, Some(1)));
+        assert_eq!((to_ask(&peers, theirs, 299), to_ask(&peers, theirs, 300)), (None, Some(1)));
         answered(&mut peers, 1);
         failed(&mut peers, 300, false);
-        assert_eq!(to_ask(&peers, 400), Some(1), "it starts anew");
+        assert_eq!(to_ask(&peers, theirs, 400), Some(1), "it starts anew");
     }
 
     #[test]
@@ -249,12 +254,11 @@ mod tests {
         let (at, ms) = (|ms| Instant::ZERO.after(Duration::from_millis(ms)), Duration::from_millis);
         let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
         let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
-        let to_ask = |peers: &Peers, now| peers.may_be_asked(at(now), peers.home(theirs)).then(|| peers.home(theirs));
         let mut answered = |now: u64, transit: u64, bucket: u64| {
             peers.asked(at(now), 1, FetchId { place: 1, serial: 1 }, ms(bucket));
-            let second = to_ask(&peers, now);
+            let second = to_ask(&peers, theirs, now);
             peers.landed(at(now), 1, (ms(900), ms(transit)), ms(bucket));
-            (second, to_ask(&peers, now))
+            (second, to_ask(&peers, theirs, now))
         };
         let all_well = (Some(1), Some(1));
         for _ in 0..20 {
