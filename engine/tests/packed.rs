@@ -261,7 +261,10 @@ mod parquet {
         let all = write(dir.path(), 48, 600);
         let bucket = folder(dir.path(), "");
         let run = || {
-            let builder = mixed(parquet(&bucket.url(""))).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20));
+            let builder = mixed(parquet(&bucket.url("")))
+                .spill_dirs([disk.path()])
+                .spill_limit(ByteSize(64 << 20))
+                .spill_floor(ByteSize(1));
             let mut loader = builder.build().unwrap();
             once_each(&drain(&mut loader, &all, usize::MAX), 1, &all);
             loader.stats().requests

@@ -7,7 +7,7 @@ use crate::common::skip::skip_or_fail;
 use crate::common::{
     PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned, side_by_side,
 };
-use fuelrail::{Backend, ByteSize, DiskFacts, LoaderBuilder, Stats};
+use fuelrail::{Backend, ByteSize, DiskFacts, Loader, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet};
 use std::path::{Path, PathBuf};
@@ -184,6 +184,19 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     let mut loader = spilling(&bucket, &nowhere, 100 * MIB).listing(listing(&set)).build().unwrap();
     assert!(loader.notices().iter().any(|line| line.contains("is/not/here")), "{:?}", loader.notices());
     drain(&mut loader, &set).unwrap();
+}
+
+#[test]
+fn a_disk_with_less_free_than_its_floor_is_told_of_and_costs_nothing_but_requests() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let low = |loader: &Loader| loader.notices().iter().any(|line| line.contains("no room for new blocks"));
+    let builder = spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(2);
+    assert!(!low(&builder.clone().build().unwrap()), "a byte is free");
+    let mut loader = builder.spill_floor(ByteSize(1 << 60)).build().unwrap();
+    assert!(low(&loader), "{:?}", loader.notices());
+    drain(&mut loader, &set).unwrap();
+    assert_eq!(disk(&loader.stats()).segments_made, 0);
 }
 
 /// A file system of its own, in memory and small; taken down when dropped.

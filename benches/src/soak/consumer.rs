@@ -141,6 +141,7 @@ impl Soaking {
             ("cache_limit_bytes", (64u64 << 20).to_string()),
             ("spill_dirs", objects.spilled().display().to_string()),
             ("spill_limit_bytes", (128u64 << 20).to_string()),
+            ("spill_floor_bytes", "1".to_owned()),
             // Some stalls last for ever; ten seconds each would leave little time at full speed.
             ("stall_after_ms", "2000".to_owned()),
         ]

@@ -51,7 +51,12 @@ fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
     for name in ours {
         command.env_remove(name);
     }
-    command.env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728").env("FUELRAIL_SHARDS", "1").output().unwrap()
+    command
+        .env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728")
+        .env("FUELRAIL_SHARDS", "1")
+        .env("FUELRAIL_SPILL_FLOOR_BYTES", "1")
+        .output()
+        .unwrap()
 }
 
 fn report(output: &Output) -> Report {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, SpillSetup};
+use fuelrail_io::VolumeRoom;
 use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
@@ -77,6 +78,16 @@ pub(crate) fn start_segment_manager(
     let catalog = objects.catalog();
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
+    for directory in &directories {
+        // One that cannot be asked says so when it is written to.
+        let Ok(volume) = directory.own.room() else { continue };
+        let (free, floor) = (volume.free_bytes, limits.floor(volume));
+        if free < floor.saturating_add(lengths.least) {
+            let (path, free, floor) = (directory.own.path().display(), ByteSize(free), ByteSize(floor));
+            notices
+                .push(format!("disk: {path} has {free} free, and spill_floor leaves {floor}: no room for new blocks"));
+        }
+    }
     let tell = Box::new(move |line: &str| report(line));
     let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
@@ -99,6 +110,13 @@ pub(crate) struct Limits {
 
 /// Default share of a file system that is left free.
 const FLOOR_SHARE: u64 = 20;
+
+impl Limits {
+    /// Bytes of this file system to leave free.
+    fn floor(self, volume: VolumeRoom) -> u64 {
+        if self.floor_bytes == 0 { volume.total_bytes / FLOOR_SHARE } else { self.floor_bytes }
+    }
+}
 
 /// Disk space for segments: the directories, the limit over all of them, and the floor of each file system. Counts every file named as a
 /// segment, of any process: the limit is for the disk. Removes segments of ended processes before it reports that there is no room.
@@ -172,12 +190,8 @@ impl Room {
             return Err(refusal.clone());
         }
         let volume = directory.own.room()?;
-        let floor = match self.limits.floor_bytes {
-            0 => volume.total_bytes / FLOOR_SHARE,
-            floor => floor,
-        };
         let within = self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
-        Ok(within && volume.free_bytes >= floor.saturating_add(len))
+        Ok(within && volume.free_bytes >= self.limits.floor(volume).saturating_add(len))
     }
 
     /// Bytes of everything that is named as a segment. A directory that cannot be read says so when it is written to.
