@@ -172,9 +172,9 @@ impl Http {
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),
             tag: String::with_capacity(64),
-            conns: Slab::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            conns: Slab::with_capacity(scratch.len()),
             idle: 0,
-            dirty: VecDeque::with_capacity(CONNECTIONS_PER_SHARD_MAX),
+            dirty: VecDeque::with_capacity(scratch.len()),
             scratch,
             predictor: HeadPredictor::default(),
             stall_after,
@@ -182,6 +182,11 @@ impl Http {
             connecting: 0,
             sockets_exhausted: false,
         }
+    }
+
+    /// Whether connections may have operations to push.
+    pub(super) fn is_due(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
     /// Calls a method of a connection with its context.

@@ -15,12 +15,22 @@ use std::sync::Arc;
 struct Lane {
     requests: Requests,
     http: Http,
+    listed: bool,
+}
+
+impl Lane {
+    /// Whether nothing is to be done until a request comes.
+    fn is_idle(&self) -> bool {
+        self.requests.waiting.is_empty() && self.requests.taken == 0 && !self.http.is_due()
+    }
 }
 
 /// The lanes of one shard, by rank; there is none to the shard's own.
 #[derive(Default)]
 pub(super) struct Lanes {
     lanes: Vec<Option<Lane>>,
+    /// Ranks whose lanes are not idle: of a thousand, few are asked at a time. A lane may become idle while it is listed.
+    busy: Vec<u16>,
     connections: usize,
 }
 
@@ -39,17 +49,22 @@ impl Lanes {
             let lane = u16::try_from(at + 1).expect("ranks that keep blocks for each other are below 65 535");
             let scratch = scratch.by_ref().take(connections).collect();
             let http = Http::new((server, Some(route), lane), stall_after, scratch);
-            Some(Lane { requests: Requests::new(Arc::clone(objects), None), http })
+            Some(Lane { requests: Requests::new(Arc::clone(objects), None), http, listed: false })
         };
-        Lanes { lanes: links.into_iter().enumerate().map(lane).collect(), connections }
+        Lanes { lanes: links.into_iter().enumerate().map(lane).collect(), busy: Vec::new(), connections }
     }
 
+    /// The lane of a rank, which is no longer idle then.
     fn of(&mut self, rank: u16) -> &mut Lane {
-        self.lanes[usize::from(rank)].as_mut().expect("the planner asks other ranks")
+        let lane = self.lanes[usize::from(rank)].as_mut().expect("the planner asks other ranks");
+        if !core::mem::replace(&mut lane.listed, true) {
+            self.busy.push(rank);
+        }
+        lane
     }
 
-    fn all(&mut self) -> impl Iterator<Item = &mut Lane> {
-        self.lanes.iter_mut().flatten()
+    fn busy(&self) -> impl Iterator<Item = &Lane> {
+        self.busy.iter().filter_map(|rank| self.lanes[usize::from(*rank)].as_ref())
     }
 
     /// Asks a rank for the block that `window` is for.
@@ -58,27 +73,35 @@ impl Lanes {
     }
 
     pub(super) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant) {
-        let connections = self.connections;
-        for Lane { requests, http } in self.all() {
+        let Lanes { lanes, busy, connections } = self;
+        busy.retain(|rank| {
+            let Some(lane) = &mut lanes[usize::from(*rank)] else { return false };
+            let Lane { requests, http, .. } = lane;
             // A response that waits for the bucket would hold up what is behind it.
-            http.pump(&mut TransportIo { ring, now, requests }, connections, |_| 1);
-        }
+            http.pump(&mut TransportIo { ring, now, requests }, *connections, |_| 1);
+            lane.listed = !lane.is_idle();
+            lane.listed
+        });
     }
 
     /// An operation of the lane with this number, which is one above its rank's, came back.
     pub(super) fn done<R: Ring>(&mut self, ring: &mut R, now: Instant, number: u64, done: Done) {
-        let Lane { requests, http } = self.of(number as u16 - 1);
+        let Lane { requests, http, .. } = self.of(number as u16 - 1);
         http.done(&mut TransportIo { ring, now, requests }, done);
     }
 
     pub(super) fn sweep<R: Ring>(&mut self, ring: &mut R, now: Instant) -> Option<Instant> {
-        let swept = self.all().map(|Lane { requests, http }| http.sweep(&mut TransportIo { ring, now, requests }));
-        swept.flatten().min()
+        let Lanes { lanes, busy, .. } = self;
+        let swept = busy.iter().filter_map(|rank| {
+            let Lane { requests, http, .. } = lanes[usize::from(*rank)].as_mut()?;
+            http.sweep(&mut TransportIo { ring, now, requests })
+        });
+        swept.min()
     }
 
     /// Gives a request up, if it is not over.
     pub(super) fn recall<R: Ring>(&mut self, ring: &mut R, now: Instant, fetch: FetchId, rank: u16) {
-        let Lane { requests, http } = self.of(rank);
+        let Lane { requests, http, .. } = self.of(rank);
         match requests.waiting.iter().position(|waiting| waiting.asked.fetch == fetch) {
             Some(at) => {
                 let exchange = requests.waiting.remove(at).expect("it was just seen");
@@ -91,11 +114,13 @@ impl Lanes {
     }
 
     pub(super) fn close<R: Ring>(&mut self, ring: &mut R) {
-        self.all().for_each(|lane| lane.http.close(ring));
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.http.close(ring));
     }
 
     pub(super) fn next_outcome(&mut self) -> Option<Outcome> {
-        self.all().find_map(|Lane { requests, .. }| {
+        let Lanes { lanes, busy, .. } = self;
+        busy.iter().find_map(|rank| {
+            let Lane { requests, .. } = lanes[usize::from(*rank)].as_mut()?;
             let outcome = requests.outcomes.pop()?;
             requests.taken -= 1;
             Some(outcome)
@@ -103,21 +128,20 @@ impl Lanes {
     }
 
     pub(super) fn has_outcomes(&self) -> bool {
-        self.lanes.iter().flatten().any(|lane| !lane.requests.outcomes.is_empty())
+        self.busy().any(|lane| !lane.requests.outcomes.is_empty())
     }
 
     /// Requests that wait for a connection.
     pub(super) fn waiting(&self) -> usize {
-        self.lanes.iter().flatten().map(|lane| lane.requests.waiting.len()).sum()
+        self.busy().map(|lane| lane.requests.waiting.len()).sum()
     }
 
-    /// The lanes' part of the watchdog's line; nothing where there are none.
+    /// The lanes' part of the watchdog's line: those that are not idle.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let line = |(rank, lane): (usize, &Option<Lane>)| {
-            let Lane { requests, http } = lane.as_ref()?;
+        let line = |(rank, Lane { requests, http, .. }): (&u16, &Lane)| {
             let (under_way, waiting) = (requests.outstanding(), requests.waiting.len());
-            Some(format!("; rank {rank}: {under_way} under way, {waiting} waiting, {}", http.describe(now)))
+            format!("; rank {rank}: {under_way} under way, {waiting} waiting, {}", http.describe(now))
         };
-        self.lanes.iter().enumerate().filter_map(line).collect()
+        self.busy.iter().zip(self.busy()).map(line).collect()
     }
 }
