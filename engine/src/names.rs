@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Between two lookups. Clouds use a TTL of 5 to 300 s.
 const EVERY: Duration = Duration::from_secs(30);
+/// With many names at least this for each of them: a thousand ranks that look for each other must not overload a cluster's name server.
+const EVERY_EACH: Duration = Duration::from_secs(1);
 /// An address is used for as long after it was last seen: many addresses share the load, and a failed lookup does no harm.
 const KEPT: Duration = Duration::from_secs(300);
 /// Most addresses of one host.
@@ -64,6 +66,11 @@ impl Names {
         Ok(if is_name { self.add(found, Box::new(look)) } else { Arc::new(AddressBook::new(found).0) })
     }
 
+    /// Takes in those of another list.
+    pub(crate) fn join(&mut self, mut others: Names) {
+        self.0.append(&mut others.0);
+    }
+
     fn add(&mut self, found: Vec<SocketAddr>, look: Look) -> Arc<AddressBook> {
         let (book, closed) = AddressBook::new(found.clone());
         let book = Arc::new(book);
@@ -74,7 +81,8 @@ impl Names {
     /// Starts the thread, where there is a name.
     pub(crate) fn keep(self) -> Result<()> {
         if !self.0.is_empty() {
-            spawn("fuelrail-names", move || self.look_every(EVERY))?;
+            let every = EVERY.max(EVERY_EACH * u32::try_from(self.0.len()).unwrap_or(u32::MAX));
+            spawn("fuelrail-names", move || self.look_every(every))?;
         }
         Ok(())
     }

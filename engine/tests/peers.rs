@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const EPOCHS: u64 = 3;
-const BATCH_SIZE: u32 = 4;
+pub(crate) const BATCH_SIZE: u32 = 4;
 pub(crate) const SECRET: &str = "0123456789abcdef";
 
 /// A job of some ranks on this machine.

@@ -13,11 +13,14 @@ use crate::names::Names;
 use crate::proxy::Route;
 use crate::ranks::HandOver;
 use crate::serve::HttpServer;
+use crate::system::no_thread;
+use core::fmt::Display;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::mix64;
 use fuelrail_base::units::ByteSize;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes};
+use fuelrail_io::open_files_max;
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run};
@@ -27,19 +30,27 @@ use server::Listening;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use trust::{Shown, unprotected};
 
-/// Connections of a shard to all other ranks, …
-const CONNECTIONS: usize = 64;
-/// … and to each of them.
-const CONNECTIONS_EACH: core::ops::RangeInclusive<usize> = 2..=16;
+/// Connections of a shard to all other ranks, about, …
+const CONNECTIONS: usize = 128;
+/// … and to each of them: among a thousand, few blocks at a time have the same home.
+const CONNECTIONS_EACH: core::ops::RangeInclusive<usize> = 1..=16;
 /// Blocks that a shard serves at a time, where its part of the memory has room.
 const SLOTS: core::ops::RangeInclusive<u64> = 2..=64;
+/// Lookups of ranks' names at a time.
+const LOOKUPS: usize = 16;
+const LOOKUP: &str = "fuelrail-lookup";
 /// How long ranks that do not listen yet are waited for.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections of another rank, over all its shards, that are served at most.
 const CONNECTIONS_MAX: usize = 1024;
+/// Of the files and sockets that this process may have open, those of other ranks are at most one in so many: the program wants some, too.
+const FILES_SHARE: u64 = 4;
+/// Ranks that are not there yet are named one by one up to this many.
+const NAMED_MAX: usize = 4;
 /// Of a shard's memory, slots for other ranks take one part in so many.
 const SLOTS_SHARE: u64 = 16;
 
@@ -93,28 +104,7 @@ impl Peers {
         // Another data set, or other blocks of it, are other paths.
         let prefix = format!("/v1/{fingerprint}-{:x}", catalog.block_bytes());
         let route = PeerRoute::new(prefix.clone(), trust.secret.clone());
-        let mut names = Names::default();
-        let mut link = |(at, address): (usize, &String)| {
-            if at == usize::from(rank) {
-                return Ok(None);
-            }
-            let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
-            let tls = trust.client(&endpoint)?;
-            let addresses = names.addresses_of(&endpoint, None)?;
-            let found = addresses.addresses();
-            if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
-                return Err(unprotected(beyond));
-            }
-            // As below: not by its name.
-            let direct = if tls.is_some() { endpoint.clone() } else { format!("http://{}/peer", found[0]).parse()? };
-            let control = Route { tls: tls.clone(), ..Route::new(direct) };
-            let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
-            Ok(Some(((link, control), (at, found))))
-        };
-        let links = addresses.iter().enumerate().map(|(at, address)| {
-            link((at, address)).map_err(|error: Error| error.within(format_args!("peers: {address}")))
-        });
-        let links = links.collect::<Result<Vec<_>>>()?;
+        let (links, names) = find(&addresses, usize::from(rank), &trust, &route)?;
         // Without TLS only the addresses checked above are trusted: a name is not looked up again.
         if trust.scheme() == Scheme::Https {
             names.keep()?;
@@ -123,13 +113,8 @@ impl Peers {
         let own = config.peers.listen.as_deref().unwrap_or(&addresses[usize::from(rank)]);
         let listening = Listening::at(own, prefix, &trust)?;
         let room = room(config, objects, usize::from(ranks) - 1, trust.scheme());
-        let late = |at: usize| {
-            format!(
-                "peers: rank {at} ({}) is not there yet: until it is, its blocks come from the bucket",
-                addresses[at]
-            )
-        };
-        notices.extend(absent(found.into_iter().flatten().collect()).into_iter().map(late));
+        notices.extend(late(&absent(found.into_iter().flatten().collect()), &addresses));
+        notices.extend(too_many(open_files_max(), usize::from(ranks) - 1));
         let rate_limit = config.peers.rate_limit;
         let homes = Homes::new(rank, &named(&nodes), run.order());
         Ok(Some(Peers { homes, room, links, listening, asks: route, rate_limit }))
@@ -142,7 +127,8 @@ impl Peers {
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let (links, routes): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
         let setups = inboxes.into_iter().map(|inbox| PeerSetup { links: links.clone(), inbox }).collect();
-        let (objects, limits) = (Arc::clone(objects), (links.len() * CONNECTIONS_MAX, rate_limit));
+        let connections = (links.len() * CONNECTIONS_MAX).min(served_max(open_files_max()));
+        let (objects, limits) = (Arc::clone(objects), (connections, rate_limit));
         let run = run.clone();
         let start = move || {
             let _server = listening.serve((Arc::clone(&objects), moments, homes.clone()), outboxes, limits)?;
@@ -150,6 +136,51 @@ impl Peers {
         };
         (setups, Box::new(start))
     }
+}
+
+/// Another rank: how shards and the control plane ask it, its number and its addresses.
+type Linked = ((PeerLink, Route), (usize, Arc<[SocketAddr]>));
+
+/// Finds all ranks but `own`, some at a time: a lookup takes milliseconds, and there may be a thousand.
+fn find(addresses: &[String], own: usize, trust: &Shown, route: &PeerRoute) -> Result<(Vec<Option<Linked>>, Names)> {
+    let link = |names: &mut Names, at: usize, address: &String| {
+        let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
+        let tls = trust.client(&endpoint)?;
+        let addresses = names.addresses_of(&endpoint, None)?;
+        let found = addresses.addresses();
+        if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
+            return Err(unprotected(beyond));
+        }
+        // The address that was checked, not its name.
+        let direct = if tls.is_some() { endpoint.clone() } else { format!("http://{}/peer", found[0]).parse()? };
+        let control = Route { tls: tls.clone(), ..Route::new(direct) };
+        let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
+        Ok(((link, control), (at, found)))
+    };
+    let all: Vec<(usize, &String)> = addresses.iter().enumerate().collect();
+    let some = |some: &[(usize, &String)]| -> Result<(Vec<Option<Linked>>, Names)> {
+        let mut names = Names::default();
+        let mut link = |(at, address): &(usize, &String)| match *at == own {
+            true => Ok(None),
+            false => link(&mut names, *at, address).map(Some).map_err(|e| e.within(format_args!("peers: {address}"))),
+        };
+        let links = some.iter().map(&mut link).collect::<Result<_>>()?;
+        Ok((links, names))
+    };
+    std::thread::scope(|scope| {
+        let start = |part| {
+            let spawned = Builder::new().name(LOOKUP.into()).spawn_scoped(scope, move || some(part));
+            spawned.map_err(|e| no_thread(LOOKUP, &e))
+        };
+        let parts = all.chunks(all.len().div_ceil(LOOKUPS)).map(start).collect::<Result<Vec<_>>>()?;
+        let (mut links, mut names) = (Vec::with_capacity(all.len()), Names::default());
+        for part in parts {
+            let (more, found) = part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            links.extend(more);
+            names.join(found);
+        }
+        Ok((links, names))
+    })
 }
 
 /// The ranks that do not listen yet, after a while.
@@ -164,6 +195,38 @@ fn absent(mut ranks: Vec<(usize, Arc<[SocketAddr]>)>) -> Vec<usize> {
         }
         std::thread::sleep(START_PATIENCE / 100);
     }
+}
+
+/// What is said of ranks that do not listen yet.
+fn late(ranks: &[usize], addresses: &[String]) -> Vec<String> {
+    let line =
+        |who: &dyn Display| format!("peers: {who} not there yet: until then blocks come from the bucket instead");
+    let one = |at: &usize| format!("rank {at} ({}) is", addresses[*at]);
+    match ranks {
+        [first, .., last] if ranks.len() > NAMED_MAX => {
+            let (count, all) = (ranks.len(), addresses.len());
+            let between = format_args!("between rank {first} ({}) and rank {last}", addresses[*first]);
+            vec![line(&format_args!("{count} of {all} ranks, {between}, are"))]
+        }
+        _ => ranks.iter().map(|at| line(&one(at))).collect(),
+    }
+}
+
+/// Connections of other ranks that are served at most, where so many files may be open.
+fn served_max(open_files: Option<u64>) -> usize {
+    open_files.map_or(usize::MAX, |files| usize::try_from(files / FILES_SHARE).unwrap_or(usize::MAX))
+}
+
+/// A line where not even one connection of each of the others can be served.
+fn too_many(open_files: Option<u64>, others: usize) -> Option<String> {
+    let served = served_max(open_files);
+    (served < others).then(|| {
+        format!(
+            "peers: {others} other ranks connect here, and {served} connections can be served, a quarter of the files that this \
+             process may have open: raise that limit (ulimit -n) to {} for each shard of a rank",
+            others as u64 * FILES_SHARE
+        )
+    })
 }
 
 /// A name of each rank, as a hash: its node, and which of the ranks there it is. Ports may be others in the next run, and so may the order of
@@ -230,5 +293,31 @@ fn room(config: &Config, objects: &Objects, others: usize, scheme: Scheme) -> Pe
         scratch_bytes: *scratch_bytes(scheme).start() as usize,
         slots: (share / slot_bytes).clamp(*SLOTS.start(), *SLOTS.end()) as usize,
         slot_bytes: slot_bytes as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_ranks_that_are_not_there_are_named_and_many_are_counted() {
+        let addresses: Vec<String> = (0..1_000).map(|rank| format!("node-{rank}:7070")).collect();
+        let few = late(&[3, 7], &addresses);
+        assert!(few.len() == 2 && few[1].contains("rank 7 (node-7:7070) is not there yet"), "{few:?}");
+        let many = late(&(1..1_000).collect::<Vec<_>>(), &addresses);
+        assert!(many.len() == 1 && many[0].contains("999 of 1000 ranks, between rank 1 (node-1:7070)"), "{many:?}");
+        assert!(late(&[], &addresses).is_empty());
+    }
+
+    #[test]
+    fn other_ranks_leave_descriptors_to_the_program() {
+        assert_eq!((served_max(Some(1024)), served_max(None)), (256, usize::MAX));
+        assert_eq!((too_many(Some(1024), 256), too_many(None, 1_023)), (None, None));
+        let line = too_many(Some(1024), 1_023).unwrap();
+        assert!(
+            line.contains("1023 other ranks") && line.contains("256 connections") && line.contains("to 4092"),
+            "{line}"
+        );
     }
 }
