@@ -11,8 +11,7 @@ pub struct PeerFacts {
     pub hits: u64,
     /// … their payload bytes.
     pub hit_bytes: u64,
-    /// Blocks that another rank keeps, or may have kept before, and the bucket sent, because that rank failed, took too long, or had and is left
-    /// alone for a while.
+    /// Blocks that another rank keeps, or may have kept before, and the bucket sent, because that rank failed, took too long, or is down.
     pub misses: u64,
     /// Blocks that other ranks asked for.
     pub asks: u64,

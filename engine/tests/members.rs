@@ -13,6 +13,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 1_200;
@@ -400,4 +402,36 @@ fn one_of_a_thousand_ranks_has_its_samples_from_the_others() {
     assert!((390..=planned.len() as u64).contains(&(facts.hits + facts.misses)), "all but its own: {stats:#?}");
     assert!(facts.hits > 300, "a busy machine may be slow now and then: {stats:#?}");
     drop(other);
+}
+
+/// What reaches a rank that stands still, and then answers.
+#[test]
+fn a_rank_that_stands_still_is_asked_for_a_byte_and_for_no_block_until_it_answers() {
+    let mut job = peers::Job::new(DataSet::tokens(200, 3, 10_000), 2, 100);
+    let (heard, well) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let (hears, is_well) = (Arc::clone(&heard), Arc::clone(&well));
+    job.addresses[1] = peers::liar(move |socket| {
+        let is_byte = peers::request(socket)?.contains("bytes=0-0\r\n");
+        hears.lock().unwrap().push(is_byte);
+        while !is_well.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if is_byte { socket.write_all(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n") } else { Ok(()) }
+    });
+    let mut loader = job.rank(0).epochs(1_000_000).build().unwrap();
+    let mut read_until = |done: &dyn Fn(&[bool]) -> bool| {
+        eventually("it is asked", || {
+            loader.next_batch().unwrap().unwrap();
+            done(&heard.lock().unwrap())
+        });
+    };
+    let bytes = |heard: &[bool]| heard.iter().filter(|is_byte| **is_byte).count();
+    read_until(&|heard| bytes(heard) >= 2);
+    let first = heard.lock().unwrap().iter().position(|is_byte| *is_byte).unwrap();
+    assert!(
+        first > 0 && !heard.lock().unwrap()[first..].contains(&false),
+        "blocks behind the first failure: {heard:?}"
+    );
+    well.store(true, Ordering::SeqCst);
+    read_until(&|heard| heard[first..].contains(&false));
 }

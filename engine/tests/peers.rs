@@ -220,7 +220,7 @@ fn a_rank_that_ends_early_costs_the_others_requests_and_nothing_else() {
 }
 
 /// Takes connections at an address, and does to each whatever `act` does.
-fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let act = std::sync::Arc::new(act);
@@ -234,7 +234,7 @@ fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'sta
 }
 
 /// Reads one request.
-fn request(socket: &mut TcpStream) -> std::io::Result<String> {
+pub(crate) fn request(socket: &mut TcpStream) -> std::io::Result<String> {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

@@ -4,6 +4,7 @@
 //! ranks' names, so that ranks that come, go or change their numbers move only the blocks they must. Owns a table of the hash. Never knows
 //! what is kept.
 
+use crate::health::Health;
 use crate::order::{Order, OrderName};
 use fuelrail_base::BlockId;
 use fuelrail_base::prng::mix64;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const TABLE_BITS: u32 = 18;
 
 /// Which rank keeps a block.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Homes {
     rank: u16,
     ranks: u16,
@@ -23,6 +24,7 @@ pub struct Homes {
     leaving: Vec<u16>,
     /// By the first bits of a block's hash, the home and the one it would be without it; all shards read the same.
     table: Arc<[[u16; 2]]>,
+    health: Arc<Health>,
 }
 
 impl Homes {
@@ -47,7 +49,8 @@ impl Homes {
             }
             [first.1, if ranks > 1 { second.1 } else { first.1 }]
         };
-        Homes { rank, ranks, order: *order, leaving: Vec::new(), table: (0..1u64 << TABLE_BITS).map(homes).collect() }
+        let table = (0..1u64 << TABLE_BITS).map(homes).collect();
+        Homes { rank, ranks, order: *order, leaving: Vec::new(), table, health: Arc::new(Health::new(ranks)) }
     }
 
     /// The rank that keeps a block.
@@ -86,6 +89,12 @@ impl Homes {
     #[must_use]
     pub fn ranks(&self) -> u16 {
         self.ranks
+    }
+
+    /// Which ranks answer, as all clones of this know it.
+    #[must_use]
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// Whose view this is.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+pub mod health;
 pub mod hedge;
 pub mod homes;
 pub mod importance;

@@ -62,7 +62,10 @@ impl Metrics {
             let answer = page.answer(&request);
             async { answer }
         };
-        let server = HttpServer::start("fuelrail-metrics", (socket, None), (CONNECTIONS, SILENCE), answer)?;
+        let server =
+            HttpServer::start("fuelrail-metrics", (socket, None), (CONNECTIONS, SILENCE), answer, async || {
+                core::future::pending().await
+            })?;
         Ok(Some(Metrics { shown, _server: server }))
     }
 

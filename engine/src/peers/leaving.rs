@@ -1,21 +1,18 @@
 //! Hands over what this rank keeps, before its machine is taken away: every other rank is asked to fetch what it keeps from then on.
 //!
-//! Walks one epoch of the order from where the run stands, so that what is used first goes first. Owns the way to the other ranks. Never
-//! touches a block: they are asked for as any block is.
+//! Walks one epoch of the order from where the run stands, so that what is used first goes first. Never touches a block: they are
+//! asked for as any block is.
 
-use crate::client::{Ask, Client, on_thread, within as no_longer_than};
-use crate::proxy::Route;
+use super::Others;
+use crate::client::{Client, on_thread, within as no_longer_than};
 use crate::ranks::HandOver;
 use core::cell::Cell;
 use fuelrail_base::{BlockId, Error, Kind, Result};
-use fuelrail_flow::{Objects, PeerRoute};
-use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
-use fuelrail_plan::run::{Cursor, Run};
+use fuelrail_plan::run::Cursor;
 use fuelrail_plan::schedule::UseTime;
 use futures_util::{StreamExt, stream};
 use hyper::{Method, StatusCode};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Blocks that are asked for at once, of all ranks together.
@@ -25,20 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A rank that has failed so often in a row is not asked any more.
 const FAILURES_MAX: u32 = 3;
 
-/// The way to the other ranks.
-pub(super) struct Successors {
-    pub(super) homes: Homes,
-    /// By rank; this one's own place is empty.
-    pub(super) routes: Vec<Option<Route>>,
-    pub(super) asks: PeerRoute,
-    pub(super) objects: Arc<Objects>,
-    pub(super) run: Run,
-}
-
 /// A block, when it is used, and which rank keeps it afterwards.
 type Offer = (BlockId, UseTime, u16);
 
-impl Successors {
+impl Others {
     /// Hands over what is used from `from` on, for so long.
     pub(super) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
         if self.run.order().name() == OrderName::Sticky {
@@ -92,12 +79,8 @@ impl Successors {
 
     /// Whether the rank has fetched it; it cannot where this one does not have it either.
     async fn offer(&self, client: &Client<'_>, block: BlockId, at: UseTime) -> Result<bool> {
-        let (catalog, mut path) = (self.objects.catalog(), String::new());
-        self.asks.push_path(&mut path, block.sample, at);
-        let mut ask = Ask::new(Method::POST, format!("{path}&leaves={}", self.homes.rank()));
-        if let Some(bearer) = self.asks.bearer() {
-            ask = ask.header("authorization", format!("Bearer {bearer}"));
-        }
+        let (catalog, leaves) = (self.objects.catalog(), format!("&leaves={}", self.homes.rank()));
+        let mut ask = self.ask(Method::POST, block.sample, at, leaves);
         let tag = self.objects.strong_etag(block.sample);
         if !tag.is_empty() {
             ask = ask.header("if-match", tag);

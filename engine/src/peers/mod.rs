@@ -7,7 +7,9 @@
 mod leaving;
 mod server;
 mod trust;
+mod watching;
 
+use crate::client::Ask;
 use crate::config::Config;
 use crate::names::Names;
 use crate::proxy::Route;
@@ -18,14 +20,15 @@ use core::fmt::Display;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::mix64;
 use fuelrail_base::units::ByteSize;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Objects, PeerLink, PeerRoom, PeerRoute, PeerSetup, Server, peer_queue, scratch_bytes};
 use fuelrail_io::open_files_max;
 use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run};
+use fuelrail_plan::schedule::UseTime;
 use fuelrail_wire::{Endpoint, Scheme, uri::expand};
-use leaving::Successors;
+use hyper::Method;
 use server::Listening;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -54,16 +57,39 @@ const NAMED_MAX: usize = 4;
 /// Of a shard's memory, slots for other ranks take one part in so many.
 const SLOTS_SHARE: u64 = 16;
 
-/// Serves other ranks, on a thread of its own, and hands over to them.
+/// Serves other ranks, on a thread of its own, looks after those that are down, and hands over to them.
 pub(crate) struct PeerServer {
     _server: HttpServer,
-    successors: Successors,
+    others: Arc<Others>,
+}
+
+/// The other ranks, as the control plane asks them.
+struct Others {
+    homes: Homes,
+    /// By rank; this one's own place is empty.
+    routes: Vec<Option<Route>>,
+    asks: PeerRoute,
+    objects: Arc<Objects>,
+    run: Run,
+}
+
+impl Others {
+    /// A request about a sample that is used at a moment.
+    fn ask(&self, method: Method, sample: SampleId, at: UseTime, more: impl Display) -> Ask {
+        let mut path = String::new();
+        self.asks.push_path(&mut path, sample, at);
+        let ask = Ask::new(method, format!("{path}{more}"));
+        match self.asks.bearer() {
+            Some(bearer) => ask.header("authorization", format!("Bearer {bearer}")),
+            None => ask,
+        }
+    }
 }
 
 impl PeerServer {
     /// Has the other ranks fetch what this one keeps and anybody uses from `from` on, for so long.
     pub(crate) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
-        self.successors.hand_over(from, within)
+        self.others.hand_over(from, within)
     }
 }
 
@@ -131,8 +157,11 @@ impl Peers {
         let (objects, limits) = (Arc::clone(objects), (connections, rate_limit));
         let run = run.clone();
         let start = move || {
-            let _server = listening.serve((Arc::clone(&objects), moments, homes.clone()), outboxes, limits)?;
-            Ok(PeerServer { _server, successors: Successors { homes, routes, asks, objects, run } })
+            let served = (Arc::clone(&objects), moments, homes.clone());
+            let others = Arc::new(Others { homes, routes, asks, objects, run });
+            let watching = Arc::clone(&others);
+            let _server = listening.serve(served, outboxes, limits, async move || watching.watch().await)?;
+            Ok(PeerServer { _server, others })
         };
         (setups, Box::new(start))
     }

@@ -60,6 +60,7 @@ impl Listening {
         (objects, moments, homes): (Arc<Objects>, u64, Homes),
         outboxes: Vec<PeerOutbox>,
         (connections, bytes_per_s): (usize, Option<ByteSize>),
+        beside: impl AsyncFnOnce() + Send + 'static,
     ) -> Result<HttpServer> {
         let Listening { socket, tls, secret, prefix } = self;
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
@@ -69,7 +70,7 @@ impl Listening {
             let service = Arc::clone(&service);
             async move { service.answer(from, request).await }
         };
-        HttpServer::start("fuelrail-peers", (socket, tls), (connections, SILENCE), answer)
+        HttpServer::start("fuelrail-peers", (socket, tls), (connections, SILENCE), answer, beside)
     }
 }
 

@@ -128,7 +128,7 @@ impl<W> Owner<W> {
                 (Asker::Own, false) => (peers.home(block), Role::Home),
                 _ => return None,
             };
-            Some((peers.may_be_asked(now, rank), Origin::Peer { rank, since: now, at, role }))
+            Some((peers.may_be_asked(rank), Origin::Peer { rank, since: now, at, role }))
         });
         let peer = wanted.and_then(|(may_be_asked, from)| may_be_asked.then_some(from));
         let Some(from) = spot.map(Origin::Disk).or(peer) else {
@@ -207,10 +207,10 @@ impl<W> Owner<W> {
         let peers = self.peers.as_mut().expect("one was asked");
         if doubted {
             // A copy that somebody found damaged while this was under way may be what was sent.
-            peers.unserved(now, rank, true);
+            peers.unserved(rank, true, Duration::ZERO);
             return self.table.enter(id, State::Queued);
         }
-        peers.landed(now, rank, (now.since(since), transit), self.window.round_trip());
+        peers.landed(rank, (now.since(since), transit), self.window.round_trip());
         if role == Role::Former {
             peers.moved(true);
         }
@@ -284,7 +284,7 @@ impl<W> Owner<W> {
             }
             (State::Sent(Origin::Peer { rank, role, .. }), _) => {
                 let peers = self.peers.as_mut().expect("one was asked");
-                peers.unserved(now, rank, displaced);
+                peers.unserved(rank, displaced, self.window.round_trip());
                 match role {
                     Role::Former if displaced => peers.moved(false),
                     Role::Home | Role::Former => self.stats.peer_misses += 1,

@@ -1,10 +1,11 @@
-//! Other ranks as a source of blocks: whom to ask, how long one may take, and which is left alone for a while.
+//! Other ranks as a source of blocks: whom to ask, how long one may take, and which is not asked until it answers again.
 //!
 //! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them: from the rank that was its home
 //! in a run of fewer ranks, if that still has it on disk, else from the bucket. A rank that takes too long, by its own round trips (Jacobson,
 //! 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
 
 use super::types::FetchId;
+use crate::health::Standing;
 use crate::homes::Homes;
 use core::cmp::Reverse;
 use fuelrail_base::{BlockId, Duration, Instant};
@@ -16,10 +17,6 @@ const PATIENCE_MAX: Duration = Duration::from_secs(2);
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 /// Requests that a rank serves at once, about.
 const AT_ONCE: u32 = 8;
-/// How long a rank is left alone after its first failure in a row; that doubles, …
-const AWAY_MIN: Duration = Duration::from_millis(100);
-/// … up to this.
-const AWAY_MAX: Duration = Duration::from_secs(10);
 /// A rank is slow whose answers are in transit for so many times as long as the bucket takes for all, …
 const SLOW_TIMES: u32 = 3;
 /// … and longer than a busy machine explains.
@@ -45,26 +42,9 @@ struct Peer {
     answers: u32,
     /// Requests that it has not answered.
     under_way: u32,
-    failures: u32,
-    /// The request under way is the one that it is tried with behind failures.
-    tried: bool,
-    away_until: Instant,
 }
 
 impl Peer {
-    /// Behind a failure it is asked for one block at a time, until it sends one.
-    fn may_be_asked(&self, now: Instant) -> bool {
-        self.away_until <= now && (self.failures == 0 || self.under_way == 0)
-    }
-
-    /// Leaves it alone for a while. Failures at the same time count once.
-    fn failed(&mut self, now: Instant) {
-        if self.away_until <= now {
-            self.away_until = now.after((AWAY_MIN * (1 << self.failures.min(7))).min(AWAY_MAX));
-            self.failures += 1;
-        }
-    }
-
     /// How long the next request may take: it waits for those before it.
     fn patience(&self) -> Duration {
         let known = self
@@ -72,6 +52,11 @@ impl Peer {
             .map(|(mean, deviation)| (mean + deviation * 8 + mean * self.under_way / AT_ONCE).max(PATIENCE_MIN));
         known.map_or(PATIENCE_MAX, |patience| patience.min(PATIENCE_MAX))
     }
+}
+
+/// How long a rank's answers may be in transit, where the bucket takes so long for a block; without a limit while that is not known.
+fn limit(bucket: Duration) -> Duration {
+    if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) }
 }
 
 /// The other ranks, as one shard sees them.
@@ -114,9 +99,13 @@ impl Peers {
         self.homes.leaves(rank);
     }
 
-    /// Whether a rank is not to be left alone.
-    pub(super) fn may_be_asked(&self, now: Instant, rank: u16) -> bool {
-        self.peers[usize::from(rank)].may_be_asked(now)
+    /// Whether a rank is asked for another block.
+    pub(super) fn may_be_asked(&self, rank: u16) -> bool {
+        match self.homes.health().of(rank) {
+            Standing::Well => true,
+            Standing::OnTrial => self.peers[usize::from(rank)].under_way == 0,
+            Standing::Down => false,
+        }
     }
 
     /// A former home had a block, or not.
@@ -127,30 +116,29 @@ impl Peers {
     /// A rank is asked now. The bucket takes `bucket` for a block.
     pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId, bucket: Duration) {
         let peer = &mut self.peers[usize::from(rank)];
-        peer.tried = peer.failures > 0;
         // Whoever needs the block that it is tried with waits no longer than for a rank that is fast.
-        let most = if peer.tried { (bucket * SLOW_TIMES).max(PATIENCE_MIN) } else { PATIENCE_MAX };
+        let most = match self.homes.health().of(rank) {
+            Standing::Well => PATIENCE_MAX,
+            _ => (bucket * SLOW_TIMES).max(PATIENCE_MIN),
+        };
         self.due.push(Reverse((now.after(peer.patience().min(most)), fetch)));
         peer.under_way += 1;
     }
 
     /// A rank has sent a block, so long after it was to be asked, of which so long in transit. The bucket takes `bucket` for one; zero while unknown.
-    pub(super) fn landed(&mut self, now: Instant, rank: u16, (took, transit): (Duration, Duration), bucket: Duration) {
-        let peer = &mut self.peers[usize::from(rank)];
+    pub(super) fn landed(&mut self, rank: u16, (took, transit): (Duration, Duration), bucket: Duration) {
+        let (peer, health) = (&mut self.peers[usize::from(rank)], self.homes.health());
         peer.under_way -= 1;
-        let limit = if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) };
-        // Of one that just starts, many answers are late at once. Behind a failure one tells.
+        let limit = limit(bucket);
+        // Of one that just starts, many answers are late at once. On trial one tells.
         let is_known = transit <= limit || peer.answers + 1 >= ANSWERS_KNOWN;
-        let anew = peer.failures > 0 || peer.answers < ANSWERS_KNOWN;
+        let anew = health.of(rank) == Standing::OnTrial || peer.answers < ANSWERS_KNOWN;
         peer.transit = if anew { transit } else { peer.transit - peer.transit / 8 + transit / 8 };
         peer.answers = if is_known { ANSWERS_KNOWN } else { peer.answers + 1 };
-        let tried = core::mem::take(&mut peer.tried);
-        match peer.answers >= ANSWERS_KNOWN && peer.transit > limit {
-            // Others are under way that were sent before this was known.
-            true if peer.failures == 0 => peer.failures = 1,
-            true if tried => peer.failed(now),
-            true => {}
-            false => peer.failures = 0,
+        if peer.answers >= ANSWERS_KNOWN && peer.transit > limit {
+            health.failed(rank, limit);
+        } else {
+            health.sent(rank);
         }
         peer.round_trip = Some(match peer.round_trip {
             None => (took, took / 2),
@@ -161,12 +149,11 @@ impl Peers {
         });
     }
 
-    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`.
-    pub(super) fn unserved(&mut self, now: Instant, rank: u16, displaced: bool) {
-        let peer = &mut self.peers[usize::from(rank)];
-        peer.under_way -= 1;
+    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. The bucket takes `bucket` for one.
+    pub(super) fn unserved(&mut self, rank: u16, displaced: bool, bucket: Duration) {
+        self.peers[usize::from(rank)].under_way -= 1;
         if !displaced {
-            peer.failed(now);
+            self.homes.health().failed(rank, limit(bucket));
         }
     }
 
@@ -189,95 +176,105 @@ mod tests {
     use super::*;
     use crate::order::Order;
     use fuelrail_base::SampleId;
+    use std::sync::Arc;
 
     fn block(sample: u64) -> BlockId {
         BlockId { sample: SampleId(sample), index: (sample % 3) as u32 }
     }
 
-    /// The home of a block, if it may be asked at this millisecond.
-    fn to_ask(peers: &Peers, block: BlockId, ms: u64) -> Option<u16> {
-        let home = peers.home(block);
-        peers.may_be_asked(Instant::ZERO.after(Duration::from_millis(ms)), home).then_some(home)
+    /// Two ranks, as the first sees the second, and a block that the second keeps.
+    fn pair() -> (Peers, BlockId) {
+        let peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
+        let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
+        (peers, theirs)
     }
 
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO.after(Duration::from_millis(ms))
+    }
+
+    const FETCH: FetchId = FetchId { place: 1, serial: 1 };
+
     #[test]
-    fn patience_follows_round_trips_and_one_that_fails_is_left_alone_for_a_while_that_doubles() {
-        let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
-        let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
-        let (theirs, fetch) =
-            ((0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap(), FetchId { place: 1, serial: 1 });
+    fn patience_follows_round_trips_and_one_that_fails_is_not_asked_until_it_answers() {
+        let (mut peers, theirs) = pair();
+        let health = Arc::clone(peers.homes.health());
         let answered = |peers: &mut Peers, ms| {
-            peers.asked(at(0), 1, fetch, Duration::ZERO);
-            peers.landed(at(0), 1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
+            peers.asked(at(0), 1, FETCH, Duration::ZERO);
+            peers.landed(1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
             peers.due.clear();
         };
-        let failed = |peers: &mut Peers, ms, displaced| {
-            peers.asked(at(0), 1, fetch, Duration::ZERO);
-            peers.unserved(at(ms), 1, displaced);
+        let ends = |peers: &mut Peers, displaced| {
+            peers.unserved(1, displaced, Duration::from_millis(30));
             peers.due.clear();
         };
-        assert_eq!((peers.is_home(theirs), to_ask(&peers, theirs, 0)), (false, Some(1)));
-        peers.asked(at(0), 1, fetch, Duration::ZERO);
+        assert_eq!((peers.is_home(theirs), peers.home(theirs), peers.may_be_asked(1)), (false, 1, true));
+        peers.asked(at(0), 1, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
-        peers.unserved(at(0), 1, true);
-        peers.due.clear();
-        assert_eq!(to_ask(&peers, theirs, 0), Some(1), "what was displaced says nothing of the rank");
+        ends(&mut peers, true);
+        assert!(peers.may_be_asked(1), "what was displaced says nothing of the rank");
         (0..100).for_each(|_| answered(&mut peers, 8));
-        peers.asked(at(0), 1, fetch, Duration::ZERO);
+        peers.asked(at(0), 1, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(100)));
-        assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(fetch)));
-        peers.unserved(at(0), 1, true);
+        assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(FETCH)));
+        ends(&mut peers, true);
         for _ in 0..30 {
             answered(&mut peers, 100);
             answered(&mut peers, 60);
         }
-        peers.asked(at(0), 1, fetch, Duration::ZERO);
+        peers.asked(at(0), 1, FETCH, Duration::ZERO);
         let due = peers.deadline().unwrap();
         assert!((at(180)..at(320)).contains(&due), "{due:?}");
-        (0..32).for_each(|_| peers.asked(at(0), 1, fetch, Duration::ZERO));
+        (0..32).for_each(|_| peers.asked(at(0), 1, FETCH, Duration::ZERO));
         let last = peers.due.iter().map(|std::cmp::Reverse((due, _))| *due).max().unwrap();
         assert!((at(450)..at(700)).contains(&last), "it waits for those before it: {last:?}");
-        (0..33).for_each(|_| peers.unserved(at(0), 1, true));
-        peers.due.clear();
-        failed(&mut peers, 0, false);
-        failed(&mut peers, 0, false);
-        assert_eq!((to_ask(&peers, theirs, 99), to_ask(&peers, theirs, 100)), (None, Some(1)));
-        failed(&mut peers, 100, false);
-        assert_eq!((to_ask(&peers, theirs, 299), to_ask(&peers, theirs, 300)), (None, Some(1)));
+        (0..32).for_each(|_| ends(&mut peers, true));
+        ends(&mut peers, false);
+        let down = health.down().collect::<Vec<_>>();
+        assert!(!peers.may_be_asked(1) && down[0].limit == Duration::from_millis(90), "{down:?}");
+        health.answers(1);
+        assert!(peers.may_be_asked(1));
+        peers.asked(at(0), 1, FETCH, Duration::from_millis(50));
+        assert_eq!(
+            (peers.may_be_asked(1), peers.deadline()),
+            (false, Some(at(150))),
+            "one at a time, and not for long"
+        );
+        ends(&mut peers, false);
+        assert_eq!(health.down().map(|down| down.failures).collect::<Vec<_>>(), [2]);
+        health.answers(1);
         answered(&mut peers, 1);
-        failed(&mut peers, 300, false);
-        assert_eq!(to_ask(&peers, theirs, 400), Some(1), "it starts anew");
+        assert_eq!(health.of(1), Standing::Well);
     }
 
     #[test]
-    fn a_rank_whose_answers_take_longer_than_the_buckets_is_left_alone_and_tried_again_one_block_at_a_time() {
-        let (at, ms) = (|ms| Instant::ZERO.after(Duration::from_millis(ms)), Duration::from_millis);
-        let mut peers = Peers::new(Homes::new(0, &[1, 2], &Order::new(9, 1, true)));
-        let theirs = (0..).map(block).find(|block| peers.homes.of(*block) == 1).unwrap();
-        let mut answered = |now: u64, transit: u64, bucket: u64| {
-            peers.asked(at(now), 1, FetchId { place: 1, serial: 1 }, ms(bucket));
-            let second = to_ask(&peers, theirs, now);
-            peers.landed(at(now), 1, (ms(900), ms(transit)), ms(bucket));
-            (second, to_ask(&peers, theirs, now))
+    fn a_rank_whose_answers_take_longer_than_the_buckets_is_not_asked_until_it_is_fast() {
+        let (mut peers, _) = pair();
+        let health = Arc::clone(peers.homes.health());
+        let ms = Duration::from_millis;
+        let mut answered = |transit: u64, bucket: u64| {
+            peers.asked(at(0), 1, FETCH, ms(bucket));
+            peers.landed(1, (ms(900), ms(transit)), ms(bucket));
+            health.of(1)
         };
-        let all_well = (Some(1), Some(1));
         for _ in 0..20 {
-            assert_eq!(answered(0, 900, 20), all_well, "it starts");
+            assert_eq!(answered(900, 20), Standing::Well, "it starts");
         }
         for _ in 0..40 {
-            answered(0, 10, 20);
+            answered(10, 20);
         }
-        assert_eq!(answered(0, 100, 20), all_well, "one late answer is no slow rank");
-        assert_eq!(answered(0, 100, 50), all_well, "nor is one that is slow beside a slow bucket");
-        (0..100).find(|_| answered(0, 100, 20).0.is_none()).expect("it becomes slow");
-        assert_eq!(answered(0, 100, 20), (None, None), "one at a time, and it is still slow");
-        assert_eq!(answered(200, 100, 20), (None, None), "it was left alone for a while");
-        assert_eq!(answered(550, 10, 20), (None, None), "for twice as long");
-        assert_eq!(answered(600, 10, 20), all_well, "it is fast again");
+        assert_eq!(answered(100, 20), Standing::Well, "one late answer is no slow rank");
+        assert_eq!(answered(100, 50), Standing::Well, "nor is one that is slow beside a slow bucket");
+        (0..100).find(|_| answered(100, 20) == Standing::Down).expect("it becomes slow");
+        assert_eq!(answered(10, 20), Standing::Down, "what was under way changes nothing");
+        health.answers(1);
+        assert_eq!(answered(100, 20), Standing::Down, "on trial one answer tells");
+        health.answers(1);
+        assert_eq!(answered(10, 20), Standing::Well);
         for _ in 0..20 {
-            answered(600, 900, 0);
+            answered(900, 0);
         }
-        assert_eq!(answered(600, 900, 0), all_well, "the bucket is not known");
+        assert_eq!(answered(900, 0), Standing::Well, "the bucket is not known");
     }
 
     #[test]

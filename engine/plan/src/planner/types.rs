@@ -344,7 +344,7 @@ pub struct PlannerStats {
     pub peer_hits: u64,
     /// … their payload bytes, …
     pub peer_bytes: u64,
-    /// … and those had from the bucket because the rank that keeps them, or may have before, failed, took too long, or had and is left alone.
+    /// … and those had from the bucket because the rank that keeps them, or may have before, failed, took too long, or is down.
     pub peer_misses: u64,
     /// Blocks that other ranks asked for.
     pub peer_asks: u64,

@@ -399,7 +399,15 @@ impl Model {
         self.tell(Fact::Room);
     }
 
+    /// Whoever looks after ranks that are down finds some of them well.
+    fn heal(&mut self) {
+        if let Some(homes) = self.config.homes.as_ref().filter(|_| self.prng.chance(0.1)) {
+            homes.health().down().for_each(|down| homes.health().answers(down.rank));
+        }
+    }
+
     fn step(&mut self) {
+        self.heal();
         self.now = self.now.after(Duration::from_micros(self.prng.below(2_000)));
         match self.prng.below(10) {
             0..=2 => self.end_a_fetch(),
