@@ -25,6 +25,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long a handshake may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that wait to be accepted: what kernels allow by default.
+const BACKLOG: i32 = 4096;
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
@@ -147,5 +149,7 @@ pub(crate) fn listen(what: impl Display, address: SocketAddr, hint: &str) -> Res
     };
     let socket = StdListener::bind(address).map_err(refused)?;
     socket.set_nonblocking(true).map_err(refused)?;
+    // std asks for 128: a thousand ranks that connect at once would find no place, and try again a second later.
+    rustix::net::listen(&socket, BACKLOG).map_err(|errno| refused(errno.into()))?;
     Ok(socket)
 }
