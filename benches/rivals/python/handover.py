@@ -1,6 +1,6 @@
 """What is saved when a node hands over before it goes: its blocks that the bucket is not asked for again, and the epochs behind it.
 
-    fuelrail serve photos --count 20000 --script latency=fixed:20ms --port 9000
+    fuelrail serve photos --count 20000 --script latency=fixed:20ms,bandwidth_total=50MiB --port 9000
     python handover.py --uri http://127.0.0.1:9000/bucket/ --count 20000 --dir /tmp/nodes [--rounds 3] [--json FILE]
 
 Three ranks on this machine, each with a folder as its disk, read until the three hold the set together. Then one goes: killed, after it has handed
