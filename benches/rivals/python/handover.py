@@ -1,7 +1,7 @@
 """What is saved when a node hands over before it goes: its blocks that the bucket is not asked for again, and the epochs behind it.
 
-    fuelrail serve photos --count 20000 --script latency=fixed:20ms,bandwidth_total=50MiB --port 9000
-    python handover.py --uri http://127.0.0.1:9000/bucket/ --count 20000 --dir /tmp/nodes [--rounds 3] [--json FILE]
+    fuelrail serve photos --count 8000 --script latency=fixed:20ms,bandwidth_total=50MiB --port 9000
+    python handover.py --uri http://127.0.0.1:9000/bucket/ --count 8000 --dir /tmp/nodes [--rounds 3] [--json FILE]
 
 Three ranks on this machine, each with a folder as its disk, read until the three hold the set together. Then one goes: killed, after it has handed
 over for as long as it takes, or for a moment that is too short for all of its blocks. The other two start anew, as launchers do, and read two
