@@ -40,7 +40,7 @@ fn rank() {
     let mut builder = loader_at(uri)
         .listing(listing(&set))
         .batch_size(BATCH_SIZE)
-        .epochs(1_000)
+        .epochs(1_000_000)
         .seed(7)
         .rank(rank.parse().unwrap())
         .world(addresses.len() as u32)

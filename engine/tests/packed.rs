@@ -1,13 +1,8 @@
 //! Records that have to be unpacked, through the loader: rows of Parquet files and samples of compressed shards.
 
-use crate::common::pictures::{png, scene};
-use crate::common::{folder, kept_in, loader, loader_at};
+use crate::common::loader_at;
 use crate::records::golden;
-use ::png::{BitDepth, ColorType};
-use fuelrail::{BadSamples, ByteSize, Decode, Format, Kind, Loader, LoaderBuilder, OrderName, State};
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use fuelrail::Format;
 
 /// By the loader, in any order, and by those who read each record once.
 #[test]
@@ -39,7 +34,14 @@ fn samples_of_compressed_shards_are_read_and_mixed() {
 #[cfg(feature = "parquet")]
 mod parquet {
     use super::*;
+    use crate::common::pictures::{png, scene};
+    use crate::common::{folder, kept_in, loader};
+    use ::png::{BitDepth, ColorType};
+    use fuelrail::{BadSamples, ByteSize, Decode, Kind, Loader, LoaderBuilder, OrderName, State};
     use fuelrail_format::write::{Value, Writer};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
 
     type Row = (i64, Vec<u8>);
 
