@@ -41,7 +41,7 @@ pub(crate) struct HttpServer {
 
 impl HttpServer {
     /// Calls `answer` with the client's address and its request, over at most so many connections at a time, each of which may be idle for
-    /// so long between two requests. `beside` runs on the same thread. Its runtime is made here, so that what the system refuses is told.
+    /// so long between two requests. `beside` runs on the same thread, and does not end. Its runtime is made here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,
         (socket, tls): (StdListener, Option<TlsAcceptor>),
@@ -57,11 +57,11 @@ impl HttpServer {
         };
         let work = move || {
             runtime.block_on(async {
-                let both = async { tokio::join!(serve(listener, tls, limits, answer), beside()) };
                 tokio::select! {
                     // Dropped with the server.
                     _ = stopped => {}
-                    _ = both => {}
+                    () = serve(listener, tls, limits, answer) => {}
+                    () = beside() => {}
                 }
             });
         };

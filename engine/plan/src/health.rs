@@ -1,11 +1,12 @@
-//! Which ranks answer: told by the shards that ask them for blocks, and by whoever looks after those that did not.
+//! Which ranks are up: a circuit breaker for each, shared by the shards of this rank.
 //!
-//! One word for each rank, read for every block that is another's. Owns those words. Never asks anybody.
+//! Shards report requests that failed and blocks that were sent; health checks report ranks that have recovered. Owns one word for each
+//! rank, which is read for every block that another rank keeps. Sends no request.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fuelrail_base::Duration;
 
-/// The rank did not answer, and has not been found well since.
+/// The rank failed, and no health check has succeeded since.
 const DOWN: u64 = 1 << 63;
 /// Counts failures, …
 const FAILURE: u64 = 1 << 40;
@@ -14,20 +15,20 @@ const FAILURES_MAX: u64 = 255;
 /// The bits of the limit, microseconds.
 const LIMIT: u64 = FAILURE - 1;
 
-/// What the shards of a rank, together, know of the others.
+/// The status of every rank of a job, as the shards of one of them know it.
 #[derive(Debug)]
 pub struct Health {
     words: Box<[AtomicU64]>,
 }
 
-/// Whether a rank is asked for blocks.
+/// Which requests a rank is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It is.
-    Well,
-    /// For one at a time, until it sends one: it failed before.
-    OnTrial,
-    /// It is not.
+pub enum Status {
+    /// All.
+    Up,
+    /// One at a time, until it sends a block: it failed, and a health check has succeeded.
+    HalfOpen,
+    /// None.
     Down,
 }
 
@@ -36,33 +37,33 @@ pub enum Standing {
 pub struct Down {
     /// Which one.
     pub rank: u16,
-    /// Times it was found to be, with no block sent between.
+    /// Failures in a row: no block was sent in between.
     pub failures: u32,
-    /// It is well again once it answers within this.
+    /// The longest response time at which it counts as recovered.
     pub limit: Duration,
 }
 
 impl Health {
-    /// All of so many ranks are well.
+    /// The status of so many ranks, all up.
     #[must_use]
     pub fn new(ranks: u16) -> Health {
         Health { words: (0..ranks).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Whether a rank is asked for blocks.
+    /// The status of a rank.
     ///
     /// # Panics
-    /// When there is no such rank; so do the others.
+    /// When there is no such rank; so do the other methods.
     #[must_use]
-    pub fn of(&self, rank: u16) -> Standing {
+    pub fn of(&self, rank: u16) -> Status {
         match self.words[usize::from(rank)].load(Relaxed) {
-            0 => Standing::Well,
-            word if word & DOWN == 0 => Standing::OnTrial,
-            _ => Standing::Down,
+            0 => Status::Up,
+            word if word & DOWN == 0 => Status::HalfOpen,
+            _ => Status::Down,
         }
     }
 
-    /// A rank failed, or takes longer than `limit`. What fails while it is down counts no more.
+    /// A request to a rank failed, or its responses take longer than `limit`. Failures while it is down are not counted.
     pub fn failed(&self, rank: u16, limit: Duration) {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(LIMIT).min(LIMIT);
         let down = |word: u64| {
@@ -73,12 +74,12 @@ impl Health {
         let _ = self.words[usize::from(rank)].fetch_update(Relaxed, Relaxed, down);
     }
 
-    /// A rank that was down answers.
-    pub fn answers(&self, rank: u16) {
+    /// A health check of a rank that is down has succeeded.
+    pub fn recovered(&self, rank: u16) {
         self.words[usize::from(rank)].fetch_and(!DOWN, Relaxed);
     }
 
-    /// A rank has sent a block. One that was asked before it was down changes nothing.
+    /// A rank has sent a block. One that was requested before the rank went down changes nothing.
     pub fn sent(&self, rank: u16) {
         let word = &self.words[usize::from(rank)];
         let seen = word.load(Relaxed);
@@ -110,23 +111,23 @@ mod tests {
         let (health, ms) = (Health::new(3), Duration::from_millis);
         let down = |failures, limit| vec![Down { rank: 1, failures, limit }];
         health.sent(1);
-        assert_eq!((health.of(1), health.down().count()), (Standing::Well, 0));
+        assert_eq!((health.of(1), health.down().count()), (Status::Up, 0));
         health.failed(1, ms(60));
         health.failed(1, ms(90));
-        assert_eq!((health.of(1), health.down().collect::<Vec<_>>()), (Standing::Down, down(1, ms(60))));
+        assert_eq!((health.of(1), health.down().collect::<Vec<_>>()), (Status::Down, down(1, ms(60))));
         health.sent(1);
-        assert_eq!(health.of(1), Standing::Down, "it was asked before");
-        health.answers(1);
-        assert_eq!((health.of(1), health.down().count()), (Standing::OnTrial, 0));
+        assert_eq!(health.of(1), Status::Down, "it was asked before");
+        health.recovered(1);
+        assert_eq!((health.of(1), health.down().count()), (Status::HalfOpen, 0));
         health.failed(1, Duration::MAX);
         let longest = Duration::from_micros(LIMIT);
         assert_eq!(health.down().collect::<Vec<_>>(), down(2, longest), "no block came between");
-        health.answers(1);
+        health.recovered(1);
         health.sent(1);
-        assert_eq!([0, 1, 2].map(|rank| health.of(rank)), [Standing::Well; 3]);
+        assert_eq!([0, 1, 2].map(|rank| health.of(rank)), [Status::Up; 3]);
         for _ in 0..300 {
             health.failed(1, ms(60));
-            health.answers(1);
+            health.recovered(1);
         }
         health.failed(1, ms(60));
         assert_eq!(health.down().collect::<Vec<_>>(), down(255, ms(60)));

@@ -25,20 +25,20 @@ pub struct Schedule {
     of_all: bool,
 }
 
+/// Epochs searched for a next use at most, which bounds the time for a block. A rank of so many that this is too few sees few samples twice in a
+/// whole run.
+const HORIZON_MAX: u64 = 64;
+
 /// Epochs that `Schedule` looks ahead for a rank of `world` that can keep `kept_share` (0 to 1) of the data set.
 ///
 /// A sample comes to a rank once in `world` epochs on average, so the blocks whose next uses are nearest fill the caches
 /// with uses within `-ln(1 - kept_share) * world` epochs, and what is used later is not kept. Four times the share is more than
-/// that up to a share of 0.98. Every block that lands is looked for in up to so many epochs, so there are at most `HORIZON_MAX`.
+/// that up to a share of 0.98. At most `HORIZON_MAX`, because the next use of every block that lands is searched in up to so many epochs.
 #[must_use]
 pub fn horizon_epochs(world: u32, kept_share: f64) -> u64 {
     let most = 4 * u64::from(world);
     ((most as f64 * kept_share).ceil() as u64).clamp(4, most).min(HORIZON_MAX)
 }
-
-/// Epochs looked ahead at most: a few microseconds a block. Beyond, a rank of many with a cache of its own sees few samples a second time in
-/// a whole run.
-const HORIZON_MAX: u64 = 64;
 
 impl Schedule {
     /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.

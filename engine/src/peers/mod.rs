@@ -130,7 +130,7 @@ impl Peers {
         // Another data set, or other blocks of it, are other paths.
         let prefix = format!("/v1/{fingerprint}-{:x}", catalog.block_bytes());
         let route = PeerRoute::new(prefix.clone(), trust.secret.clone());
-        let (links, names) = find(&addresses, usize::from(rank), &trust, &route)?;
+        let (links, names) = resolve(&addresses, usize::from(rank), &trust, &route)?;
         // Without TLS only the addresses checked above are trusted: a name is not looked up again.
         if trust.scheme() == Scheme::Https {
             names.keep()?;
@@ -167,33 +167,34 @@ impl Peers {
     }
 }
 
-/// Another rank: how shards and the control plane ask it, its number and its addresses.
+/// Another rank: how shards and the control plane send it requests, its number and its addresses.
 type Linked = ((PeerLink, Route), (usize, Arc<[SocketAddr]>));
 
-/// Finds all ranks but `own`, some at a time: a lookup takes milliseconds, and there may be a thousand.
-fn find(addresses: &[String], own: usize, trust: &Shown, route: &PeerRoute) -> Result<(Vec<Option<Linked>>, Names)> {
-    let link = |names: &mut Names, at: usize, address: &String| {
-        let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
-        let tls = trust.client(&endpoint)?;
-        let addresses = names.addresses_of(&endpoint, None)?;
-        let found = addresses.addresses();
-        if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
-            return Err(unprotected(beyond));
-        }
-        // The address that was checked, not its name.
-        let direct = if tls.is_some() { endpoint.clone() } else { format!("http://{}/peer", found[0]).parse()? };
-        let control = Route { tls: tls.clone(), ..Route::new(direct) };
-        let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
-        Ok(((link, control), (at, found)))
-    };
+/// Resolves one rank, whose number is `at`, and adds its name to `names`.
+fn link(names: &mut Names, at: usize, address: &str, trust: &Shown, route: &PeerRoute) -> Result<Linked> {
+    let endpoint: Endpoint = format!("{}://{address}/peer", trust.scheme().word()).parse()?;
+    let tls = trust.client(&endpoint)?;
+    let addresses = names.addresses_of(&endpoint, None)?;
+    let found = addresses.addresses();
+    if let Some(beyond) = found.iter().find(|address| tls.is_none() && !address.ip().is_loopback()) {
+        return Err(unprotected(beyond));
+    }
+    // The address that was checked, not its name.
+    let direct = if tls.is_some() { endpoint.clone() } else { format!("http://{}/peer", found[0]).parse()? };
+    let control = Route { tls: tls.clone(), ..Route::new(direct) };
+    let link = PeerLink { server: Server::new(endpoint, addresses, tls), route: route.clone() };
+    Ok(((link, control), (at, found)))
+}
+
+/// Resolves all ranks but `own`, on several threads: a lookup takes milliseconds, and there may be a thousand.
+fn resolve(addresses: &[String], own: usize, trust: &Shown, route: &PeerRoute) -> Result<(Vec<Option<Linked>>, Names)> {
     let all: Vec<(usize, &String)> = addresses.iter().enumerate().collect();
-    let some = |some: &[(usize, &String)]| -> Result<(Vec<Option<Linked>>, Names)> {
-        let mut names = Names::default();
-        let mut link = |(at, address): &(usize, &String)| match *at == own {
-            true => Ok(None),
-            false => link(&mut names, *at, address).map(Some).map_err(|e| e.within(format_args!("peers: {address}"))),
-        };
-        let links = some.iter().map(&mut link).collect::<Result<_>>()?;
+    let some = |part: &[(usize, &String)]| -> Result<(Vec<Option<Linked>>, Names)> {
+        let (mut names, mut links) = (Names::default(), Vec::with_capacity(part.len()));
+        for &(at, address) in part {
+            let linked = (at != own).then(|| link(&mut names, at, address, trust, route)).transpose();
+            links.push(linked.map_err(|error| error.within(format_args!("peers: {address}")))?);
+        }
         Ok((links, names))
     };
     std::thread::scope(|scope| {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 struct Lane {
     requests: Requests,
     http: Http,
+    /// It is in [`Lanes::busy`].
     listed: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Other ranks as a source of blocks: whom to ask, how long one may take, and which is not asked until it answers again.
+//! Other ranks as a source of blocks: which one to request a block from, how long it may take, and when it counts as failed.
 //!
 //! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them: from the rank that was its home
 //! in a run of fewer ranks, if that still has it on disk, else from the bucket. A rank that takes too long, by its own round trips (Jacobson,
 //! 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
 
 use super::types::FetchId;
-use crate::health::Standing;
+use crate::health::Status;
 use crate::homes::Homes;
 use core::cmp::Reverse;
 use fuelrail_base::{BlockId, Duration, Instant};
@@ -102,9 +102,9 @@ impl Peers {
     /// Whether a rank is asked for another block.
     pub(super) fn may_be_asked(&self, rank: u16) -> bool {
         match self.homes.health().of(rank) {
-            Standing::Well => true,
-            Standing::OnTrial => self.peers[usize::from(rank)].under_way == 0,
-            Standing::Down => false,
+            Status::Up => true,
+            Status::HalfOpen => self.peers[usize::from(rank)].under_way == 0,
+            Status::Down => false,
         }
     }
 
@@ -118,7 +118,7 @@ impl Peers {
         let peer = &mut self.peers[usize::from(rank)];
         // Whoever needs the block that it is tried with waits no longer than for a rank that is fast.
         let most = match self.homes.health().of(rank) {
-            Standing::Well => PATIENCE_MAX,
+            Status::Up => PATIENCE_MAX,
             _ => (bucket * SLOW_TIMES).max(PATIENCE_MIN),
         };
         self.due.push(Reverse((now.after(peer.patience().min(most)), fetch)));
@@ -132,7 +132,7 @@ impl Peers {
         let limit = limit(bucket);
         // Of one that just starts, many answers are late at once. On trial one tells.
         let is_known = transit <= limit || peer.answers + 1 >= ANSWERS_KNOWN;
-        let anew = health.of(rank) == Standing::OnTrial || peer.answers < ANSWERS_KNOWN;
+        let anew = health.of(rank) == Status::HalfOpen || peer.answers < ANSWERS_KNOWN;
         peer.transit = if anew { transit } else { peer.transit - peer.transit / 8 + transit / 8 };
         peer.answers = if is_known { ANSWERS_KNOWN } else { peer.answers + 1 };
         if peer.answers >= ANSWERS_KNOWN && peer.transit > limit {
@@ -232,7 +232,7 @@ mod tests {
         ends(&mut peers, false);
         let down = health.down().collect::<Vec<_>>();
         assert!(!peers.may_be_asked(1) && down[0].limit == Duration::from_millis(90), "{down:?}");
-        health.answers(1);
+        health.recovered(1);
         assert!(peers.may_be_asked(1));
         peers.asked(at(0), 1, FETCH, Duration::from_millis(50));
         assert_eq!(
@@ -242,9 +242,9 @@ mod tests {
         );
         ends(&mut peers, false);
         assert_eq!(health.down().map(|down| down.failures).collect::<Vec<_>>(), [2]);
-        health.answers(1);
+        health.recovered(1);
         answered(&mut peers, 1);
-        assert_eq!(health.of(1), Standing::Well);
+        assert_eq!(health.of(1), Status::Up);
     }
 
     #[test]
@@ -258,23 +258,23 @@ mod tests {
             health.of(1)
         };
         for _ in 0..20 {
-            assert_eq!(answered(900, 20), Standing::Well, "it starts");
+            assert_eq!(answered(900, 20), Status::Up, "it starts");
         }
         for _ in 0..40 {
             answered(10, 20);
         }
-        assert_eq!(answered(100, 20), Standing::Well, "one late answer is no slow rank");
-        assert_eq!(answered(100, 50), Standing::Well, "nor is one that is slow beside a slow bucket");
-        (0..100).find(|_| answered(100, 20) == Standing::Down).expect("it becomes slow");
-        assert_eq!(answered(10, 20), Standing::Down, "what was under way changes nothing");
-        health.answers(1);
-        assert_eq!(answered(100, 20), Standing::Down, "on trial one answer tells");
-        health.answers(1);
-        assert_eq!(answered(10, 20), Standing::Well);
+        assert_eq!(answered(100, 20), Status::Up, "one late answer is no slow rank");
+        assert_eq!(answered(100, 50), Status::Up, "nor is one that is slow beside a slow bucket");
+        (0..100).find(|_| answered(100, 20) == Status::Down).expect("it becomes slow");
+        assert_eq!(answered(10, 20), Status::Down, "what was under way changes nothing");
+        health.recovered(1);
+        assert_eq!(answered(100, 20), Status::Down, "on trial one answer tells");
+        health.recovered(1);
+        assert_eq!(answered(10, 20), Status::Up);
         for _ in 0..20 {
             answered(900, 0);
         }
-        assert_eq!(answered(900, 0), Standing::Well, "the bucket is not known");
+        assert_eq!(answered(900, 0), Status::Up, "the bucket is not known");
     }
 
     #[test]

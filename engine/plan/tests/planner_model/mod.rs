@@ -402,7 +402,7 @@ impl Model {
     /// Whoever looks after ranks that are down finds some of them well.
     fn heal(&mut self) {
         if let Some(homes) = self.config.homes.as_ref().filter(|_| self.prng.chance(0.1)) {
-            homes.health().down().for_each(|down| homes.health().answers(down.rank));
+            homes.health().down().for_each(|down| homes.health().recovered(down.rank));
         }
     }
 
