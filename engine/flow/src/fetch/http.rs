@@ -28,8 +28,10 @@ pub(super) struct Http {
     conns: Slab<Conn>,
     /// The connection that became idle last, if it still is: most requests find their connection without a search.
     idle: usize,
-    /// Connections that may have operations to push.
+    /// Connections that may have operations to push, each of them once.
     dirty: VecDeque<usize>,
+    /// For each connection, whether it is among them.
+    is_dirty: Vec<bool>,
     /// Scratch memory of connections that are not open; the last one used is the first one taken: it is warm.
     scratch: Vec<Slot>,
     predictor: HeadPredictor,
@@ -175,6 +177,7 @@ impl Http {
             conns: Slab::with_capacity(scratch.len()),
             idle: 0,
             dirty: VecDeque::with_capacity(scratch.len()),
+            is_dirty: vec![false; scratch.len()],
             scratch,
             predictor: HeadPredictor::default(),
             stall_after,
@@ -229,7 +232,7 @@ impl Http {
                 }
                 self.conns[at].request(exchange, &self.text);
                 io.requests.stats.requests += 1;
-                self.dirty.push_back(at);
+                self.mark(at);
             }
             Err(error) => io.requests.refuse(exchange, error),
         }
@@ -305,12 +308,20 @@ impl Http {
         }
     }
 
+    /// Marks a connection for the next pump. A busy one gets many requests before it: more than the queue has room for.
+    fn mark(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.is_dirty[at], true) {
+            self.dirty.push_back(at);
+        }
+    }
+
     fn push_ops<R: Ring>(&mut self, ring: &mut R) {
         for _ in 0..self.dirty.len() {
             let Some(at) = self.dirty.pop_front() else { return };
+            self.is_dirty[at] = false;
             let Some(conn) = self.conns.get_mut(at) else { continue };
             if !push_due(ring, conn, self.lane | (at as u64) << 2, &self.predictor) {
-                self.dirty.push_back(at);
+                self.mark(at);
                 return;
             }
         }
@@ -356,7 +367,7 @@ impl Http {
             if conn.queued() == 0 {
                 self.idle = at;
             }
-            self.dirty.push_back(at);
+            self.mark(at);
         }
     }
 
