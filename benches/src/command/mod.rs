@@ -1,5 +1,6 @@
 //! The lab's command line, `cargo x bench`: each benchmark a function from its arguments to an exit code.
 
+mod cluster;
 mod plan;
 mod results;
 mod revoked;
@@ -41,6 +42,7 @@ enum Benchmark {
     Soak(Box<crate::soak::Soaking>),
     Scenario(scenario::ScenarioArgs),
     Plan(plan::PlanArgs),
+    Cluster(cluster::ClusterArgs),
     Revoked(revoked::RevokedArgs),
     Decode(crate::decode::DecodeArgs),
     #[command(hide = true)]
@@ -64,6 +66,7 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Soak(args) => run_soak(*args),
         Benchmark::Scenario(args) => scenario::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
+        Benchmark::Cluster(args) => cluster::run(&args),
         Benchmark::Revoked(args) => revoked::run(&args),
         Benchmark::Decode(args) => {
             JsonTo::output(true).show(&crate::decode::decode(&args)?, String::new)?;

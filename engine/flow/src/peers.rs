@@ -168,6 +168,8 @@ struct Returned {
 pub struct LentBlock {
     slot: Option<Slot>,
     range: Range<usize>,
+    /// It was fetched from the bucket for this request alone, and is not kept.
+    pub passed: bool,
     home: Arc<Returned>,
 }
 
@@ -193,6 +195,7 @@ struct Open {
     filling: Filling,
     begin: usize,
     asker: Asker,
+    passed: bool,
     reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
 }
 
@@ -230,7 +233,7 @@ impl PeerStage {
         let begin = filling.at();
         let window = filling.carve_padded(bytes, bytes.next_multiple_of(unit));
         let window = window.expect("a slot has room for the longest block");
-        let place = self.open.insert(Open { filling, begin, asker, reply });
+        let place = self.open.insert(Open { filling, begin, asker, passed: false, reply });
         let span = SpanId { batch: OF_PEERS, sample: place as u32, index: 0 };
         Some(BlockRequest { assembler: shard, span, block, at, window, fresh: false })
     }
@@ -240,14 +243,19 @@ impl PeerStage {
         self.open[place].asker
     }
 
+    /// What is asked for in this place comes from the bucket for it alone, and is not kept.
+    pub(crate) fn passes(&mut self, place: usize) {
+        self.open[place].passed = true;
+    }
+
     /// A block is there, or cannot be had.
     pub(crate) fn landed(&mut self, place: usize, window: Window, result: Result<(Proof, Source)>) {
-        let Open { filling, begin, reply, .. } = self.open.remove(place);
+        let Open { filling, begin, passed, reply, .. } = self.open.remove(place);
         let bytes = window.len();
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         let home = Arc::clone(&self.inbox.returned);
-        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, home };
+        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, passed, home };
         if result.is_ok() {
             self.served = (self.served.0 + 1, self.served.1 + bytes as u64);
         }

@@ -422,6 +422,9 @@ impl<R: Ring> Shard<R> {
             Some(Keep::Disk { segment, place }) => self.spill_block(block, window, proof, (segment, place)),
             None => {}
         }
+        if let (Some(place), Some(peers), Source::Bucket, None) = (first.span.peer(), &mut self.peers, source, keep) {
+            peers.passes(place);
+        }
         self.reply(first, Ok((proof, source)));
         for other in others.drain(..) {
             self.reply(other, Ok((proof, Source::Shared)));

@@ -1,6 +1,6 @@
 //! The catalog: how long every sample is and how it is cut into blocks. Arithmetic on sizes from the listing.
 //!
-//! Owns one `u64` per sample, and 16 bytes per chunk. Never knows a key: those stay with the listing, in `flow`.
+//! Owns one `u64` per sample unless all are equally long, and 16 bytes per chunk. Never knows a key: those stay with the listing, in `flow`.
 
 use crate::usage;
 use fuelrail_base::limits::{BLOCK_BYTES_MAX, DIRECT_BYTES_MIN, OBJECT_BYTES_MAX, SAMPLE_ALIGN, SAMPLES_MAX};
@@ -26,10 +26,30 @@ impl Chunk {
     }
 }
 
+/// How long samples are, bytes.
+#[derive(Clone, Debug)]
+enum Sizes {
+    /// By sample.
+    Each(Vec<u64>),
+    /// So many of one size, as windows of tokens are.
+    Same { samples: u64, size: u64 },
+}
+
+impl Sizes {
+    /// Every size there is, and how many samples in a row have it.
+    fn runs(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (each, same) = match self {
+            Sizes::Each(sizes) => (&**sizes, None),
+            Sizes::Same { samples, size } => (&[][..], Some((*size, *samples))),
+        };
+        each.iter().map(|size| (*size, 1)).chain(same)
+    }
+}
+
 /// Sizes of all samples and the block length.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    sizes: Vec<u64>,
+    sizes: Sizes,
     /// In the order of their samples. None overlap.
     chunks: Vec<Chunk>,
     block_bytes: u64,
@@ -44,7 +64,7 @@ impl Catalog {
     /// A catalog of `sizes` bytes, indexed by [`SampleId`], cut into blocks of at most `block_bytes`.
     ///
     /// # Errors
-    /// `Usage` when there is no sample, more than 2^32−1 of them, an object above 5 TiB or a block length out of range.
+    /// `Usage` when there is no sample, more than 2^40−1 of them, an object above 5 TiB or a block length out of range.
     pub fn new(sizes: Vec<u64>, block_bytes: u64) -> Result<Catalog> {
         if sizes.is_empty() {
             return usage(
@@ -64,7 +84,21 @@ impl Catalog {
             return usage(cause, format!("objects have at most {OBJECT_BYTES_MAX} bytes"));
         }
         let total_bytes = sizes.iter().sum();
+        let sizes = match sizes[..] {
+            [size, ref others @ ..] if others.iter().all(|other| *other == size) => {
+                Sizes::Same { samples: sizes.len() as u64, size }
+            }
+            _ => Sizes::Each(sizes),
+        };
         Ok(Catalog { sizes, chunks: Vec::new(), block_bytes, total_bytes, direct_unit: 0, mixed: false })
+    }
+
+    /// A catalog of so many samples of one size, at most 2^40−1, each a block.
+    #[must_use]
+    pub fn of_same(samples: u64, size: u64) -> Catalog {
+        assert!((1..=SAMPLES_MAX).contains(&samples) && (1..=BLOCK_BYTES_MAX).contains(&size), "{samples} of {size}");
+        let (sizes, total_bytes) = (Sizes::Same { samples, size }, samples * size);
+        Catalog { sizes, chunks: Vec::new(), block_bytes: size, total_bytes, direct_unit: 0, mixed: false }
     }
 
     /// The same, with neighbours that are read together: in the order of their samples, each of one block.
@@ -103,7 +137,8 @@ impl Catalog {
     /// Bytes of memory that sizes and chunks take.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        (size_of_val(&*self.sizes) + size_of_val(&*self.chunks)) as u64
+        let sizes = if let Sizes::Each(sizes) = &self.sizes { size_of_val(&**sizes) } else { 0 };
+        (sizes + size_of_val(&*self.chunks)) as u64
     }
 
     fn chunk(&self, block: BlockId) -> Option<&Chunk> {
@@ -125,8 +160,9 @@ impl Catalog {
             let fits = self.block_bytes.next_multiple_of(unit);
             return usage(cause, format!("choose block_bytes = {fits}, or keep nothing on disk"));
         }
-        let long = self.sizes.iter().filter(|&&size| size >= DIRECT_BYTES_MIN).count();
-        self.mixed = long > 0 && long < self.sizes.len();
+        let long: u64 =
+            self.sizes.runs().filter(|(size, _)| *size >= DIRECT_BYTES_MIN).map(|(_, samples)| samples).sum();
+        self.mixed = long > 0 && long < self.samples();
         self.direct_unit = if long > 0 || !self.chunks.is_empty() { unit } else { 0 };
         Ok(self)
     }
@@ -146,7 +182,10 @@ impl Catalog {
     /// Number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        self.sizes.len() as u64
+        match &self.sizes {
+            Sizes::Each(sizes) => sizes.len() as u64,
+            Sizes::Same { samples, .. } => *samples,
+        }
     }
 
     /// Sum of all sizes, bytes.
@@ -167,7 +206,13 @@ impl Catalog {
     /// When the id is not of this catalog.
     #[must_use]
     pub fn size(&self, sample: SampleId) -> u64 {
-        self.sizes[sample.0 as usize]
+        match &self.sizes {
+            Sizes::Each(sizes) => sizes[sample.0 as usize],
+            Sizes::Same { samples, size } => {
+                assert!(sample.0 < *samples, "{sample:?} of {samples}");
+                *size
+            }
+        }
     }
 
     /// How many blocks a sample has: 0 for an empty one.
@@ -197,8 +242,9 @@ impl Catalog {
     /// The longest block there is and the mean of all, bytes, and how many there are.
     #[must_use]
     pub fn block_lengths(&self) -> (u64, u64, u64) {
-        let longest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes).max(self.chunk_bytes_max());
-        let blocks: u64 = self.sizes.iter().map(|size| size.div_ceil(self.block_bytes)).sum();
+        let longest = self.sizes.runs().map(|(size, _)| size).max().unwrap_or(0);
+        let longest = longest.min(self.block_bytes).max(self.chunk_bytes_max());
+        let blocks: u64 = self.sizes.runs().map(|(size, samples)| size.div_ceil(self.block_bytes) * samples).sum();
         (longest, self.total_bytes / blocks.max(1), blocks)
     }
 
@@ -219,18 +265,19 @@ impl Catalog {
     /// The same where a batch may hold a sample several times: it may be the largest one.
     #[must_use]
     pub fn batch_room_max_drawn(&self, samples: u64) -> u64 {
-        let largest = self.sizes.iter().map(|&size| self.room_of(size)).max().unwrap_or(0);
+        let largest = self.sizes.runs().map(|(size, _)| self.room_of(size)).max().unwrap_or(0);
         largest.saturating_mul(samples.min(self.samples())) + self.batch_slack()
     }
 
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
     #[must_use]
     pub fn batch_room_max(&self, samples: u64) -> u64 {
-        let take = usize::try_from(samples).unwrap_or(usize::MAX).min(self.sizes.len());
+        let Sizes::Each(sizes) = &self.sizes else { return self.batch_room_max_drawn(samples) };
+        let take = usize::try_from(samples).unwrap_or(usize::MAX).min(sizes.len());
         if take == 0 {
             return 0;
         }
-        let mut rooms: Vec<u64> = self.sizes.iter().map(|&size| self.room_of(size)).collect();
+        let mut rooms: Vec<u64> = sizes.iter().map(|&size| self.room_of(size)).collect();
         let (largest, mid, _) = rooms.select_nth_unstable_by(take - 1, |a, b| b.cmp(a));
         largest.iter().sum::<u64>() + *mid + self.batch_slack()
     }
@@ -258,6 +305,20 @@ mod tests {
         assert_eq!(c.batch_room_max(2), 512 + 128);
         assert_eq!(c.batch_room_max(100), 512 + 128 + 64 + 64);
         assert_eq!(c.batch_room_max(0), 0);
+    }
+
+    #[test]
+    fn samples_of_one_size_take_no_memory() {
+        let (same, each) =
+            (Catalog::new(vec![65_600; 9], 8_192).unwrap(), Catalog::new(vec![65_600, 1], 8_192).unwrap());
+        assert_eq!((same.memory_bytes(), each.memory_bytes()), (0, 16));
+        let same = same.direct(512).unwrap();
+        assert_eq!((same.samples(), same.total_bytes(), same.block_lengths()), (9, 9 * 65_600, (8_192, 7_288, 81)));
+        assert_eq!((same.batch_room_max(2), same.batch_room_max(20)), (2 * 66_048 + 512, 9 * 66_048 + 512));
+        assert_eq!((same.blocks(SampleId(8)), same.room(SampleId(0))), (9, 66_048), "all are long");
+        assert!(std::panic::catch_unwind(|| same.size(SampleId(9))).is_err());
+        let many = Catalog::of_same(1_000_000_000_000, 110_000);
+        assert_eq!((many.total_bytes(), many.size(SampleId(999_999_999_999))), (110_000_000_000_000_000, 110_000));
     }
 
     #[test]

@@ -53,6 +53,13 @@ impl Homes {
         Homes { rank, ranks, order: *order, leaving: Vec::new(), table, health: Arc::new(Health::new(ranks)) }
     }
 
+    /// The same homes as another rank sees them, to which all ranks are up.
+    #[must_use]
+    pub fn seen_by(&self, rank: u16) -> Homes {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        Homes { rank, health: Arc::new(Health::new(self.ranks)), ..self.clone() }
+    }
+
     /// The rank that keeps a block.
     #[must_use]
     pub fn of(&self, block: BlockId) -> u16 {

@@ -8,6 +8,7 @@
 mod bucket;
 mod canary;
 mod check;
+pub mod cluster;
 mod consumer;
 mod counters;
 mod dataset;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod canaries;
+mod cluster;
 mod disk;
 mod forecast;
 mod found;

@@ -2,7 +2,7 @@
 //!
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
 //! RAM, on disk, in a fetch under way, or by a fetch of its own, unless it is asked only for what is cached; its memory is sent from where it
-//! lies. `Server-Timing` tells how long that took. `POST`, with `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a
+//! lies. `Server-Timing` tells how long that took, and whether it is only passed on from the bucket. `POST`, with `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a
 //! block itself. Requests without
 //! the secret or a certificate are refused before their path is looked at.
 
@@ -151,13 +151,15 @@ impl Service {
         if let Asker::Leaving(_) = asker {
             return said(StatusCode::NO_CONTENT);
         }
+        let how = if lent.passed { "pass" } else { "held" };
         let body = Bytes::from_owner(lent).slice(part);
         let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
         let mut response = Response::new(Full::new(body));
         let headers = response.headers_mut();
         headers.insert("x-amz-checksum-crc32c", text(sum));
         // Of one length, so that heads can be foretold.
-        headers.insert("server-timing", text(format!("found;dur={:08.1}", came.elapsed().as_secs_f64() * 1e3)));
+        headers
+            .insert("server-timing", text(format!("found;dur={:08.1};desc={how}", came.elapsed().as_secs_f64() * 1e3)));
         if let Some((first, end, len)) = range {
             headers.insert(CONTENT_RANGE, text(format!("bytes {first}-{}/{len}", end - 1)));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;

@@ -35,8 +35,17 @@ pub struct ResponseHead {
     pub retry_after_s: Option<u32>,
     /// When a refusal (400 and above) was written, by the server's clock.
     pub date: Option<WallTime>,
-    /// How long the server took to find it, by its `Server-Timing` line; zero without one.
-    pub found_in: Duration,
+    /// How another rank found it, by its `Server-Timing` line.
+    pub found: Found,
+}
+
+/// How another rank found a block; by default, it had it at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// In how long.
+    pub took: Duration,
+    /// It had it from the bucket for this response alone, and does not keep it.
+    pub passed: bool,
 }
 
 impl ResponseHead {
@@ -178,7 +187,7 @@ impl Lines {
         } else if is("date") && status >= 400 {
             self.head.date = date::parse_http(value);
         } else if is("server-timing") {
-            self.head.found_in = found_in(value).unwrap_or_default();
+            self.head.found = found(value).unwrap_or_default();
         }
         Ok(())
     }
@@ -247,10 +256,12 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
     Ok(())
 }
 
-/// The time that a line such as `found;dur=23.4` tells, which is in milliseconds.
-fn found_in(value: &[u8]) -> Option<Duration> {
+/// What a line such as `found;dur=23.4;desc=held` tells, in milliseconds.
+fn found(value: &[u8]) -> Option<Found> {
     let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
-    Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok()
+    let (dur, how) = text.split_once(";desc=").unwrap_or((text, ""));
+    let took = Duration::try_from_secs_f64(dur.parse::<f64>().ok()? / 1e3).ok()?;
+    Some(Found { took, passed: how == "pass" })
 }
 
 /// The members of a comma-separated header value, trimmed, without empty ones.

@@ -42,7 +42,7 @@ mod xml;
 pub use digest::Digest;
 pub use etag::{Etag, can_match};
 pub use framing::{Body, Expect, Framing};
-pub use head::{Parsed, ResponseHead, parse_head};
+pub use head::{Found, Parsed, ResponseHead, parse_head};
 pub use list::{Entry, ListPage, PageStart, list_path, parse_error, parse_error_region, parse_list};
 pub use proxy::Proxy;
 pub use range::ContentRange;

@@ -2,7 +2,7 @@
 
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use fuelrail_base::{Duration, Error, Kind, WallTime};
-use fuelrail_wire::{ContentRange, Etag, Framing, Parsed, ResponseHead, parse_head};
+use fuelrail_wire::{ContentRange, Etag, Found, Framing, Parsed, ResponseHead, parse_head};
 use proptest::prelude::*;
 
 fn complete(text: &str) -> ResponseHead {
@@ -45,7 +45,7 @@ fn an_s3_partial_response() {
             keep_alive: true,
             retry_after_s: None,
             date: None,
-            found_in: Duration::ZERO,
+            found: Found::default(),
         }
     );
     assert_eq!(head.failure(), None);
@@ -55,6 +55,7 @@ fn an_s3_partial_response() {
 fn a_server_tells_how_long_it_took_to_find_the_bytes() {
     for (line, ms) in [
         ("Server-Timing: found;dur=000023.5", 23.5),
+        ("Server-Timing: found;dur=000023.5;desc=held", 23.5),
         ("server-timing: found;dur=0", 0.0),
         ("Server-Timing: found", 0.0),
         ("Server-Timing: found;dur=-1", 0.0),
@@ -62,9 +63,11 @@ fn a_server_tells_how_long_it_took_to_find_the_bytes() {
         ("Server-Timing: found;dur=1e300", 0.0),
         ("Server-Timing: cache;dur=7", 0.0),
     ] {
-        let found_in = get(&format!("Content-Length: 0\r\n{line}\r\n")).found_in;
-        assert_eq!(found_in, Duration::from_secs_f64(ms / 1e3), "{line}");
+        let found = get(&format!("Content-Length: 0\r\n{line}\r\n")).found;
+        assert_eq!(found, Found { took: Duration::from_secs_f64(ms / 1e3), passed: false }, "{line}");
     }
+    let found = get("Content-Length: 0\r\nServer-Timing: found;dur=000001.0;desc=pass\r\n").found;
+    assert_eq!(found, Found { took: Duration::from_millis(1), passed: true });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::{Duration, Error, Instant, Kind, Result, WallTime};
 use fuelrail_io::{Filling, Window};
 use fuelrail_wire::tls::asks_for_tls;
-use fuelrail_wire::{Digest, Etag, Framing, ResponseHead};
+use fuelrail_wire::{Digest, Etag, Found, Framing, ResponseHead};
 
 /// What a successful response proves about the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,8 +43,8 @@ pub(crate) struct Exchange {
     pub spare: Option<Filling>,
     pub sink: Sink,
     pub proof: Proof,
-    /// How long the server took to find it, as it says.
-    pub found_in: Duration,
+    /// How another rank found it, as it says.
+    pub found: Found,
     /// Running checksum of the range, where one response brings it from its first byte on.
     pub digest: Option<Digest>,
     pub sent_at: Instant,
@@ -71,7 +71,7 @@ impl Exchange {
             spare: None,
             sink: Sink::Window,
             proof: Proof::default(),
-            found_in: Duration::ZERO,
+            found: Found::default(),
             digest: None,
             sent_at: now,
             first_byte_at: None,
@@ -103,7 +103,7 @@ impl Exchange {
     /// Checks the head. Returns how the body is framed; the window then stands where the body begins.
     pub(crate) fn accept(&mut self, head: &ResponseHead) -> Result<Framing> {
         self.proof = Proof { etag: head.etag, crc32c: head.crc32c.filter(|_| self.asked.whole) };
-        (self.found_in, self.digest) = (head.found_in, None);
+        (self.found, self.digest) = (head.found, None);
         let framing = match head.status {
             200 => self.accept_whole(head),
             206 => self.accept_part(head),
@@ -234,8 +234,8 @@ pub(crate) struct Outcome {
     pub window: Window,
     /// What the window is carved from, of a second request.
     pub spare: Option<Filling>,
-    /// How long the server took to find it, as it says.
-    pub found_in: Duration,
+    /// How another rank found it, as it says.
+    pub found: Found,
     pub end: End,
 }
 
@@ -272,9 +272,9 @@ impl Fault {
 impl Outcome {
     /// An exchange ended so.
     pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
-        let Exchange { asked, found_in, .. } = exchange;
+        let Exchange { asked, found, .. } = exchange;
         let (window, spare) = exchange.into_memory();
-        Outcome { asked, window, spare, found_in, end }
+        Outcome { asked, window, spare, found, end }
     }
 
     /// All bytes of an exchange are in its window, and prove this.

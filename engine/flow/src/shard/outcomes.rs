@@ -91,12 +91,12 @@ impl<R: Ring> Shard<R> {
 
     /// Another rank sent a block, or did not: then nothing of it is kept, and the bucket is asked.
     pub(super) fn take_peer_outcome(&mut self, outcome: Outcome) {
-        let Outcome { asked: Asked { fetch, rank, .. }, mut window, found_in, end, .. } = outcome;
+        let Outcome { asked: Asked { fetch, rank, .. }, mut window, found, end, .. } = outcome;
         let displaced = match end {
             End::Landed { total, .. } => {
                 self.land(fetch, window, Proof::default());
-                let transit = total.saturating_sub(found_in);
-                return self.tell(Fact::Sent { fetch, transit });
+                let transit = total.saturating_sub(found.took);
+                return self.tell(Fact::Sent { fetch, transit, passed: found.passed });
             }
             // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request, nor not having it.
             End::Failed { fault, .. } => {

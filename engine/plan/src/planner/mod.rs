@@ -67,7 +67,7 @@ impl<W> Planner<W> {
             Fact::Landed { fetch, first_byte, total, outran } => {
                 self.owner.landed(now, fetch, (first_byte, total), outran, out);
             }
-            Fact::Sent { fetch, transit } => self.owner.sent(now, fetch, transit, out),
+            Fact::Sent { fetch, transit, passed } => self.owner.sent(now, fetch, (transit, passed), out),
             Fact::Unhedged(fetch) => self.owner.unhedged(now, fetch),
             Fact::Halved { fetch, kind, second } => self.owner.halved(now, fetch, kind, second),
             Fact::Failed { fetch, kind, retry_after, attempt } => {

@@ -119,13 +119,13 @@ impl<W> Owner<W> {
             return;
         }
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
-        let has_disk = self.spill.is_some();
+        let (has_disk, epoch) = (self.spill.is_some(), self.schedule.cursor(at).epoch);
         let peers = self.peers.as_mut().filter(|_| spot.is_none() && !fresh);
         let wanted = peers.and_then(|peers| {
             let (rank, role) = match (asker, peers.is_home(block)) {
                 (Asker::Leaving(rank), _) => (rank, Role::Leaving),
                 (_, true) if has_disk => (peers.former(block)?, Role::Former),
-                (Asker::Own, false) => (peers.home(block), Role::Home),
+                (Asker::Own, false) => (peers.home_to_ask(block, epoch)?, Role::Home),
                 _ => return None,
             };
             Some((peers.may_be_asked(rank), Origin::Peer { rank, since: now, at, role }))
@@ -197,8 +197,14 @@ impl<W> Owner<W> {
         out.push_back(Command::Deliver { block, waiters, source, keep });
     }
 
-    /// Another rank has sent a block, which took so long besides being found there.
-    pub(super) fn sent(&mut self, now: Instant, id: FetchId, transit: Duration, out: &mut VecDeque<Command<W>>) {
+    /// Another rank has sent a block, which took so long besides being found there, and has only passed it on or not.
+    pub(super) fn sent(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        (transit, passed): (Duration, bool),
+        out: &mut VecDeque<Command<W>>,
+    ) {
         let record = self.table.get(id);
         let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
         let State::Sent(Origin::Peer { rank, since, role, .. }) = record.state() else {
@@ -211,8 +217,10 @@ impl<W> Owner<W> {
             return self.table.enter(id, State::Queued);
         }
         peers.landed(rank, (now.since(since), transit), self.window.round_trip());
-        if role == Role::Former {
-            peers.moved(true);
+        match role {
+            Role::Home => peers.kept(!passed),
+            Role::Former => peers.moved(true),
+            Role::Leaving => {}
         }
         (self.stats.peer_hits, self.stats.peer_bytes) = (self.stats.peer_hits + 1, self.stats.peer_bytes + bytes);
         // What a rank that leaves hands over is used when it says, and was not yet.

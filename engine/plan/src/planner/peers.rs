@@ -23,20 +23,21 @@ const SLOW_TIMES: u32 = 3;
 const SLOW_MIN: Duration = Duration::from_millis(50);
 /// Answers before a rank that was never fast is known to be slow.
 const ANSWERS_KNOWN: u32 = 64;
-/// Former homes are asked for so many blocks before any of them has had one, …
-const HOPE_START: u32 = 32;
-/// … for so many more behind each that had, …
-const HOPE_EARNED: u32 = 8;
-/// … up to this many; …
-const HOPE_MAX: u32 = 256;
-/// … and for one of so many blocks when nothing is hoped for.
+/// Former homes are asked for so many blocks before any of them has had one, for so many more behind each that had, up to so many.
+const FORMER: Hope = Hope { left: 32, earned: 8, most: 256, without: 0 };
+/// The same of homes, that had it or keep it now. A bucket that is read for each block of a hundred that others have is a hundredth too much.
+const HOMES: Hope = Hope { left: 256, earned: 128, most: 1024, without: 0 };
+/// For one of so many blocks they are asked when nothing is hoped for.
 const HOPELESS_EVERY: u32 = 64;
+
+/// Mean and mean deviation of round trips.
+type RoundTrip = (Duration, Duration);
 
 /// What is known of one rank.
 #[derive(Clone, Copy, Default)]
 struct Peer {
-    /// Mean and mean deviation of its round trips, once there were any.
-    round_trip: Option<(Duration, Duration)>,
+    /// Its round trips, once there were any.
+    round_trip: Option<RoundTrip>,
     /// Mean time that its answers are in transit, and how many there were, up to those after which it is known.
     transit: Duration,
     answers: u32,
@@ -45,12 +46,21 @@ struct Peer {
 }
 
 impl Peer {
-    /// How long the next request may take: it waits for those before it.
-    fn patience(&self) -> Duration {
+    /// How long the next request may take: it waits for those before it. One that has not answered yet takes as long as the `others`.
+    fn patience(&self, others: Option<RoundTrip>) -> Duration {
         let known = self
             .round_trip
+            .or(others)
             .map(|(mean, deviation)| (mean + deviation * 8 + mean * self.under_way / AT_ONCE).max(PATIENCE_MIN));
         known.map_or(PATIENCE_MAX, |patience| patience.min(PATIENCE_MAX))
+    }
+}
+
+/// Mean and mean deviation with one more.
+fn with(known: Option<RoundTrip>, took: Duration) -> RoundTrip {
+    match known {
+        None => (took, took / 2),
+        Some((mean, deviation)) => (mean - mean / 8 + took / 8, deviation - deviation / 4 + took.abs_diff(mean) / 4),
     }
 }
 
@@ -59,14 +69,37 @@ fn limit(bucket: Duration) -> Duration {
     if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) }
 }
 
+/// Whether asking others is worth it: while they have blocks.
+struct Hope {
+    /// For so many blocks that nobody has.
+    left: u32,
+    earned: u32,
+    most: u32,
+    /// Blocks for which none was asked.
+    without: u32,
+}
+
+impl Hope {
+    fn is_worth_it(&mut self) -> bool {
+        self.without = if self.left == 0 { self.without.wrapping_add(1) } else { 0 };
+        self.without.is_multiple_of(HOPELESS_EVERY)
+    }
+
+    fn learn(&mut self, had: bool) {
+        self.left = if had { (self.left + self.earned).min(self.most) } else { self.left.saturating_sub(1) };
+    }
+}
+
 /// The other ranks, as one shard sees them.
 pub(super) struct Peers {
     homes: Homes,
     peers: Vec<Peer>,
-    /// For how many blocks a former home is asked.
-    hope: u32,
-    /// Blocks for which none was asked.
-    hopeless: u32,
+    /// Round trips of all of them.
+    round_trips: Option<RoundTrip>,
+    former: Hope,
+    in_homes: Hope,
+    /// The epoch in which homes were asked last.
+    epoch: u64,
     /// Requests under way, by when they have taken too long; some are over.
     due: BinaryHeap<Reverse<(Instant, FetchId)>>,
 }
@@ -74,7 +107,15 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn new(homes: Homes) -> Peers {
         let peers = vec![Peer::default(); usize::from(homes.ranks())];
-        Peers { homes, peers, hope: HOPE_START, hopeless: 0, due: BinaryHeap::with_capacity(256) }
+        Peers {
+            homes,
+            peers,
+            round_trips: None,
+            former: FORMER,
+            in_homes: HOMES,
+            epoch: 0,
+            due: BinaryHeap::with_capacity(256),
+        }
     }
 
     /// Whether this rank keeps a block.
@@ -82,16 +123,19 @@ impl Peers {
         self.homes.of(block) == self.homes.rank()
     }
 
-    /// The rank that keeps a block.
-    pub(super) fn home(&self, block: BlockId) -> u16 {
-        self.homes.of(block)
-    }
-
     /// The rank to ask for a block that this one keeps and does not have: its home in a run without this rank, while such ranks have blocks.
     pub(super) fn former(&mut self, block: BlockId) -> Option<u16> {
         let rank = self.homes.second(block)?;
-        self.hopeless = if self.hope == 0 { self.hopeless.wrapping_add(1) } else { 0 };
-        self.hopeless.is_multiple_of(HOPELESS_EVERY).then_some(rank)
+        self.former.is_worth_it().then_some(rank)
+    }
+
+    /// The rank to ask for a block that another one keeps, for its use in this epoch. `None` while homes only pass on what
+    /// the bucket sends them: the data set is far larger than all caches.
+    pub(super) fn home_to_ask(&mut self, block: BlockId, epoch: u64) -> Option<u16> {
+        if core::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.in_homes = HOMES;
+        }
+        self.in_homes.is_worth_it().then(|| self.homes.of(block))
     }
 
     /// A rank is about to leave, and has said so.
@@ -110,7 +154,12 @@ impl Peers {
 
     /// A former home had a block, or not.
     pub(super) fn moved(&mut self, had: bool) {
-        self.hope = if had { (self.hope + HOPE_EARNED).min(HOPE_MAX) } else { self.hope.saturating_sub(1) };
+        self.former.learn(had);
+    }
+
+    /// A home had a block or keeps it now, or not.
+    pub(super) fn kept(&mut self, kept: bool) {
+        self.in_homes.learn(kept);
     }
 
     /// A rank is asked now. The bucket takes `bucket` for a block.
@@ -121,7 +170,7 @@ impl Peers {
             Status::Up => PATIENCE_MAX,
             _ => (bucket * SLOW_TIMES).max(PATIENCE_MIN),
         };
-        self.due.push(Reverse((now.after(peer.patience().min(most)), fetch)));
+        self.due.push(Reverse((now.after(peer.patience(self.round_trips).min(most)), fetch)));
         peer.under_way += 1;
     }
 
@@ -140,13 +189,8 @@ impl Peers {
         } else {
             health.sent(rank);
         }
-        peer.round_trip = Some(match peer.round_trip {
-            None => (took, took / 2),
-            Some((mean, deviation)) => {
-                let off = took.abs_diff(mean);
-                (mean - mean / 8 + took / 8, deviation - deviation / 4 + off / 4)
-            }
-        });
+        peer.round_trip = Some(with(peer.round_trip, took));
+        self.round_trips = Some(with(self.round_trips, took));
     }
 
     /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. The bucket takes `bucket` for one.
@@ -208,7 +252,10 @@ mod tests {
             peers.unserved(1, displaced, Duration::from_millis(30));
             peers.due.clear();
         };
-        assert_eq!((peers.is_home(theirs), peers.home(theirs), peers.may_be_asked(1)), (false, 1, true));
+        assert_eq!(
+            (peers.is_home(theirs), peers.home_to_ask(theirs, 0), peers.may_be_asked(1)),
+            (false, Some(1), true)
+        );
         peers.asked(at(0), 1, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(2_000)), "nothing is known yet");
         ends(&mut peers, true);
@@ -296,5 +343,33 @@ mod tests {
         assert!(asked(&|_| true) > 900, "after one that has a block");
         assert!((256..300).contains(&asked(&|_| false)));
         assert!(asked(&|n| n < 64 || n % 4 == 0) > 900, "one in four is worth it");
+    }
+
+    #[test]
+    fn homes_are_asked_while_one_block_of_a_hundred_is_kept_and_anew_in_every_epoch() {
+        let (mut peers, theirs) = pair();
+        let mut asked = |epoch, kept: &dyn Fn(u32) -> bool| {
+            let asks = |n: &u32| {
+                peers.home_to_ask(theirs, epoch).is_some_and(|_| {
+                    peers.kept(kept(*n));
+                    true
+                })
+            };
+            (0..10_000).filter(asks).count()
+        };
+        assert_eq!(asked(0, &|_| false), 256 + (10_000 - 256) / 64);
+        assert_eq!(asked(1, &|n| n % 100 == 0), 10_000);
+        assert!((1_000..1_300).contains(&asked(1, &|_| false)));
+        assert!(asked(2, &|n| n % 1_000 == 0) < 3_500);
+    }
+
+    #[test]
+    fn a_rank_that_has_not_answered_may_take_as_long_as_the_others() {
+        let mut peers = Peers::new(Homes::new(0, &[1, 2, 3], &Order::new(9, 1, true)));
+        peers.asked(at(0), 1, FETCH, Duration::ZERO);
+        peers.landed(1, (Duration::from_millis(40), Duration::ZERO), Duration::ZERO);
+        peers.due.clear();
+        peers.asked(at(0), 2, FETCH, Duration::ZERO);
+        assert_eq!(peers.deadline(), Some(at(200)));
     }
 }

@@ -105,6 +105,8 @@ pub enum Fact {
         fetch: FetchId,
         /// From the request, once a connection took it, to the last byte, without what that rank took to find it.
         transit: Duration,
+        /// That rank had it from the bucket for this one alone, and does not keep it.
+        passed: bool,
     },
     /// One of the two requests of a fetch failed. The other goes on.
     Halved {

@@ -52,7 +52,7 @@ impl Model {
             self.counted.moved += u64::from(homes.of(ask.block) == homes.rank());
             self.counted.sent += 1;
             let transit = Duration::from_micros(1 + self.prng.below(5_000));
-            self.tell(Fact::Sent { fetch, transit });
+            self.tell(Fact::Sent { fetch, transit, passed: false });
         }
     }
 

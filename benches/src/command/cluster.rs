@@ -1,0 +1,173 @@
+//! `cargo x bench cluster`: jobs of one to a thousand ranks that keep blocks for each other, in virtual time. What planning a sample costs, what
+//! a rank holds in memory, what the bucket is asked, and who waits when a rack is lost or a region is slow.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fuelrail::{Error, Kind, Result};
+use fuelrail_cli::failure::Outcome;
+use fuelrail_cli::machine::Machine;
+use fuelrail_cli::screen::{Bar, JsonTo, Table};
+use fuelrail_sim::cluster::{Cluster, Played, Recording, play};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::harness::result::Spread;
+
+const EXAMPLES: &str = "Examples:
+  cargo x bench cluster --json cluster.json
+  cargo x bench cluster --steps 16 --ranks 1,64";
+
+/// Play jobs of many ranks in virtual time
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ClusterArgs {
+    /// Numbers of ranks
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64,1024", value_parser = clap::value_parser!(u16).range(1..))]
+    ranks: Vec<u16>,
+    /// Samples of the data sets
+    #[arg(long, value_delimiter = ',', default_value = "1000000,1000000000,1000000000000")]
+    samples: Vec<u64>,
+    /// Steps that are played
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    steps: u64,
+    /// Print the result as one JSON document, or write it to FILE beside the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    ranks: u16,
+    samples: u64,
+    played: Played,
+    /// Waits behind the first quarter of the steps, seconds: median, 99 of 100, longest.
+    wait_s: [f64; 3],
+    /// Processor time for a sample, microseconds: one rank's planner alone.
+    plan_us: Spread,
+    /// Memory of one rank's planner, bytes.
+    planner_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    schema: u32,
+    question: &'static str,
+    machine: Machine,
+    /// What all have in common.
+    cluster: Cluster,
+    rows: Vec<Row>,
+}
+
+/// So often a planner is told all again.
+const REPLAYS: usize = 25;
+
+/// A machine of 10 Gbit/s and a bucket 20 ms away.
+const CLUSTER: Cluster = Cluster {
+    ranks: 1,
+    samples: 1_000_000,
+    sample_bytes: 110_000,
+    batch_size: 32,
+    epochs: 1_000,
+    steps_max: 0,
+    disk_blocks: 2_048,
+    step_s: 0.1,
+    bucket_s: 0.02,
+    hop_s: 0.000_1,
+    bytes_per_s: 1.25e9,
+    far_ranks: 0,
+    far_bucket_s: 0.2,
+    far_hop_s: 0.03,
+    lost_ranks: 0,
+    lost_at_step: 0,
+    steps_without: 0,
+};
+
+pub(crate) fn run(args: &ClusterArgs) -> Outcome {
+    let all = Cluster { steps_max: args.steps, ..CLUSTER };
+    let most = args.ranks.iter().copied().max().unwrap_or(1);
+    let mut jobs = Vec::new();
+    for &samples in &args.samples {
+        jobs.extend(args.ranks.iter().map(|&ranks| ("all well", Cluster { ranks, samples, ..all })));
+    }
+    // Disks that hold the set with room to spare, read once before anything happens.
+    let step = u64::from(most) * u64::from(all.batch_size);
+    let held = Cluster { ranks: most, samples: args.steps / 4 * step, ..all };
+    if most >= 64 {
+        jobs.push(("held by the disks", held));
+        jobs.push((
+            "a rack of 32 lost",
+            Cluster { lost_ranks: 32, lost_at_step: args.steps / 2, steps_without: 8, ..held },
+        ));
+        jobs.push(("a quarter in a slow region", Cluster { far_ranks: most / 4, ..held }));
+    }
+    let bar = Bar::new(Some(jobs.len() as u64), "jobs");
+    let mut rows = Vec::new();
+    for (name, cluster) in jobs {
+        bar.at(rows.len() as u64, || format!("{name}: {} ranks, {} samples", cluster.ranks, cluster.samples));
+        rows.push(measure(name, &cluster)?);
+    }
+    drop(bar);
+    let report = Report { schema: 1, question: "cluster", machine: Machine::here(), cluster: all, rows };
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(name: &'static str, cluster: &Cluster) -> Result<Row> {
+    let (mut played, recording) = play(cluster)?;
+    let mut waits = core::mem::take(&mut played.waits_s).split_off(cluster.steps_max as usize / 4);
+    waits.sort_by(f64::total_cmp);
+    let at = |share: f64| waits[((waits.len() - 1) as f64 * share).round() as usize];
+    let (plan_us, planner_bytes) = replay(&recording)?;
+    let (ranks, samples) = (cluster.ranks, cluster.samples);
+    Ok(Row { name, ranks, samples, wait_s: [at(0.5), at(0.99), at(1.0)], played, plan_us, planner_bytes })
+}
+
+/// Processor time of one planner for a sample, and its memory.
+fn replay(recording: &Recording) -> Result<(Spread, u64)> {
+    let (mut planners, mut times) = (Vec::with_capacity(REPLAYS), Vec::new());
+    let before = resident_bytes()?;
+    for _ in 0..REPLAYS {
+        let tell_all = recording.replay()?;
+        let begun = processor_time();
+        planners.push(tell_all());
+        times.push((processor_time() - begun).as_secs_f64() * 1e6 / recording.samples as f64);
+    }
+    let bytes = resident_bytes()?.saturating_sub(before) / REPLAYS as u64;
+    let spread = Spread::of(times).ok_or_else(|| Error::new(Kind::Environment, "nothing was planned"))?;
+    Ok((spread, bytes))
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn resident_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm");
+    let text = text.map_err(|error| Error::from_io(Kind::Environment, "reading /proc/self/statm", error))?;
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.map(|pages| pages * 4096).ok_or_else(|| Error::new(Kind::Environment, "no number in /proc/self/statm"))
+}
+
+fn text(report: &Report) -> String {
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    table.row(["job", "ranks", "samples", "plan (µs)", "planner", "requests", "queued", "serving", "waits (ms)"]);
+    for row in &report.rows {
+        let waits: Vec<String> = row.wait_s.iter().map(|s| format!("{:.1}", s * 1e3)).collect();
+        table.row([
+            row.name.to_owned(),
+            row.ranks.to_string(),
+            row.samples.to_string(),
+            format!("{:.2}", row.plan_us.median),
+            fuelrail::ByteSize(row.planner_bytes).to_string(),
+            row.played.requests.to_string(),
+            row.played.queued_max.to_string(),
+            row.played.serving_max.to_string(),
+            waits.join(" / "),
+        ]);
+    }
+    format!("{}{}\n", table.text(), report.machine.line())
+}
