@@ -66,7 +66,7 @@ fn what_the_disks_hold_is_not_read_again_and_homes_are_not_asked_for_what_none_h
     let (played, _) = play(&third).unwrap();
     let again = (played.requests - third.samples) as f64 / 2.0 / 64_000.0;
     assert!((1.0..1.01).contains(&again), "{again} of what the disks cannot hold: {played:?}");
-    let vast = Cluster { ranks: 16, samples: 1_000_000_000, disk_blocks: 400, steps_max: 200, ..eight() };
+    let vast = Cluster { ranks: 16, samples: 1_000_000_000, disk_blocks: 400, steps_max: 400, ..eight() };
     let (played, _) = play(&vast).unwrap();
     assert!(played.peer_blocks * 5 < played.requests, "{played:?}");
 }

@@ -22,7 +22,7 @@ const MAY_IMPORT: &[(&str, &str, &str)] = &[
     ("python", "fuelrail cuda", ""),
     ("c", "fuelrail", "bucket"),
     ("k8s", "", ""),
-    ("benches", "base cost plan fuelrail bucket cli cuda", ""),
+    ("benches", "base cost plan fuelrail sim bucket cli cuda", ""),
     ("tch", "base cost fuelrail cuda", "bucket cuda-driver"),
     ("xtask", "", ""),
 ];

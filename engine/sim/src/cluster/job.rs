@@ -1,6 +1,6 @@
 //! The ranks, what happens to them, and when.
 
-use super::{Cluster, Played, Recording, Told, Waiter};
+use super::shape::{Cluster, Played, Recording, Told, Waiter};
 use fuelrail_base::prng::mix64;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Error, Instant, Kind, Result};
 use fuelrail_plan::homes::Homes;
