@@ -10,7 +10,7 @@ use crate::range::{ContentRange, decimal};
 use crate::{base64, date};
 use core::mem::MaybeUninit;
 use fuelrail_base::limits::{RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
+use fuelrail_base::{Error, Kind, Result, WallTime};
 
 /// What a response's head says, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,8 +42,8 @@ pub struct ResponseHead {
 /// How another rank found a block; by default, it had it at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// In how long.
-    pub took: Duration,
+    /// In how long, microseconds.
+    pub took_us: u32,
     /// It had it from the bucket for this response alone, and does not keep it.
     pub passed: bool,
 }
@@ -260,8 +260,9 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
 fn found(value: &[u8]) -> Option<Found> {
     let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
     let (dur, how) = text.split_once(";desc=").unwrap_or((text, ""));
-    let took = Duration::try_from_secs_f64(dur.parse::<f64>().ok()? / 1e3).ok()?;
-    Some(Found { took, passed: how == "pass" })
+    let ms = dur.parse::<f64>().ok().filter(|ms| *ms >= 0.0)?;
+    // Saturates.
+    Some(Found { took_us: (ms * 1e3) as u32, passed: how == "pass" })
 }
 
 /// The members of a comma-separated header value, trimmed, without empty ones.

@@ -95,7 +95,7 @@ impl<R: Ring> Shard<R> {
         let displaced = match end {
             End::Landed { total, .. } => {
                 self.land(fetch, window, Proof::default());
-                let transit = total.saturating_sub(found.took);
+                let transit = total.saturating_sub(Duration::from_micros(found.took_us.into()));
                 return self.tell(Fact::Sent { fetch, transit, passed: found.passed });
             }
             // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request, nor not having it.

@@ -110,7 +110,7 @@ impl Job {
         self.took = 0;
         for (rank, disk) in (0..).zip(disks) {
             let homes = homes.seen_by(rank);
-            let run = self.cluster.run(disks.len(), rank.into(), start)?;
+            let run = self.cluster.run(disks.len(), rank, start)?;
             self.ranks.push(Some(Rank {
                 planner: self.cluster.planner(&self.cluster.config(homes.clone()), &run, disk)?,
                 run,

@@ -171,7 +171,7 @@ impl Cluster {
             policy: PolicyName::NextUse,
             cache_bytes: 0,
             cached_block_bytes_min: 0,
-            spill: (self.disk_blocks > 0).then(|| SpillConfig {
+            spill: (self.disk_blocks > 0).then_some(SpillConfig {
                 policy: SpillPolicy::NextUse,
                 unit: 4096,
                 blocks_max: self.disk_blocks as usize,
