@@ -1,4 +1,4 @@
-//! What is played, what a planner is told in it, and what comes of it.
+//! A job's shape, what its planners are told, and what comes of it.
 
 use fuelrail_base::{BlockId, Duration, Instant, Result, ShardId};
 use fuelrail_plan::catalog::Catalog;
@@ -46,22 +46,22 @@ pub struct Cluster {
     pub far_ranks: u16,
     /// … how long the bucket takes to answer them, seconds, …
     pub far_bucket_s: f64,
-    /// … and a block from there or to there, one way.
+    /// … and one way between them and the other ranks.
     pub far_hop_s: f64,
     /// Ranks lost at once, from rank 1 on; none for 0. Nothing is heard of them again.
     pub lost_ranks: u16,
     /// Before this step.
     pub lost_at_step: u64,
-    /// Steps that the others make before the job begins anew without them, from the step before which they were lost, with its disks.
+    /// Steps that the others make before the job begins anew without them, at the step before which they were lost, with what is on its disks.
     pub steps_without: u64,
 }
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Played {
-    /// Samples delivered, of these epochs that were played as a whole.
+    /// Samples that trainers took.
     pub samples: u64,
-    /// Whole epochs, in which every sample came once.
+    /// Epochs played to their end: every sample came once in each.
     pub whole_epochs: u64,
     /// Requests to the bucket.
     pub requests: u64,
