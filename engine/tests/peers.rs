@@ -1,6 +1,6 @@
 //! Ranks that keep blocks for each other: what they read of the bucket together, what a rank that fails costs the others, and who is served.
 
-use crate::common::secure::{Authority, named};
+use crate::common::secure::Authority;
 use crate::common::{Delivered, PATIENCE, bucket, listing, loader, plain_run, planned, take};
 use fuelrail::{ByteSize, Kind, Loader, LoaderBuilder, Stats};
 use fuelrail_bucket::{Bucket, DataSet};
@@ -343,12 +343,17 @@ fn only_requests_with_the_secret_read_a_byte_or_learn_a_path() {
     let address = job.addresses[0];
     let sample: u64 = path.split(['/', '?']).nth(3).unwrap().parse().unwrap();
     let known = format!("Authorization: Bearer {SECRET}\r\n");
+    let of = |n: u64| path.replace(&format!("/{sample}?"), &format!("/{n}?"));
     let (head, body) = ask(address, &path, &known);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(body, job.set.content(sample));
     let (head, body) = ask(address, &path, &format!("{known}Range: bytes=10-19\r\n"));
     assert!(head.starts_with("HTTP/1.1 206") && head.contains("bytes 10-19/10000"), "{head}");
     assert_eq!(body, job.set.content_range(sample, 10..20));
+    // What the other rank keeps passes through, however often.
+    let passes = |_| (0..40).filter(|n| ask(address, &of(*n), &known).0.contains(";desc=pass")).count();
+    let [_, second] = [0, 1].map(passes);
+    assert!((5..35).contains(&second), "{second} of 40");
     let (longer, shorter) = (format!("{SECRET}0"), &SECRET[..15]);
     for (what, path, lines, status) in [
         ("no secret", path.as_str(), String::new(), 401),
@@ -402,14 +407,6 @@ fn an_address_is_sent_no_more_than_the_rate_limit_and_refused_requests_do_not_co
     drop(loader);
 }
 
-/// Certificates of ranks by one authority, in files.
-fn certified(authority: &Authority, name: &str, host: &str) -> (PathBuf, PathBuf) {
-    let fuelrail_bucket::Tls::Files { certificate, key } = authority.sign_as(name, &named(&[host])) else {
-        unreachable!("it signs files")
-    };
-    (certificate, key)
-}
-
 fn over_tls(builder: LoaderBuilder, authority: &Authority, (certificate, key): &(PathBuf, PathBuf)) -> LoaderBuilder {
     builder.peer_ca_file(authority.file()).peer_cert_file(certificate).peer_key_file(key)
 }
@@ -418,7 +415,7 @@ fn over_tls(builder: LoaderBuilder, authority: &Authority, (certificate, key): &
 fn over_tls_ranks_serve_those_that_the_jobs_authority_knows() {
     let job = Job::new(DataSet::tokens(100, 3, 50_000), 2, 200);
     let authority = Authority::new("a job");
-    let own = certified(&authority, "rank", "127.0.0.1");
+    let own = authority.certify("rank", "127.0.0.1");
     let ended = Barrier::new(2);
     thread::scope(|scope| {
         for rank in 0..2 {
@@ -440,7 +437,7 @@ fn over_tls_ranks_serve_those_that_the_jobs_authority_knows() {
     let loader = over_tls(job.rank(0), &authority, &own);
     let served = loader.build().unwrap();
     let other = Authority::new("another job");
-    let strange = certified(&other, "rank", "127.0.0.1");
+    let strange = other.certify("rank", "127.0.0.1");
     for (what, ca, identity) in
         [("a stranger", &authority, &strange), ("a stranger who trusts strangers", &other, &strange)]
     {

@@ -38,6 +38,14 @@ impl Authority {
         Tls::Files { certificate: at.0, key: at.1 }
     }
 
+    /// Certificate and key of a host, in files.
+    pub fn certify(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
+        let Tls::Files { certificate, key } = self.sign_as(name, &named(&[host])) else {
+            unreachable!("it signs files")
+        };
+        (certificate, key)
+    }
+
     /// The same into a folder of its own inside this authority's.
     pub fn sign_as(&self, name: &str, params: &CertificateParams) -> Tls {
         let folder = self.folder.path().join(name);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -44,6 +45,26 @@ fn a_listing_that_is_kept_is_used_again() {
     assert!(count(&[]).contains("33000 objects, listed"));
     let old = count(&["--listing-max-age-s", "0"]);
     assert!(old.contains("listing the bucket again"), "{old}");
+}
+
+#[test]
+fn one_machine_lists_for_all_through_the_bucket() {
+    let (bucket, store) = (bucket_of(&DataSet::digits(40_000, 1), ""), bucket_of(&DataSet::digits(1, 1), ""));
+    let machines = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let user = format!("fuelrail-{}", rustix::process::getuid().as_raw());
+    let [first, second] = machines.each_ref().map(|dir| dir.path().join(&user));
+    let count = |dir: &tempfile::TempDir| {
+        let told = fuelrail(&["ls", &bucket.url(""), "--count", "--json", "--listing-dir", utf8(dir.path())]);
+        let said = told.err.clone();
+        assert_eq!(told.json()["count"], 40_000);
+        said
+    };
+    count(&machines[0]);
+    fs::DirBuilder::new().mode(0o700).create(&second).unwrap();
+    assert_eq!(fuelrail(&["cp", utf8(&first), &store.url("listings/")]).code, 0);
+    assert_eq!(fuelrail(&["cp", &store.url("listings/"), utf8(&second)]).code, 0);
+    let said = count(&machines[1]);
+    assert!(said.contains("40000 objects, listed"), "{said}");
 }
 
 #[test]

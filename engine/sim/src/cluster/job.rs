@@ -280,6 +280,7 @@ impl Job {
             let round_trip = Duration::from_secs_f64(self.hop_s(rank, down.rank)) * 2;
             if self.ranks[usize::from(down.rank)].is_some() && round_trip <= down.limit {
                 health.recovered(down.rank);
+                self.record(rank, Told::Recovered(down.rank));
             }
         }
         self.at(CHECK, rank, Event::Check);
@@ -321,11 +322,15 @@ impl Job {
         Ok(())
     }
 
+    fn record(&mut self, rank: u16, told: Told) {
+        if rank == 0 && self.requests_anew.is_none() {
+            self.recording.told.push((self.now, told));
+        }
+    }
+
     fn tell(&mut self, rank: u16, told: Told, todo: &mut VecDeque<Told>) -> Result<bool> {
         let (cluster, now) = (self.cluster, self.now);
-        if rank == 0 && cluster.lost_ranks == 0 {
-            self.recording.told.push((now, told));
-        }
+        self.record(rank, told);
         let wants = cluster.tell(&mut self.rank(rank).planner, now, told);
         while let Some(command) = self.rank(rank).planner.pop() {
             self.carry_out(rank, command, todo)?;

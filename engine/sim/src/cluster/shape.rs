@@ -106,6 +106,8 @@ pub(super) enum Told {
     Ask(Waiter, Want),
     Read(Duration),
     Written(BlockId),
+    /// A health check of this rank has succeeded.
+    Recovered(u16),
     LookAhead,
 }
 
@@ -125,10 +127,15 @@ impl Recording {
     /// # Errors
     /// None: one was made before.
     pub fn replay(&self) -> Result<impl FnOnce() -> Box<dyn Any>> {
-        let mut planner = self.cluster.planner(&self.config, &self.run, &HashMap::new())?;
+        let homes = self.config.homes.as_ref().map(|homes| homes.seen_by(homes.rank()));
+        let config = PlannerConfig { homes: homes.clone(), ..self.config.clone() };
+        let mut planner = self.cluster.planner(&config, &self.run, &HashMap::new())?;
         Ok(move || -> Box<dyn Any> {
             for &(now, told) in &self.told {
-                self.cluster.tell(&mut planner, now, told);
+                match (told, &homes) {
+                    (Told::Recovered(rank), Some(homes)) => homes.health().recovered(rank),
+                    _ => drop(self.cluster.tell(&mut planner, now, told)),
+                }
                 while let Some(command) = planner.pop() {
                     match command {
                         Command::Trim(segment) => self.cluster.trim(&mut planner, segment),
@@ -221,6 +228,8 @@ impl Cluster {
             Told::Fact(fact) => planner.tell(now, fact),
             Told::Ask(waiter, want) => planner.ask(now, waiter, want),
             Told::LookAhead => return planner.look_ahead(now),
+            // All shards of a rank know it at once.
+            Told::Recovered(_) => {}
             Told::Read(took) => {
                 planner.spill().into_iter().for_each(|spill| spill.restored(now, self.sample_bytes, took, 0));
             }
