@@ -1,17 +1,18 @@
 //! `cargo x bench cluster`: jobs of one to a thousand ranks that keep blocks for each other, in virtual time. What planning a sample costs, what
 //! a rank holds in memory, what the bucket is asked, and who waits when a rack is lost or a region is slow.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Args;
 use fuelrail::{Error, Kind, Result};
+use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::Outcome;
 use fuelrail_cli::machine::Machine;
 use fuelrail_cli::screen::{Bar, JsonTo, Table};
 use fuelrail_sim::cluster::{Cluster, Played, Recording, play};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::harness::result::Spread;
 
@@ -32,14 +33,17 @@ pub(crate) struct ClusterArgs {
     /// Steps that are played
     #[arg(long, value_name = "N", default_value_t = 64)]
     steps: u64,
+    /// Play this one of the jobs only
+    #[arg(long, value_name = "N", hide = true)]
+    only: Option<usize>,
     /// Print the result as one JSON document, or write it to FILE beside the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Row {
-    name: &'static str,
+    name: String,
     ranks: u16,
     samples: u64,
     played: Played,
@@ -103,11 +107,15 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
         ));
         jobs.push(("a quarter in a slow region", Cluster { far_ranks: most / 4, ..held }));
     }
+    if let Some((name, cluster)) = args.only.and_then(|only| jobs.get(only)) {
+        JsonTo::output(true).show(&measure(name, cluster)?, String::new)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let bar = Bar::new(Some(jobs.len() as u64), "jobs");
     let mut rows = Vec::new();
-    for (name, cluster) in jobs {
-        bar.at(rows.len() as u64, || format!("{name}: {} ranks, {} samples", cluster.ranks, cluster.samples));
-        rows.push(measure(name, &cluster)?);
+    for (at, (name, cluster)) in jobs.iter().enumerate() {
+        bar.at(at as u64, || format!("{name}: {} ranks, {} samples", cluster.ranks, cluster.samples));
+        rows.push(apart(args, at)?);
     }
     drop(bar);
     let report = Report { schema: 1, question: "cluster", machine: Machine::here(), cluster: all, rows };
@@ -115,14 +123,35 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(name: &'static str, cluster: &Cluster) -> Result<Row> {
+/// Measures a job in a process of its own: what a former one has given back would be taken again, and not be seen.
+fn apart(args: &ClusterArgs, only: usize) -> Result<Row> {
+    let list = |numbers: &[String]| numbers.join(",");
+    let ranks = list(&args.ranks.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let samples = list(&args.samples.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let mut command = Command::new(this_program()?);
+    command.args(["cluster", "--ranks", &ranks, "--samples", &samples, "--steps", &args.steps.to_string()]);
+    let ended = command.args(["--only", &only.to_string()]).stderr(Stdio::inherit()).output();
+    let ended = ended.map_err(|error| Error::from_io(Kind::Environment, "starting this program again", error))?;
+    let row = serde_json::from_slice(&ended.stdout);
+    row.map_err(|error| Error::new(Kind::Environment, format!("job {only} failed ({}): {error}", ended.status)))
+}
+
+fn measure(name: &str, cluster: &Cluster) -> Result<Row> {
     let (mut played, recording) = play(cluster)?;
     let mut waits = core::mem::take(&mut played.waits_s).split_off(cluster.steps_max as usize / 4);
     waits.sort_by(f64::total_cmp);
     let at = |share: f64| waits[((waits.len() - 1) as f64 * share).round() as usize];
     let (plan_us, planner_bytes) = replay(&recording)?;
     let (ranks, samples) = (cluster.ranks, cluster.samples);
-    Ok(Row { name, ranks, samples, wait_s: [at(0.5), at(0.99), at(1.0)], played, plan_us, planner_bytes })
+    Ok(Row {
+        name: name.to_owned(),
+        ranks,
+        samples,
+        wait_s: [at(0.5), at(0.99), at(1.0)],
+        played,
+        plan_us,
+        planner_bytes,
+    })
 }
 
 /// Processor time of one planner for a sample, and its memory.
@@ -158,7 +187,7 @@ fn text(report: &Report) -> String {
     for row in &report.rows {
         let waits: Vec<String> = row.wait_s.iter().map(|s| format!("{:.1}", s * 1e3)).collect();
         table.row([
-            row.name.to_owned(),
+            row.name.clone(),
             row.ranks.to_string(),
             row.samples.to_string(),
             format!("{:.2}", row.plan_us.median),

@@ -12,7 +12,7 @@ use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::{Mount, SegmentId, SpillConfig, SpillPolicy, Spot};
 use fuelrail_plan::{hedge::HedgeConfig, retry::RetryConfig, window::WindowConfig};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Cluster {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Played {
     /// Samples that trainers took.
     pub samples: u64,
@@ -119,6 +119,8 @@ pub struct Recording {
     pub(super) told: Vec<(Instant, Told)>,
     /// Samples of the batches that it opened.
     pub samples: u64,
+    /// The job at its end: while it has its memory, what a planner takes is seen from outside.
+    pub(super) others: Box<dyn Any>,
 }
 
 impl Recording {
