@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Args;
+use fuelrail::internal::memory_use;
 use fuelrail::{Error, Kind, Result};
 use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::Outcome;
@@ -51,8 +52,8 @@ struct Row {
     wait_s: [f64; 3],
     /// Processor time for a sample, microseconds: one rank's planner alone.
     plan_us: Spread,
-    /// Memory of one rank's planner, bytes.
-    planner_bytes: u64,
+    /// Most memory that the process had, with all planners and what plays them, bytes.
+    process_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures a job in a process of its own: what a former one has given back would be taken again, and not be seen.
+/// Measures a job in a process of its own, whose peak of memory is the job's.
 fn apart(args: &ClusterArgs, only: usize) -> Result<Row> {
     let list = |numbers: &[String]| numbers.join(",");
     let ranks = list(&args.ranks.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -141,7 +142,7 @@ fn measure(name: &str, cluster: &Cluster) -> Result<Row> {
     let mut waits = core::mem::take(&mut played.waits_s).split_off(cluster.steps_max as usize / 4);
     waits.sort_by(f64::total_cmp);
     let at = |share: f64| waits[((waits.len() - 1) as f64 * share).round() as usize];
-    let (plan_us, planner_bytes) = replay(&recording)?;
+    let (process_bytes, plan_us) = (memory_use().peak_rss_bytes, replay(&recording)?);
     let (ranks, samples) = (cluster.ranks, cluster.samples);
     Ok(Row {
         name: name.to_owned(),
@@ -150,23 +151,20 @@ fn measure(name: &str, cluster: &Cluster) -> Result<Row> {
         wait_s: [at(0.5), at(0.99), at(1.0)],
         played,
         plan_us,
-        planner_bytes,
+        process_bytes,
     })
 }
 
-/// Processor time of one planner for a sample, and its memory.
-fn replay(recording: &Recording) -> Result<(Spread, u64)> {
-    let (mut planners, mut times) = (Vec::with_capacity(REPLAYS), Vec::new());
-    let before = resident_bytes()?;
+/// Processor time of one planner for a sample.
+fn replay(recording: &Recording) -> Result<Spread> {
+    let mut times = Vec::new();
     for _ in 0..REPLAYS {
         let tell_all = recording.replay()?;
         let begun = processor_time();
-        planners.push(tell_all());
+        tell_all();
         times.push((processor_time() - begun).as_secs_f64() * 1e6 / recording.samples as f64);
     }
-    let bytes = resident_bytes()?.saturating_sub(before) / REPLAYS as u64;
-    let spread = Spread::of(times).ok_or_else(|| Error::new(Kind::Environment, "nothing was planned"))?;
-    Ok((spread, bytes))
+    Spread::of(times).ok_or_else(|| Error::new(Kind::Environment, "nothing was planned"))
 }
 
 fn processor_time() -> Duration {
@@ -174,16 +172,9 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn resident_bytes() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm");
-    let text = text.map_err(|error| Error::from_io(Kind::Environment, "reading /proc/self/statm", error))?;
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.map(|pages| pages * 4096).ok_or_else(|| Error::new(Kind::Environment, "no number in /proc/self/statm"))
-}
-
 fn text(report: &Report) -> String {
     let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    table.row(["job", "ranks", "samples", "plan (µs)", "planner", "requests", "queued", "serving", "waits (ms)"]);
+    table.row(["job", "ranks", "samples", "plan (µs)", "process", "requests", "queued", "serving", "waits (ms)"]);
     for row in &report.rows {
         let waits: Vec<String> = row.wait_s.iter().map(|s| format!("{:.1}", s * 1e3)).collect();
         table.row([
@@ -191,7 +182,7 @@ fn text(report: &Report) -> String {
             row.ranks.to_string(),
             row.samples.to_string(),
             format!("{:.2}", row.plan_us.median),
-            fuelrail::ByteSize(row.planner_bytes).to_string(),
+            fuelrail::ByteSize(row.process_bytes).to_string(),
             row.played.requests.to_string(),
             row.played.queued_max.to_string(),
             row.played.serving_max.to_string(),

@@ -84,8 +84,7 @@ impl Job {
         let run = cluster.run(names.len(), 0, Cursor::default())?;
         let homes = Homes::new(0, names, run.order());
         let config = cluster.config(homes.clone());
-        let recording =
-            Recording { config, run, cluster: *cluster, told: Vec::new(), samples: 0, others: Box::new(()) };
+        let recording = Recording { config, run, cluster: *cluster, told: Vec::new(), samples: 0 };
         let mut job = Job {
             cluster: *cluster,
             now: Instant::ZERO,
@@ -182,7 +181,6 @@ impl Job {
             }
             self.played.whole_epochs += 1;
         }
-        self.recording.others = Box::new((self.ranks, self.events));
         Ok((self.played, self.recording))
     }
 

@@ -13,7 +13,6 @@ use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::{Mount, SegmentId, SpillConfig, SpillPolicy, Spot};
 use fuelrail_plan::{hedge::HedgeConfig, retry::RetryConfig, window::WindowConfig};
 use serde::{Deserialize, Serialize};
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -119,8 +118,6 @@ pub struct Recording {
     pub(super) told: Vec<(Instant, Told)>,
     /// Samples of the batches that it opened.
     pub samples: u64,
-    /// The job at its end: while it has its memory, what a planner takes is seen from outside.
-    pub(super) others: Box<dyn Any>,
 }
 
 impl Recording {
@@ -128,11 +125,11 @@ impl Recording {
     ///
     /// # Errors
     /// None: one was made before.
-    pub fn replay(&self) -> Result<impl FnOnce() -> Box<dyn Any>> {
+    pub fn replay(&self) -> Result<impl FnOnce()> {
         let homes = self.config.homes.as_ref().map(|homes| homes.seen_by(homes.rank()));
         let config = PlannerConfig { homes: homes.clone(), ..self.config.clone() };
         let mut planner = self.cluster.planner(&config, &self.run, &HashMap::new())?;
-        Ok(move || -> Box<dyn Any> {
+        Ok(move || {
             for &(now, told) in &self.told {
                 match (told, &homes) {
                     (Told::Recovered(rank), Some(homes)) => homes.health().recovered(rank),
@@ -146,7 +143,6 @@ impl Recording {
                     }
                 }
             }
-            Box::new(planner)
         })
     }
 }
