@@ -322,8 +322,13 @@ impl Job {
         Ok(())
     }
 
+    /// Whether what this rank's planner is told is recorded: its first planner's, of rank 0.
+    fn records(&self, rank: u16) -> bool {
+        rank == 0 && self.requests_anew.is_none()
+    }
+
     fn record(&mut self, rank: u16, told: Told) {
-        if rank == 0 && self.requests_anew.is_none() {
+        if self.records(rank) {
             self.recording.told.push((self.now, told));
         }
     }
@@ -430,7 +435,7 @@ impl Job {
             todo.push_back(Told::Fact(Fact::Ready(seq)));
         }
         of.batches.insert(seq.0, batch);
-        self.recording.samples += if rank == 0 { spec.samples() } else { 0 };
+        self.recording.samples += if self.records(rank) { spec.samples() } else { 0 };
     }
 
     /// A block for one that waits for it.
