@@ -95,18 +95,22 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
     let most = args.ranks.iter().copied().max().unwrap_or(1);
     let mut jobs = Vec::new();
     for &samples in &args.samples {
-        jobs.extend(args.ranks.iter().map(|&ranks| ("all well", Cluster { ranks, samples, ..all })));
+        jobs.extend(
+            args.ranks
+                .iter()
+                .map(|&ranks| (format!("{ranks} ranks, {samples:e} samples"), Cluster { ranks, samples, ..all })),
+        );
     }
     // Disks that hold the set with room to spare, read once before anything happens.
     let step = u64::from(most) * u64::from(all.batch_size);
     let held = Cluster { ranks: most, samples: args.steps / 4 * step, ..all };
     if most >= 64 {
-        jobs.push(("held by the disks", held));
+        jobs.push(("held by the disks".to_owned(), held));
         jobs.push((
-            "a rack of 32 lost",
+            "a rack of 32 lost".to_owned(),
             Cluster { lost_ranks: 32, lost_at_step: args.steps / 2, steps_without: 8, ..held },
         ));
-        jobs.push(("a quarter in a slow region", Cluster { far_ranks: most / 4, ..held }));
+        jobs.push(("a quarter in a slow region".to_owned(), Cluster { far_ranks: most / 4, ..held }));
     }
     if let Some((name, cluster)) = args.only.and_then(|only| jobs.get(only)) {
         JsonTo::output(true).show(&measure(name, cluster)?, String::new)?;
@@ -173,14 +177,12 @@ fn processor_time() -> Duration {
 }
 
 fn text(report: &Report) -> String {
-    let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    table.row(["job", "ranks", "samples", "plan (µs)", "process", "requests", "queued", "serving", "waits (ms)"]);
+    let mut table = Table::new(&[1, 2, 3, 4, 5, 6]);
+    table.row(["job", "plan (µs)", "process", "requests", "queued", "serving", "waits (ms)"]);
     for row in &report.rows {
         let waits: Vec<String> = row.wait_s.iter().map(|s| format!("{:.1}", s * 1e3)).collect();
         table.row([
             row.name.clone(),
-            row.ranks.to_string(),
-            row.samples.to_string(),
             format!("{:.2}", row.plan_us.median),
             fuelrail::ByteSize(row.process_bytes).to_string(),
             row.played.requests.to_string(),
