@@ -48,12 +48,19 @@ struct Row {
     ranks: u16,
     samples: u64,
     played: Played,
-    /// Waits behind the first quarter of the steps, seconds: median, 99 of 100, longest.
-    wait_s: [f64; 3],
+    /// Waits behind the first quarter of the steps, seconds.
+    wait_s: Waits,
     /// Processor time for a sample, microseconds: one rank's planner alone.
     plan_us: Spread,
     /// Most memory that the process had, with all planners and what plays them, bytes.
     process_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Waits {
+    median: f64,
+    p99: f64,
+    longest: f64,
 }
 
 #[derive(Serialize)]
@@ -152,7 +159,7 @@ fn measure(name: &str, cluster: &Cluster) -> Result<Row> {
         name: name.to_owned(),
         ranks,
         samples,
-        wait_s: [at(0.5), at(0.99), at(1.0)],
+        wait_s: Waits { median: at(0.5), p99: at(0.99), longest: at(1.0) },
         played,
         plan_us,
         process_bytes,
@@ -180,7 +187,8 @@ fn text(report: &Report) -> String {
     let mut table = Table::new(&[1, 2, 3, 4, 5, 6]);
     table.row(["job", "plan (µs)", "process", "requests", "queued", "serving", "waits (ms)"]);
     for row in &report.rows {
-        let waits: Vec<String> = row.wait_s.iter().map(|s| format!("{:.1}", s * 1e3)).collect();
+        let Waits { median, p99, longest } = row.wait_s;
+        let waits = [median, p99, longest].map(|s| format!("{:.1}", s * 1e3));
         table.row([
             row.name.clone(),
             format!("{:.2}", row.plan_us.median),

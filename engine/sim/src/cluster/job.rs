@@ -147,7 +147,7 @@ impl Job {
         let waits = self.played.waits_s.len();
         self.go_on(self.cluster.lost_at_step + self.cluster.steps_without)?;
         let longest = self.played.waits_s[waits..].iter().fold(0.0_f64, |longest, wait| longest.max(*wait));
-        self.played.without = (self.played.requests - before, longest);
+        (self.played.requests_without, self.played.wait_without_s) = (self.played.requests - before, longest);
         let disks: Vec<_> = self.ranks.iter_mut().flatten().map(|rank| core::mem::take(&mut rank.disk)).collect();
         let names: Vec<_> = (0..).zip(names).filter(|(rank, _)| !lost.contains(rank)).map(|(_, name)| *name).collect();
         for rank in self.ranks.iter().flatten() {

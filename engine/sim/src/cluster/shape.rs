@@ -79,8 +79,10 @@ pub struct Played {
     pub seconds: f64,
     /// Blocks on the disks of the ranks that were lost, and on no other.
     pub lost_blocks: u64,
-    /// Requests to the bucket, and longest wait, while the others made steps without them.
-    pub without: (u64, f64),
+    /// Requests to the bucket while the others made steps without them, …
+    pub requests_without: u64,
+    /// … and the longest wait then, seconds.
+    pub wait_without_s: f64,
     /// Requests to the bucket from when the job began anew.
     pub anew: u64,
 }
