@@ -49,8 +49,8 @@ struct Rank {
     batches: BTreeMap<u64, Batch>,
     taken: u64,
     waits: bool,
-    /// Requests to other ranks: to whom, and when.
-    asked: HashMap<FetchId, (u16, Instant)>,
+    /// Requests to other ranks.
+    asked: HashSet<FetchId>,
     serving: usize,
     /// What is on its disk.
     disk: HashMap<BlockId, Spot>,
@@ -118,7 +118,7 @@ impl Job {
                 batches: BTreeMap::new(),
                 taken: 0,
                 waits: false,
-                asked: HashMap::new(),
+                asked: HashSet::new(),
                 serving: 0,
                 disk: disk.clone(),
                 places: HashMap::new(),
@@ -202,14 +202,9 @@ impl Job {
             };
             self.now = now;
             if now.since(self.step_at) > Duration::from_secs(100) {
-                let planners: Vec<String> = self
-                    .ranks
-                    .iter()
-                    .flatten()
-                    .filter(|rank| rank.waits)
-                    .map(|rank| rank.planner.to_string())
-                    .collect();
-                return Err(bug(format!("step {} takes 100 s: {}", self.steps, planners[0])));
+                let waits = self.ranks.iter().flatten().find(|rank| rank.waits);
+                let planner = waits.map(|rank| rank.planner.to_string()).unwrap_or_default();
+                return Err(bug(format!("step {} takes 100 s: {planner}", self.steps)));
             }
             if self.ranks[usize::from(rank)].is_some() {
                 self.happens(rank, event)?;
@@ -220,40 +215,40 @@ impl Job {
 
     fn happens(&mut self, rank: u16, event: Event) -> Result<()> {
         match event {
-            Event::Tell(fact) => self.told(rank, [Told::Fact(fact)]),
+            Event::Tell(fact) => self.tell(rank, [Told::Fact(fact)]),
             Event::Read(fetch, took) => {
                 let landed = Fact::Landed { fetch, first_byte: DISK, total: took, outran: None };
-                self.told(rank, [Told::Read(took), Told::Fact(landed)])
+                self.tell(rank, [Told::Read(took), Told::Fact(landed)])
             }
             Event::Written(block) => {
                 let of = self.rank(rank);
                 if let Some((segment, place)) = of.places.remove(&block) {
                     of.disk.insert(block, Spot { segment, place, crc32c: 0 });
                 }
-                self.told(rank, [Told::Written(block)])
+                self.tell(rank, [Told::Written(block)])
             }
             Event::Ask(from, fetch, want) => {
                 self.rank(rank).serving += 1;
                 self.played.serving_max = self.played.serving_max.max(self.rank(rank).serving);
-                self.told(rank, [Told::Ask(Waiter::Rank(from, fetch), want)])
+                self.tell(rank, [Told::Ask(Waiter::Rank(from, fetch), want)])
             }
             Event::Answer(fetch, sent) => {
                 // One that was given up is late.
-                if self.rank(rank).asked.remove(&fetch).is_none() {
+                if !self.rank(rank).asked.remove(&fetch) {
                     return Ok(());
                 }
                 let fact = match sent {
                     Some((transit, passed)) => Fact::Sent { fetch, transit, passed },
                     None => Fact::Unserved { fetch, displaced: true },
                 };
-                self.told(rank, [Told::Fact(fact)])
+                self.tell(rank, [Told::Fact(fact)])
             }
             Event::Deadline => {
                 let now = self.now;
                 if self.rank(rank).deadline.take_if(|deadline| *deadline <= now).is_none() {
                     return Ok(());
                 }
-                self.told(rank, [])
+                self.tell(rank, [])
             }
             Event::Check => {
                 self.check(rank);
@@ -266,7 +261,7 @@ impl Job {
                     let of = self.rank(rank);
                     of.waits = true;
                     let fact = Fact::Consumer { taken: of.taken, waits: true };
-                    self.told(rank, [Told::Fact(fact)])?;
+                    self.tell(rank, [Told::Fact(fact)])?;
                 }
                 Ok(())
             }
@@ -295,12 +290,12 @@ impl Job {
     }
 
     /// Tells a planner this, and what follows from its commands; then that its shard is about to sleep.
-    fn told(&mut self, rank: u16, told: impl IntoIterator<Item = Told>) -> Result<()> {
+    fn tell(&mut self, rank: u16, told: impl IntoIterator<Item = Told>) -> Result<()> {
         let mut todo = VecDeque::from_iter(told);
         let mut slept = false;
         loop {
             let next = todo.pop_front();
-            let wants = self.tell(rank, next.unwrap_or(Told::LookAhead), &mut todo)?;
+            let wants = self.tell_one(rank, next.unwrap_or(Told::LookAhead), &mut todo)?;
             if next.is_some() || wants || !todo.is_empty() {
                 continue;
             }
@@ -333,7 +328,7 @@ impl Job {
         }
     }
 
-    fn tell(&mut self, rank: u16, told: Told, todo: &mut VecDeque<Told>) -> Result<bool> {
+    fn tell_one(&mut self, rank: u16, told: Told, todo: &mut VecDeque<Told>) -> Result<bool> {
         let (cluster, now) = (self.cluster, self.now);
         self.record(rank, told);
         let wants = cluster.tell(&mut self.rank(rank).planner, now, told);
@@ -380,8 +375,8 @@ impl Job {
                 let total = self.line(rank, 1, DISK + took);
                 self.at(total, rank, Event::Read(fetch, total));
             }
-            Command::Start { fetch, block, from: Origin::Peer { rank: to, since, at, role } } => {
-                self.rank(rank).asked.insert(fetch, (to, since));
+            Command::Start { fetch, block, from: Origin::Peer { rank: to, at, role, .. } } => {
+                self.rank(rank).asked.insert(fetch);
                 let asker = if role == Role::Home { Asker::Rank } else { Asker::RankIfHeld };
                 let want = Want { block, at, fresh: false, asker };
                 self.at(Duration::from_secs_f64(self.hop_s(rank, to)), to, Event::Ask(rank, fetch, want));
