@@ -113,10 +113,10 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
     let held = Cluster { ranks: most, samples: args.steps / 4 * step, ..all };
     if most >= 64 {
         jobs.push(("held by the disks".to_owned(), held));
-        jobs.push((
-            "a rack of 32 lost".to_owned(),
-            Cluster { lost_ranks: 32, lost_at_step: args.steps / 2, steps_without: 8, ..held },
-        ));
+        let lost = Cluster { lost_ranks: 32, lost_at_step: args.steps / 2, steps_without: 8, ..held };
+        jobs.push(("a rack of 32 lost".to_owned(), lost));
+        let name = "a rack of 32 lost, the bucket 100 ms away";
+        jobs.push((name.to_owned(), Cluster { bucket_s: 0.1, ..lost }));
         jobs.push(("a quarter in a slow region".to_owned(), Cluster { far_ranks: most / 4, ..held }));
     }
     if let Some((name, cluster)) = args.only.and_then(|only| jobs.get(only)) {

@@ -170,7 +170,9 @@ impl Peers {
             Status::Up => PATIENCE_MAX,
             _ => (bucket * SLOW_TIMES).max(PATIENCE_MIN),
         };
-        self.due.push(Reverse((now.after(peer.patience(self.round_trips).min(most)), fetch)));
+        // It may have what it sent so far, and have to fetch this.
+        let patience = peer.patience(self.round_trips).max(bucket * SLOW_TIMES).min(most);
+        self.due.push(Reverse((now.after(patience), fetch)));
         peer.under_way += 1;
     }
 
@@ -371,5 +373,8 @@ mod tests {
         peers.due.clear();
         peers.asked(at(0), 2, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(200)));
+        peers.due.clear();
+        peers.asked(at(0), 1, FETCH, Duration::from_millis(150));
+        assert_eq!(peers.deadline(), Some(at(450)), "it may have to fetch the block");
     }
 }
