@@ -272,11 +272,11 @@ impl Catalog {
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
     #[must_use]
     pub fn batch_room_max(&self, samples: u64) -> u64 {
-        let Sizes::Each(sizes) = &self.sizes else { return self.batch_room_max_drawn(samples) };
-        let take = usize::try_from(samples).unwrap_or(usize::MAX).min(sizes.len());
-        if take == 0 {
+        if samples == 0 {
             return 0;
         }
+        let Sizes::Each(sizes) = &self.sizes else { return self.batch_room_max_drawn(samples) };
+        let take = usize::try_from(samples).unwrap_or(usize::MAX).min(sizes.len());
         let mut rooms: Vec<u64> = sizes.iter().map(|&size| self.room_of(size)).collect();
         let (largest, mid, _) = rooms.select_nth_unstable_by(take - 1, |a, b| b.cmp(a));
         largest.iter().sum::<u64>() + *mid + self.batch_slack()

@@ -119,13 +119,13 @@ impl<W> Owner<W> {
             return;
         }
         let spot = if fresh { None } else { self.spill.as_mut().and_then(|spill| spill.hit(now, block, bytes, at)) };
-        let (has_disk, epoch) = (self.spill.is_some(), self.schedule.cursor(at).epoch);
+        let has_disk = self.spill.is_some();
         let peers = self.peers.as_mut().filter(|_| spot.is_none() && !fresh);
         let wanted = peers.and_then(|peers| {
             let (rank, role) = match (asker, peers.is_home(block)) {
                 (Asker::Leaving(rank), _) => (rank, Role::Leaving),
                 (_, true) if has_disk => (peers.former(block)?, Role::Former),
-                (Asker::Own, false) => (peers.home_to_ask(block, epoch)?, Role::Home),
+                (Asker::Own, false) => (peers.home_to_ask(block, self.schedule.cursor(at).epoch)?, Role::Home),
                 _ => return None,
             };
             Some((peers.may_be_asked(rank), Origin::Peer { rank, since: now, at, role }))

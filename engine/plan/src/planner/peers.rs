@@ -23,12 +23,13 @@ const SLOW_TIMES: u32 = 3;
 const SLOW_MIN: Duration = Duration::from_millis(50);
 /// Answers before a rank that was never fast is known to be slow.
 const ANSWERS_KNOWN: u32 = 64;
-/// Former homes are asked for so many blocks before any of them has had one, for so many more behind each that had, up to so many.
-const FORMER: Hope = Hope { left: 32, earned: 8, most: 256, without: 0 };
-/// The same of homes, that had it or keep it now. A bucket that is read for each block of a hundred that others have is a hundredth too much.
-const HOMES: Hope = Hope { left: 256, earned: 128, most: 1024, without: 0 };
-/// For one of so many blocks they are asked when nothing is hoped for.
-const HOPELESS_EVERY: u32 = 64;
+/// Misses that requests to former homes may have. A request misses when the rank does not have the block.
+const FORMER: MissBudget = MissBudget { left: 32, per_hit: 8, most: 256, skipped: 0 };
+/// Misses that requests to homes may have. One misses when the home fetches the block and does not keep it. Homes are asked as long as more than
+/// one request in 129 hits, so that the bucket is asked for less than a hundredth more than the caches lack.
+const HOMES: MissBudget = MissBudget { left: 256, per_hit: 128, most: 1024, skipped: 0 };
+/// Of the blocks that come when no miss is left, one in so many is requested.
+const SAMPLED_EVERY: u32 = 64;
 
 /// Mean and mean deviation of round trips.
 type RoundTrip = (Duration, Duration);
@@ -46,18 +47,15 @@ struct Peer {
 }
 
 impl Peer {
-    /// How long the next request may take: it waits for those before it. One that has not answered yet takes as long as the `others`.
+    /// How long the next request should take: it waits for those before it. One that has not answered yet takes as long as the `others`.
     fn patience(&self, others: Option<RoundTrip>) -> Duration {
-        let known = self
-            .round_trip
-            .or(others)
-            .map(|(mean, deviation)| (mean + deviation * 8 + mean * self.under_way / AT_ONCE).max(PATIENCE_MIN));
-        known.map_or(PATIENCE_MAX, |patience| patience.min(PATIENCE_MAX))
+        let known = self.round_trip.or(others);
+        known.map_or(PATIENCE_MAX, |(mean, deviation)| mean + deviation * 8 + mean * self.under_way / AT_ONCE)
     }
 }
 
 /// Mean and mean deviation with one more.
-fn with(known: Option<RoundTrip>, took: Duration) -> RoundTrip {
+fn updated(known: Option<RoundTrip>, took: Duration) -> RoundTrip {
     match known {
         None => (took, took / 2),
         Some((mean, deviation)) => (mean - mean / 8 + took / 8, deviation - deviation / 4 + took.abs_diff(mean) / 4),
@@ -69,24 +67,27 @@ fn limit(bucket: Duration) -> Duration {
     if bucket.is_zero() { Duration::MAX } else { (bucket * SLOW_TIMES).max(SLOW_MIN) }
 }
 
-/// Whether asking others is worth it: while they have blocks.
-struct Hope {
-    /// For so many blocks that nobody has.
+/// A budget of misses that hits refill, as retry budgets have it: where nearly all requests would miss, few are sent.
+struct MissBudget {
+    /// Misses left.
     left: u32,
-    earned: u32,
+    /// What a hit adds, …
+    per_hit: u32,
+    /// … up to this many.
     most: u32,
-    /// Blocks for which none was asked.
-    without: u32,
+    /// Blocks since no miss is left.
+    skipped: u32,
 }
 
-impl Hope {
-    fn is_worth_it(&mut self) -> bool {
-        self.without = if self.left == 0 { self.without.wrapping_add(1) } else { 0 };
-        self.without.is_multiple_of(HOPELESS_EVERY)
+impl MissBudget {
+    /// Whether the next block is requested.
+    fn allows(&mut self) -> bool {
+        self.skipped = if self.left == 0 { self.skipped.wrapping_add(1) } else { 0 };
+        self.skipped.is_multiple_of(SAMPLED_EVERY)
     }
 
-    fn learn(&mut self, had: bool) {
-        self.left = if had { (self.left + self.earned).min(self.most) } else { self.left.saturating_sub(1) };
+    fn record(&mut self, hit: bool) {
+        self.left = if hit { (self.left + self.per_hit).min(self.most) } else { self.left.saturating_sub(1) };
     }
 }
 
@@ -96,8 +97,8 @@ pub(super) struct Peers {
     peers: Vec<Peer>,
     /// Round trips of all of them.
     round_trips: Option<RoundTrip>,
-    former: Hope,
-    in_homes: Hope,
+    former_misses: MissBudget,
+    home_misses: MissBudget,
     /// The epoch in which homes were asked last.
     epoch: u64,
     /// Requests under way, by when they have taken too long; some are over.
@@ -111,8 +112,8 @@ impl Peers {
             homes,
             peers,
             round_trips: None,
-            former: FORMER,
-            in_homes: HOMES,
+            former_misses: FORMER,
+            home_misses: HOMES,
             epoch: 0,
             due: BinaryHeap::with_capacity(256),
         }
@@ -126,16 +127,16 @@ impl Peers {
     /// The rank to ask for a block that this one keeps and does not have: its home in a run without this rank, while such ranks have blocks.
     pub(super) fn former(&mut self, block: BlockId) -> Option<u16> {
         let rank = self.homes.second(block)?;
-        self.former.is_worth_it().then_some(rank)
+        self.former_misses.allows().then_some(rank)
     }
 
     /// The rank to ask for a block that another one keeps, for its use in this epoch. `None` while homes only pass on what
     /// the bucket sends them: the data set is far larger than all caches.
     pub(super) fn home_to_ask(&mut self, block: BlockId, epoch: u64) -> Option<u16> {
         if core::mem::replace(&mut self.epoch, epoch) != epoch {
-            self.in_homes = HOMES;
+            self.home_misses = HOMES;
         }
-        self.in_homes.is_worth_it().then(|| self.homes.of(block))
+        self.home_misses.allows().then(|| self.homes.of(block))
     }
 
     /// A rank is about to leave, and has said so.
@@ -154,24 +155,24 @@ impl Peers {
 
     /// A former home had a block, or not.
     pub(super) fn moved(&mut self, had: bool) {
-        self.former.learn(had);
+        self.former_misses.record(had);
     }
 
     /// A home had a block or keeps it now, or not.
     pub(super) fn kept(&mut self, kept: bool) {
-        self.in_homes.learn(kept);
+        self.home_misses.record(kept);
     }
 
     /// A rank is asked now. The bucket takes `bucket` for a block.
     pub(super) fn asked(&mut self, now: Instant, rank: u16, fetch: FetchId, bucket: Duration) {
         let peer = &mut self.peers[usize::from(rank)];
-        // Whoever needs the block that it is tried with waits no longer than for a rank that is fast.
-        let most = match self.homes.health().of(rank) {
-            Status::Up => PATIENCE_MAX,
-            _ => (bucket * SLOW_TIMES).max(PATIENCE_MIN),
-        };
         // It may have what it sent so far, and have to fetch this.
-        let patience = peer.patience(self.round_trips).max(bucket * SLOW_TIMES).min(most);
+        let least = (bucket * SLOW_TIMES).max(PATIENCE_MIN);
+        let patience = match self.homes.health().of(rank) {
+            Status::Up => peer.patience(self.round_trips).max(least).min(PATIENCE_MAX),
+            // Whoever needs the block that it is tried with waits no longer than for a rank that is fast.
+            _ => least,
+        };
         self.due.push(Reverse((now.after(patience), fetch)));
         peer.under_way += 1;
     }
@@ -191,8 +192,8 @@ impl Peers {
         } else {
             health.sent(rank);
         }
-        peer.round_trip = Some(with(peer.round_trip, took));
-        self.round_trips = Some(with(self.round_trips, took));
+        peer.round_trip = Some(updated(peer.round_trip, took));
+        self.round_trips = Some(updated(self.round_trips, took));
     }
 
     /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. The bucket takes `bucket` for one.
