@@ -1,18 +1,17 @@
-//! `cargo x bench cluster`: jobs of one to a thousand ranks that keep blocks for each other, in virtual time. What planning a sample costs, what
-//! a rank holds in memory, what the bucket is asked, and who waits when a rack is lost or a region is slow.
+//! `cargo x bench cluster`: jobs of one to a thousand ranks that keep blocks for each other, in virtual time. What planning a sample costs, how
+//! much memory the planners take, what the bucket is asked, and who waits when a rack is lost or a region is slow.
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Args;
-use fuelrail::internal::memory_use;
+use fuelrail::internal::{memory_use, thread_cpu};
 use fuelrail::{Error, Kind, Result};
 use fuelrail_cli::bench::this_program;
 use fuelrail_cli::failure::Outcome;
 use fuelrail_cli::machine::Machine;
 use fuelrail_cli::screen::{Bar, JsonTo, Table};
 use fuelrail_sim::cluster::{Cluster, Played, Recording, play};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::harness::result::Spread;
@@ -29,10 +28,10 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,1024", value_parser = clap::value_parser!(u16).range(1..))]
     ranks: Vec<u16>,
     /// Samples of the data sets
-    #[arg(long, value_delimiter = ',', default_value = "1000000,1000000000,1000000000000")]
+    #[arg(long, value_delimiter = ',', default_value = "1000000,1000000000,1000000000000", value_parser = clap::value_parser!(u64).range(1..))]
     samples: Vec<u64>,
     /// Steps that are played
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..))]
     steps: u64,
     /// Play this one of the jobs only
     #[arg(long, value_name = "N", hide = true)]
@@ -137,15 +136,17 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
 
 /// Measures a job in a process of its own, whose peak of memory is the job's.
 fn apart(args: &ClusterArgs, only: usize) -> Result<Row> {
-    let list = |numbers: &[String]| numbers.join(",");
-    let ranks = list(&args.ranks.iter().map(ToString::to_string).collect::<Vec<_>>());
-    let samples = list(&args.samples.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let (ranks, samples) = (list(&args.ranks), list(&args.samples));
     let mut command = Command::new(this_program()?);
     command.args(["cluster", "--ranks", &ranks, "--samples", &samples, "--steps", &args.steps.to_string()]);
     let ended = command.args(["--only", &only.to_string()]).stderr(Stdio::inherit()).output();
     let ended = ended.map_err(|error| Error::from_io(Kind::Environment, "starting this program again", error))?;
     let row = serde_json::from_slice(&ended.stdout);
     row.map_err(|error| Error::new(Kind::Environment, format!("job {only} failed ({}): {error}", ended.status)))
+}
+
+fn list(numbers: &[impl ToString]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn measure(name: &str, cluster: &Cluster) -> Result<Row> {
@@ -179,8 +180,8 @@ fn replay(recording: &Recording) -> Result<Spread> {
 }
 
 fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let (user, system) = thread_cpu();
+    user + system
 }
 
 fn text(report: &Report) -> String {

@@ -1,4 +1,4 @@
-//! Many ranks that keep blocks for each other: the bucket is read once, whoever is lost.
+//! Many ranks that keep blocks for each other: how often they read the bucket, also where ranks are lost or far away.
 
 use fuelrail_sim::cluster::{Cluster, play};
 

@@ -83,8 +83,7 @@ impl Job {
     pub(super) fn new(cluster: &Cluster, names: &[u64]) -> Result<Job> {
         let run = cluster.run(names.len(), 0, Cursor::default())?;
         let homes = Homes::new(0, names, run.order());
-        let config = cluster.config(homes.clone());
-        let recording = Recording { config, run, cluster: *cluster, told: Vec::new(), samples: 0 };
+        let recording = Recording { homes: homes.clone(), run, cluster: *cluster, told: Vec::new(), samples: 0 };
         let mut job = Job {
             cluster: *cluster,
             now: Instant::ZERO,
@@ -112,7 +111,7 @@ impl Job {
             let homes = homes.seen_by(rank);
             let run = self.cluster.run(disks.len(), rank, start)?;
             self.ranks.push(Some(Rank {
-                planner: self.cluster.planner(&self.cluster.config(homes.clone()), &run, disk)?,
+                planner: self.cluster.planner(&homes, &run, disk)?,
                 run,
                 homes,
                 batches: BTreeMap::new(),
@@ -250,10 +249,7 @@ impl Job {
                 }
                 self.tell(rank, [])
             }
-            Event::Check => {
-                self.check(rank);
-                Ok(())
-            }
+            Event::Check => self.check(rank),
             Event::Step => {
                 (self.step_at, self.took) = (self.now, 0);
                 let live: Vec<u16> = (0..).zip(&self.ranks).filter(|(_, of)| of.is_some()).map(|(at, _)| at).collect();
@@ -269,24 +265,25 @@ impl Job {
     }
 
     /// Health checks of what is down.
-    fn check(&mut self, rank: u16) {
+    fn check(&mut self, rank: u16) -> Result<()> {
         let health = Arc::clone(self.rank(rank).homes.health());
         for down in health.down() {
-            let round_trip = Duration::from_secs_f64(self.hop_s(rank, down.rank)) * 2;
-            if self.ranks[usize::from(down.rank)].is_some() && round_trip <= down.limit {
-                health.recovered(down.rank);
-                self.record(rank, Told::Recovered(down.rank));
+            if self.ranks[usize::from(down.rank)].is_some() && self.hop(rank, down.rank) * 2 <= down.limit {
+                self.tell_one(rank, Told::Recovered(down.rank), &mut VecDeque::new())?;
             }
         }
         self.at(CHECK, rank, Event::Check);
+        Ok(())
     }
 
     fn is_far(&self, rank: u16) -> bool {
         usize::from(rank) + usize::from(self.cluster.far_ranks) >= self.ranks.len()
     }
 
-    fn hop_s(&self, a: u16, b: u16) -> f64 {
-        if self.is_far(a) == self.is_far(b) { self.cluster.hop_s } else { self.cluster.far_hop_s }
+    /// One way between two ranks.
+    fn hop(&self, a: u16, b: u16) -> Duration {
+        let Cluster { hop_s, far_hop_s, .. } = self.cluster;
+        Duration::from_secs_f64(if self.is_far(a) == self.is_far(b) { hop_s } else { far_hop_s })
     }
 
     /// Tells a planner this, and what follows from its commands; then that its shard is about to sleep.
@@ -322,16 +319,13 @@ impl Job {
         rank == 0 && self.requests_anew.is_none()
     }
 
-    fn record(&mut self, rank: u16, told: Told) {
-        if self.records(rank) {
-            self.recording.told.push((self.now, told));
-        }
-    }
-
     fn tell_one(&mut self, rank: u16, told: Told, todo: &mut VecDeque<Told>) -> Result<bool> {
         let (cluster, now) = (self.cluster, self.now);
-        self.record(rank, told);
-        let wants = cluster.tell(&mut self.rank(rank).planner, now, told);
+        if self.records(rank) {
+            self.recording.told.push((now, told));
+        }
+        let of = self.rank(rank);
+        let wants = cluster.tell((&mut of.planner, &of.homes), now, told);
         while let Some(command) = self.rank(rank).planner.pop() {
             self.carry_out(rank, command, todo)?;
         }
@@ -360,7 +354,7 @@ impl Job {
 
     fn carry_out(&mut self, rank: u16, command: Command<Waiter>, todo: &mut VecDeque<Told>) -> Result<()> {
         let cluster = self.cluster;
-        let took = cluster.time_of(cluster.sample_bytes);
+        let took = cluster.transfer();
         match command {
             Command::Open { seq, .. } => self.open(rank, seq, todo),
             Command::Serve { waiter, .. } => self.deliver(rank, waiter, false, todo),
@@ -379,7 +373,7 @@ impl Job {
                 self.rank(rank).asked.insert(fetch);
                 let asker = if role == Role::Home { Asker::Rank } else { Asker::RankIfHeld };
                 let want = Want { block, at, fresh: false, asker };
-                self.at(Duration::from_secs_f64(self.hop_s(rank, to)), to, Event::Ask(rank, fetch, want));
+                self.at(self.hop(rank, to), to, Event::Ask(rank, fetch, want));
             }
             // Nothing is late here by chance.
             Command::Hedge { fetch, .. } => todo.push_back(Told::Fact(Fact::Unhedged(fetch))),
@@ -407,7 +401,7 @@ impl Job {
             }
             Command::NotHeld(Waiter::Rank(asker, fetch)) => {
                 self.rank(rank).serving -= 1;
-                self.at(Duration::from_secs_f64(self.hop_s(rank, asker)), asker, Event::Answer(fetch, None));
+                self.at(self.hop(rank, asker), asker, Event::Answer(fetch, None));
             }
             Command::NotHeld(_) | Command::Refuse { .. } => return Err(bug(format!("rank {rank}: {command:?}"))),
         }
@@ -445,8 +439,8 @@ impl Job {
             }
             Waiter::Rank(asker, fetch) => {
                 self.rank(rank).serving -= 1;
-                let hop = Duration::from_secs_f64(self.hop_s(rank, asker));
-                let total = self.line(rank, 2, self.cluster.time_of(self.cluster.sample_bytes));
+                let hop = self.hop(rank, asker);
+                let total = self.line(rank, 2, self.cluster.transfer());
                 self.at(total + hop, asker, Event::Answer(fetch, Some((total + hop * 2, passed))));
             }
         }
@@ -454,7 +448,7 @@ impl Job {
 
     /// How long something takes on a line of a rank that takes so long when that is free: its bytes wait for those before.
     fn line(&mut self, rank: u16, line: usize, took: Duration) -> Duration {
-        let (now, bytes) = (self.now, self.cluster.time_of(self.cluster.sample_bytes));
+        let (now, bytes) = (self.now, self.cluster.transfer());
         let free = &mut self.rank(rank).free[line];
         *free = now.after(took).max(free.after(bytes));
         free.since(now)

@@ -112,9 +112,9 @@ pub(super) enum Told {
     LookAhead,
 }
 
-/// One planner's life: its configuration, and all it was told.
+/// All that one planner was told, and what it was made of.
 pub struct Recording {
-    pub(super) config: PlannerConfig,
+    pub(super) homes: Homes,
     pub(super) run: Run,
     pub(super) cluster: Cluster,
     pub(super) told: Vec<(Instant, Told)>,
@@ -128,15 +128,11 @@ impl Recording {
     /// # Errors
     /// None: one was made before.
     pub fn replay(&self) -> Result<impl FnOnce()> {
-        let homes = self.config.homes.as_ref().map(|homes| homes.seen_by(homes.rank()));
-        let config = PlannerConfig { homes: homes.clone(), ..self.config.clone() };
-        let mut planner = self.cluster.planner(&config, &self.run, &HashMap::new())?;
+        let homes = self.homes.seen_by(self.homes.rank());
+        let mut planner = self.cluster.planner(&homes, &self.run, &HashMap::new())?;
         Ok(move || {
             for &(now, told) in &self.told {
-                match (told, &homes) {
-                    (Told::Recovered(rank), Some(homes)) => homes.health().recovered(rank),
-                    _ => drop(self.cluster.tell(&mut planner, now, told)),
-                }
+                self.cluster.tell((&mut planner, &homes), now, told);
                 while let Some(command) = planner.pop() {
                     match command {
                         Command::Trim(segment) => self.cluster.trim(&mut planner, segment),
@@ -165,11 +161,12 @@ impl Cluster {
         })
     }
 
-    pub(super) fn time_of(&self, bytes: u64) -> Duration {
-        Duration::from_secs_f64(bytes as f64 / self.bytes_per_s)
+    /// How long a sample's bytes take.
+    pub(super) fn transfer(&self) -> Duration {
+        Duration::from_secs_f64(self.sample_bytes as f64 / self.bytes_per_s)
     }
 
-    pub(super) fn config(&self, homes: Homes) -> PlannerConfig {
+    fn config(&self, homes: Homes) -> PlannerConfig {
         let kept = (self.disk_blocks as f64 * f64::from(self.ranks) / self.samples as f64).min(1.0);
         PlannerConfig {
             shard: ShardId(0),
@@ -200,14 +197,9 @@ impl Cluster {
         4096 + self.disk_blocks.div_ceil(SEGMENTS) * self.sample_bytes.next_multiple_of(4096)
     }
 
-    pub(super) fn planner(
-        &self,
-        config: &PlannerConfig,
-        run: &Run,
-        disk: &HashMap<BlockId, Spot>,
-    ) -> Result<Planner<Waiter>> {
+    pub(super) fn planner(&self, homes: &Homes, run: &Run, disk: &HashMap<BlockId, Spot>) -> Result<Planner<Waiter>> {
         let catalog = Arc::new(Catalog::of_same(self.samples, self.sample_bytes));
-        let mut planner = Planner::new(config, run.clone(), catalog)?;
+        let mut planner = Planner::new(&self.config(homes.clone()), run.clone(), catalog)?;
         if let Some(spill) = planner.spill() {
             let full = |segment| disk.values().any(|spot| spot.segment == segment);
             for segment in (0..SEGMENTS as u16).map(SegmentId) {
@@ -223,13 +215,12 @@ impl Cluster {
     }
 
     /// True when the planner wants another batch.
-    pub(super) fn tell(&self, planner: &mut Planner<Waiter>, now: Instant, told: Told) -> bool {
+    pub(super) fn tell(&self, (planner, homes): (&mut Planner<Waiter>, &Homes), now: Instant, told: Told) -> bool {
         match told {
             Told::Fact(fact) => planner.tell(now, fact),
             Told::Ask(waiter, want) => planner.ask(now, waiter, want),
             Told::LookAhead => return planner.look_ahead(now),
-            // All shards of a rank know it at once.
-            Told::Recovered(_) => {}
+            Told::Recovered(rank) => homes.health().recovered(rank),
             Told::Read(took) => {
                 planner.spill().into_iter().for_each(|spill| spill.restored(now, self.sample_bytes, took, 0));
             }
