@@ -121,10 +121,11 @@ fn free_port(host: Ipv4Addr) -> SocketAddr {
 
 /// A job whose nodes are addresses of this machine, with a disk each.
 struct Job {
+    // First, so that they have ended when the folder is removed: what writes into it would keep it.
+    ranks: Vec<Rank>,
     bucket: Bucket,
     folder: tempfile::TempDir,
     nodes: Vec<u8>,
-    ranks: Vec<Rank>,
     state: String,
     /// Samples of the epoch under way, and epochs that are over.
     seen: BTreeSet<u64>,
