@@ -116,7 +116,11 @@ fn export<'py>(
     if held.is_exported && stream != held.batch.stream() {
         return refused("the batch is in use on another stream; make all tensors of a batch on one");
     }
-    held.batch.move_to(stream).map_err(|error| raised(py, &error))?;
+    if let Err(error) = held.batch.move_to(stream) {
+        // Python may let another thread run, which waits for this with the GIL.
+        drop(held);
+        return Err(raised(py, &error));
+    }
     held.is_exported = true;
     let (batch, bytes) = (&held.batch, held.batch.dtype().bytes());
     let shape = labels.map_or_else(|| batch.shape().to_vec(), |count| vec![count]);

@@ -5,6 +5,7 @@ use crate::device::{DeviceBatch, Keys, feed_config};
 use crate::engine::{Engine, Next};
 use crate::error::{raised, usage};
 use crate::{transform, values, warnings};
+use fuelrail::internal::ForkGuard;
 use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State};
 use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
@@ -73,6 +74,10 @@ pub(crate) struct Loader {
     feed: Option<FeedConfig>,
     /// `None` when closed.
     engine: Mutex<Option<Engine>>,
+    /// Held while the engine is waited for, so that a thread that waits for batches in slices lets another one in between.
+    turn: Mutex<()>,
+    /// Looked at before locks: in a forked child, the thread that holds one may not exist.
+    guard: ForkGuard,
     /// Read while another thread waits for a batch, and after closing.
     known: Mutex<Known>,
 }
@@ -88,6 +93,7 @@ struct Known {
     /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
     unreported: VecDeque<(u64, Vec<u64>)>,
     has_begun: bool,
+    is_open: bool,
     batches: u64,
     samples: u64,
     classes: Vec<String>,
@@ -102,6 +108,7 @@ impl Known {
             reporter: engine.reporter(),
             unreported: VecDeque::new(),
             has_begun: false,
+            is_open: true,
             batches: engine.batches(),
             samples: engine.samples(),
             classes: engine.classes().to_vec(),
@@ -130,6 +137,27 @@ impl Known {
         let found = self.unreported.iter().position(is_given);
         found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
     }
+
+    /// Where the losses of these samples go, and of which step they are; `None` where nobody asks for them. Else cause and hint.
+    fn due(&mut self, ids: &[u64], world: u32) -> Result<Option<(Reporter, u64)>, (String, &'static str)> {
+        if let Some(id) = ids.iter().find(|id| **id >= self.samples) {
+            return Err((format!("a loss for sample {id} of {}", self.samples), "report the ids that the batch has"));
+        }
+        let Some(reporter) = self.reporter.clone() else { return Ok(None) };
+        let Some(at) = self.reported_by(ids) else {
+            let cause = "losses for samples of no batch that was taken and not yet reported".into();
+            return Err((cause, "report all samples of a batch, once, and on several ranks those of all ranks"));
+        };
+        // Ranks differ by one sample at most: where this one has two, the others have some.
+        let own = self.unreported[at].1.len();
+        if world > 1 && own > 1 && ids.len() == own {
+            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
+            return Err((cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
+        }
+        let step = self.unreported[at].0;
+        self.unreported.drain(..=at);
+        Ok(Some((reporter, step)))
+    }
 }
 
 /// Builds on a thread of its own, so that Ctrl-C ends the wait for a server that does not answer.
@@ -145,12 +173,13 @@ fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> Py
     let started = std::thread::Builder::new().name("fuelrail-build".into()).spawn(building);
     started.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
+        // Before anything is received: should a handler raise, nothing is lost, and an engine is not dropped here, with the GIL.
+        warnings::log(py)?;
         let (receiver, built) = py.detach(move || {
             let built = told.recv_timeout(LOOK_EVERY);
             (told, built)
         });
         told = receiver;
-        warnings::log(py)?;
         match built {
             Ok(built) => return built.map_err(|error: fuelrail::Error| raised(py, &error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
@@ -160,25 +189,32 @@ fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> Py
 }
 
 impl Loader {
-    fn engine(&self, py: Python<'_>) -> MutexGuard<'_, Option<Engine>> {
-        self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    /// What `work` makes of the engine, without the GIL.
+    fn with_engine<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Engine) -> T + Send) -> PyResult<T> {
+        let done = py.detach(|| {
+            self.guard.check()?;
+            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(turn);
+            Ok(engine.as_mut().map(work))
+        });
+        done.map_err(|error| raised(py, &error))?.ok_or_else(|| closed(py))
     }
 
+    /// Holders call nothing of Python's, which may let another thread run that waits for this with the GIL.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch within [`LOOK_EVERY`]. `None` where the loader is closed. Without the GIL.
-    fn take(&self) -> Option<fuelrail::Result<Next>> {
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let engine = engine.as_mut()?;
-        let next = engine.next_within(LOOK_EVERY);
+    /// The next batch within [`LOOK_EVERY`].
+    fn take(&self, engine: &mut Engine) -> fuelrail::Result<Next> {
+        let next = engine.next_within(LOOK_EVERY)?;
         match &next {
-            Ok(Next::Batch(batch)) => self.known().took((batch.seq(), batch.ids()), engine.state()),
-            Ok(Next::OnDevice(batch)) => self.known().took((batch.seq(), batch.ids()), batch.state().cloned()),
-            _ => {}
+            Next::Batch(batch) => self.known().took((batch.seq(), batch.ids()), engine.state()),
+            Next::OnDevice(batch) => self.known().took((batch.seq(), batch.ids()), batch.state().cloned()),
+            Next::NotYet | Next::Over => {}
         }
-        Some(next)
+        Ok(next)
     }
 
     /// What the losses of a batch on the device are multiplied by.
@@ -245,7 +281,8 @@ impl Loader {
             None => builder.clone(),
         };
         let (engine, known) = build(py, starting, feed.clone())?;
-        Ok(Loader { builder, feed, known: Mutex::new(known), engine: Mutex::new(Some(engine)) })
+        let (engine, turn, guard) = (Mutex::new(Some(engine)), Mutex::default(), ForkGuard::new());
+        Ok(Loader { builder, feed, known: Mutex::new(known), engine, turn, guard })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -254,18 +291,17 @@ impl Loader {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
-            let taken = py.detach(|| self.take());
+            // Before a batch is taken: should a handler raise, none is lost.
             warnings::log(py)?;
-            match taken {
-                None => return Err(closed(py)),
-                Some(Ok(Next::Batch(batch))) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
-                Some(Ok(Next::OnDevice(batch))) => {
+            match self.with_engine(py, |engine| self.take(engine))? {
+                Ok(Next::Batch(batch)) => return Ok(Some(Bound::new(py, Batch::new(batch))?.into_any())),
+                Ok(Next::OnDevice(batch)) => {
                     let (weights, keys) = (self.weights(&batch), Arc::clone(&self.known().keys));
                     return Ok(Some(Bound::new(py, DeviceBatch::new(batch, weights, keys))?.into_any()));
                 }
-                Some(Ok(Next::NotYet)) => py.check_signals()?,
-                Some(Ok(Next::Over)) => return Ok(None),
-                Some(Err(error)) => return Err(raised(py, &error)),
+                Ok(Next::NotYet) => py.check_signals()?,
+                Ok(Next::Over) => return Ok(None),
+                Err(error) => return Err(raised(py, &error)),
             }
         }
     }
@@ -314,29 +350,8 @@ impl Loader {
         if let Some((id, loss)) = ids.iter().zip(&losses).find(|(_, loss)| !loss.is_finite()) {
             return Err(usage(py, format!("the loss of sample {id} is {loss}"), "report finite losses"));
         }
-        let mut known = self.known();
-        if let Some(id) = ids.iter().find(|id| **id >= known.samples) {
-            let cause = format!("a loss for sample {id} of {}", known.samples);
-            return Err(usage(py, cause, "report the ids that the batch has"));
-        }
-        let Some(reporter) = known.reporter.clone() else { return Ok(()) };
-        let Some(at) = known.reported_by(&ids) else {
-            let cause = "losses for samples of no batch that was taken and not yet reported";
-            return Err(usage(
-                py,
-                cause,
-                "report all samples of a batch, once, and on several ranks those of all ranks",
-            ));
-        };
-        // Ranks differ by one sample at most: where this one has two, the others have some.
-        let (world, own) = (self.builder.config().world, known.unreported[at].1.len());
-        if world > 1 && own > 1 && ids.len() == own {
-            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
-            return Err(usage(py, cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
-        }
-        let step = known.unreported[at].0;
-        known.unreported.drain(..=at);
-        drop(known);
+        let due = self.known().due(&ids, self.builder.config().world);
+        let Some((reporter, step)) = due.map_err(|(cause, hint)| usage(py, cause, hint))? else { return Ok(()) };
         let ids: Vec<SampleId> = ids.into_iter().map(SampleId).collect();
         let losses: Vec<f32> = losses.into_iter().map(|loss| loss as f32).collect();
         py.detach(|| reporter.report(step, &ids, &losses)).map_err(|error| raised(py, &error))
@@ -351,8 +366,8 @@ impl Loader {
         let builder = values::resume(self.builder.clone(), state)?;
         self.close(py)?;
         let (engine, known) = build(py, builder, self.feed.clone())?;
+        *self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(engine);
         *self.known() = known;
-        *self.engine(py) = Some(engine);
         Ok(())
     }
 
@@ -360,11 +375,7 @@ impl Loader {
     /// program are there.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         warnings::log(py)?;
-        let stats = py.detach(|| {
-            let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-            engine.as_ref().map(Engine::stats)
-        });
-        let (stats, feed) = stats.ok_or_else(|| closed(py))?;
+        let (stats, feed) = self.with_engine(py, |engine| engine.stats())?;
         let stats = values::dict(py, &stats)?;
         if let Some(feed) = feed {
             let device = json!({
@@ -383,18 +394,21 @@ impl Loader {
     fn hand_over<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
         let within = Duration::try_from_secs_f64(seconds)
             .map_err(|e| usage(py, format!("hand_over({seconds}): {e}"), "say how many seconds the machine stays"))?;
-        let handed = py.detach(|| {
-            let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-            engine.as_ref().map(|engine| engine.hand_over(within))
-        });
-        let handed = handed.ok_or_else(|| closed(py))?.map_err(|error| raised(py, &error))?;
-        values::dict(py, &handed)
+        let handed = self.with_engine(py, |engine| engine.hand_over(within))?;
+        values::dict(py, &handed.map_err(|error| raised(py, &error))?)
     }
 
     /// Stops the threads and gives the memory back, but for what batches and views still hold. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = self.engine(py).take();
-        py.detach(|| drop(engine));
+        self.known().is_open = false;
+        py.detach(|| {
+            // A forked child waits for nobody.
+            let waits = self.guard.holds();
+            let turn = waits.then(|| self.turn.lock());
+            let engine = if waits { self.engine.lock().ok() } else { self.engine.try_lock().ok() };
+            drop(turn);
+            drop(engine.and_then(|mut engine| engine.take()));
+        });
         warnings::log(py)
     }
 
@@ -438,14 +452,17 @@ impl Loader {
 
     /// The key of a sample's record or object.
     fn record_key(&self, py: Python<'_>, id: u64) -> PyResult<String> {
-        let samples = self.known().samples;
+        let (samples, is_open, keys) = {
+            let known = self.known();
+            (known.samples, known.is_open, Arc::clone(&known.keys))
+        };
         if id >= samples {
             return Err(PyIndexError::new_err(format!("sample {id} of {samples}")));
         }
-        if self.engine(py).is_none() {
+        if !is_open {
             return Err(closed(py));
         }
-        Ok((self.known().keys)(SampleId(id)))
+        Ok(keys(SampleId(id)))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -462,9 +479,8 @@ impl Loader {
         self.close(py)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let (config, is_open) = (self.builder.config(), self.engine(py).is_some());
-        let known = self.known();
+    fn __repr__(&self) -> String {
+        let (config, known) = (self.builder.config(), self.known());
         let (uri, state) = (&config.uri, &known.state);
         format!(
             "<fuelrail.Loader '{uri}': {} samples, {} batches of {}, rank {} of {}, at epoch {} position {}{}>",
@@ -475,7 +491,7 @@ impl Loader {
             config.world,
             state.epoch,
             state.position,
-            if is_open { "" } else { ", closed" }
+            if known.is_open { "" } else { ", closed" }
         )
     }
 }

@@ -4,7 +4,6 @@ use crate::error::{raised, usage};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fuelrail::{LoaderBuilder, State};
-use pyo3::IntoPyObjectExt as _;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
@@ -81,29 +80,8 @@ where
     })
 }
 
-/// What serialises, as a dict.
+/// What serialises, as Python's own.
 pub(crate) fn dict<'py>(py: Python<'py>, of: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
-    let value = serde_json::to_value(of).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-    object(py, &value)
-}
-
-fn object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
-    match value {
-        Value::Null => Ok(py.None().into_bound(py)),
-        Value::Bool(truth) => truth.into_bound_py_any(py),
-        Value::String(text) => text.into_bound_py_any(py),
-        Value::Number(number) => match number.as_u64() {
-            Some(whole) => whole.into_bound_py_any(py),
-            None => number.as_f64().into_bound_py_any(py),
-        },
-        Value::Array(items) => {
-            let items = items.iter().map(|item| object(py, item)).collect::<PyResult<Vec<_>>>()?;
-            PyList::new(py, items).map(Bound::into_any)
-        }
-        Value::Object(fields) => {
-            let dict = PyDict::new(py);
-            fields.iter().try_for_each(|(name, field)| dict.set_item(name, object(py, field)?))?;
-            Ok(dict.into_any())
-        }
-    }
+    let text = serde_json::to_string(of).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    py.import("json")?.call_method1("loads", (text,))
 }

@@ -92,6 +92,19 @@ def test_what_does_not_fit_is_said(digits, made, message):
         next(loader)
 
 
+def test_axes_in_another_order_are_refused(digits):
+    def function(samples, ids, epoch):
+        return numpy.zeros((len(samples), *shape), "float32")
+
+    for shape, fits in [((2, 3, 1), True), ((2, 3), True), ((3, 2, 1), False), ((1, 3, 2), False), ((6,), False)]:
+        with loader_of(digits, function, decode="2x3x1") as loader:
+            if fits:
+                assert next(loader).shape[1:] == (2, 3, 1)
+            else:
+                with pytest.raises(fuelrail.Error, match="not float32 of shape"):
+                    next(loader)
+
+
 def test_the_shape_must_be_known(digits):
     with pytest.raises(fuelrail.UsageError, match="decode_with without decode"):
         loader_of(digits, facts, decode=None)

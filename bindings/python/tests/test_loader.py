@@ -161,6 +161,52 @@ def test_threads_share_a_loader(digits):
     assert sorted(taken) == list(range(DIGITS))
 
 
+def test_a_wait_keeps_no_other_call_waiting(serve):
+    stalled = serve("digits", "--count", 8, "--script", "stall=1@1/60s,only=training/*")
+    loader = digits_loader(stalled, batch_size=8)
+    ended, answered = [], []
+
+    def wait():
+        with pytest.raises(fuelrail.UsageError, match="closed"):
+            next(loader)
+        ended.append(True)
+
+    def ask():
+        for _ in range(20):
+            answered.append((loader.stats(), loader.state_dict(), loader.record_key(0), repr(loader)))
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (wait, ask)]
+    [thread.start() for thread in threads]
+    threads[1].join(timeout=30)
+    assert len(answered) == 20, "a waiting thread leaves no room for others"
+    loader.close()
+    threads[0].join(timeout=30)
+    assert ended
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(serve):
+    stalled = serve("digits", "--count", 8, "--script", "stall=1@1/60s,only=training/*")
+    program = f"""
+import fuelrail, os, signal, threading, time
+loader = fuelrail.Loader({stalled.url + "training/"!r}, batch_size=8, memory_limit="64MiB", shards=1, pin=False)
+threading.Thread(target=lambda: next(loader, None), daemon=True).start()
+time.sleep(0.5)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        next(loader)
+    except fuelrail.Error as error:
+        assert "fork" in str(error)
+        loader.close()
+        os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+loader.close()
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
 def test_settings_by_name_and_variable(digits, monkeypatch):
     with digits_loader(digits, batch_size=100, drop_last=True, cache_limit="1MiB", **{"network.attempts_max": 3}) as loader:
         assert len(loader) == 10
@@ -169,6 +215,17 @@ def test_settings_by_name_and_variable(digits, monkeypatch):
         assert len(loader) == 30, "the environment counts"
     with digits_loader(digits, batch_size=100, epochs=1, decode=None) as loader:
         assert len(loader) == 10, "an argument wins, and None is none"
+
+
+def test_a_loader_signs_with_the_keys_that_the_environment_has_at_its_start(serve, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "right")
+    bucket = serve("digits", "--count", 100, "--signed")
+    with digits_loader(bucket, anonymous=False) as loader:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(fuelrail.DeniedError):
+            digits_loader(bucket, anonymous=False)
+        assert sum(len(batch.ids) for batch in loader) == 100
 
 
 def test_stats_notices_and_repr(digits):
@@ -280,6 +337,42 @@ def test_warnings_are_logged(serve, caplog):
         with digits_loader(slow, watchdog_after_ms=200) as loader:
             next(loader)
     assert [record for record in caplog.records if record.name == "fuelrail"]
+
+
+def test_a_handler_that_raises_loses_no_batch(serve, digits):
+    class Refusal(logging.Filter):
+        def filter(self, record):
+            raise LookupError("from a filter")
+
+    logger, refusal = logging.getLogger("fuelrail"), Refusal()
+    logger.addFilter(refusal)
+    stop = threading.Event()
+
+    def stall():
+        # Warns every few milliseconds, whichever thread comes to log it.
+        stalled = serve("digits", "--count", 8, "--script", "stall=1@1/60s,only=training/*")
+        with digits_loader(stalled, watchdog_after_ms=20) as loader:
+            while not stop.is_set():
+                with pytest.raises(LookupError):
+                    next(loader)
+
+    other = threading.Thread(target=stall)
+    other.start()
+    seen, raised, deadline = [], 0, time.monotonic() + 60
+    try:
+        with digits_loader(digits, batch_size=8, epochs=200) as loader:
+            while raised < 5 and time.monotonic() < deadline:
+                try:
+                    seen += next(loader).ids
+                except LookupError:
+                    raised += 1
+            position = loader.state_dict()
+    finally:
+        stop.set()
+        other.join()
+        logger.removeFilter(refusal)
+    assert raised == 5
+    assert len(seen) == position["epoch"] * DIGITS + position["position"], "what was counted was given"
 
 
 def test_importing_is_quick_and_brings_neither_torch_nor_numpy():

@@ -94,6 +94,29 @@ def test_losses_of_one_rank_are_not_those_of_all(digits):
             rank.report([*other.ids, *one.ids], [1.0] * 100)
 
 
+def test_refusals_and_other_calls_do_not_wait_for_each_other(digits):
+    program = """
+import fuelrail, sys, threading
+sys.setswitchinterval(1e-6)
+loader = fuelrail.Loader(sys.argv[1], batch_size=50, importance="on", memory_limit="64MiB", shards=1, pin=False)
+next(loader)
+def refused():
+    for _ in range(2000):
+        try:
+            loader.report([0], [0.5])
+        except fuelrail.UsageError:
+            pass
+def look():
+    while refusing.is_alive():
+        loader.epoch, len(loader), loader.state_dict()
+refusing = threading.Thread(target=refused)
+looking = threading.Thread(target=look)
+refusing.start(), looking.start()
+refusing.join(), looking.join()
+"""
+    subprocess.run([sys.executable, "-c", program, digits.url + "training/"], check=True, timeout=60)
+
+
 def test_a_report_without_importance_does_nothing(digits):
     with drawing(digits, importance=None) as loader:
         assert not loader.takes_losses

@@ -1,9 +1,10 @@
 """The data set for PyTorch, in a DataLoader and in torchdata's StatefulDataLoader."""
 
 import copy
+import json
 
 import pytest
-from conftest import DIGITS, SMALL
+from conftest import DIGITS, SMALL, Bucket
 
 import fuelrail
 
@@ -92,6 +93,25 @@ def test_a_state_of_every_position_resumes_there(digits):
         given = digits_set(digits, state=states[position])
         assert next(iter(given))["id"].tolist() == batches[position]
         given.close()
+
+
+def test_a_state_is_had_behind_an_outage_and_behind_close():
+    bucket = Bucket("digits", "--count", DIGITS)
+    try:
+        dataset = digits_set(bucket, outage_limit_s=1, memory_limit="16MiB")
+        batches = iter(loader_over(dataset))
+        seen = next(batches)["id"].tolist()
+    finally:
+        bucket.close()
+    with pytest.raises(fuelrail.Error):
+        while True:
+            seen += next(batches)["id"].tolist()
+    state = dataset.state_dict()
+    assert state["epoch"] * DIGITS + state["position"] == len(seen)
+    dataset.close()
+    assert dataset.state_dict() == state
+    dataset.load_state_dict(json.dumps(state))
+    assert dataset.state_dict() == state
 
 
 def test_stateful_data_loader(digits):

@@ -1,5 +1,6 @@
 """Batches for PyTorch: `DataLoader(fuelrail.torch.IterableDataset(…), batch_size=None, num_workers=0)`."""
 
+import json
 import os
 import socket
 
@@ -122,6 +123,9 @@ class IterableDataset(torch.utils.data.IterableDataset):
 
     def state_dict(self):
         """Where the data set stands behind the last batch: small, exact, the same on every rank."""
+        if self._loader is None and self._state is not None:
+            # Nothing is opened for it: behind an outage there may be no bucket to ask.
+            return json.loads(self._state) if isinstance(self._state, str) else dict(self._state)
         return self._opened().state_dict()
 
     def load_state_dict(self, state_dict):
