@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const FINALIZER: &str = "fuelrail.dev/disk";
 /// On a pod: the name of the data set that it reads, in the same namespace.
 pub const DATASET_LABEL: &str = "fuelrail.dev/dataset";
+/// Most characters of a label's value; names of objects may have 253.
+pub(crate) const LABEL_MAX: usize = 63;
 /// On a pod: the scheduling gate that the operator removes when it writes the affinity.
 pub const GATE: &str = "fuelrail.dev/placement";
 /// On a pod: `Required` or `Preferred`, overrides the data set's `locality`.
@@ -167,7 +169,7 @@ pub struct NodeStatus {
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
-    /// What they are blocks of: URI and format. Blocks of anything else are cleaned.
+    /// What they are blocks of: URI, format and user. Blocks of anything else are cleaned.
     pub source: String,
     /// Bytes of blocks on its disk.
     #[serde(default)]
@@ -213,7 +215,7 @@ pub struct Task {
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
-    /// URI and format of what is loaded; empty for a cleaning.
+    /// URI, format and user of what is loaded; empty for a cleaning.
     pub source: String,
     /// Index of the share to load, from 0.
     pub share: u32,

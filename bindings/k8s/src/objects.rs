@@ -20,9 +20,11 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_REGION AWS_ENDPOINT_URL AWS_ROLE_ARN \
     AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_SAS_TOKEN";
 
-/// The name of a data set's Job. All its Jobs share it, so that at most one exists.
-pub fn job_name(set: &Dataset) -> String {
-    format!("fuelrail-{}", set.uid().unwrap_or_default())
+/// The name of a data set's Jobs on a node, so that at most one exists. Names of nodes are too long for it: it has their FNV-1a hash.
+pub fn job_name(set: &Dataset, node: &str) -> String {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = node.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("fuelrail-{}-{hash:016x}", set.uid().unwrap_or_default())
 }
 
 /// The Job of a task, pinned to its node. Its program prepares the directory as root and reads as the data set's user.
@@ -86,7 +88,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": job_name(set),
+            "name": job_name(set, &task.node),
             "namespace": set.namespace(),
             "labels": labels,
             "annotations": { TASK: serde_json::to_string(task)? },

@@ -1,4 +1,4 @@
-//! Converts Kubernetes' objects to the types of the pure part: nodes, pods with the gate, a data set's Job.
+//! Converts Kubernetes' objects to the types of the pure part: nodes, pods with the gate, a data set's Jobs.
 //!
 //! The termination message of a pod counts only if the pod is owned by a Job that is owned by the data set, by uid.
 
@@ -84,14 +84,17 @@ pub fn gated(pod: &KubePod, gpu: &str) -> Option<gates::Pod> {
     })
 }
 
-/// The Job of `set`, with its outcome as reported by its own pods.
-pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a KubePod>) -> Job {
-    let uid = job.uid().unwrap_or_default();
-    let owned = set.uid().is_some_and(|set| is_owned(&job.metadata, "Dataset", &set));
-    let task = job.annotations().get(TASK).filter(|_| owned).and_then(|text| serde_json::from_str(text).ok());
+/// A Job, if it belongs to `set`, with its outcome as reported by its own pods.
+pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a KubePod>) -> Option<Job> {
+    let uid = job.uid()?;
+    if job.namespace() != set.namespace() || !is_owned(&job.metadata, "Dataset", &set.uid()?) {
+        return None;
+    }
+    let task = job.annotations().get(TASK).and_then(|text| serde_json::from_str(text).ok());
     let conditions = || job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let of_type = |type_: &str| conditions().find(|condition| condition.type_ == type_ && condition.status == "True");
-    let own: Vec<_> = pods.filter(|pod| is_owned(&pod.metadata, "Job", &uid)).filter_map(ended).collect();
+    let pods: Vec<_> = pods.filter(|pod| is_owned(&pod.metadata, "Job", &uid)).collect();
+    let own: Vec<_> = pods.iter().copied().filter_map(ended).collect();
     let outcome = if of_type("Complete").is_some() {
         let said = own.iter().filter(|end| end.exit_code == 0).find_map(|end| end.message.as_ref());
         JobOutcome::Succeeded(said.and_then(|text| serde_json::from_str(text).ok()))
@@ -99,10 +102,17 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
         let said = own.iter().filter(|end| end.exit_code != 0).find_map(|end| end.message.clone());
         JobOutcome::Failed(said.or(failed.message.clone()).unwrap_or_else(|| "the Job failed".to_owned()))
     } else {
-        JobOutcome::Running
+        pods.iter().copied().find_map(unscheduled).unwrap_or(JobOutcome::Running)
     };
-    // A Job of this name that the data set does not own is left alone, as one that is being deleted is.
-    Job { uid, task, deleting: job.metadata.deletion_timestamp.is_some() || !owned, outcome }
+    let deleting_since_s = job.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second());
+    Some(Job { uid, task, deleting_since_s, outcome })
+}
+
+fn unscheduled(pod: &KubePod) -> Option<JobOutcome> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    let refused = conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+    let since_s = refused.last_transition_time.as_ref()?.0.as_second();
+    Some(JobOutcome::Unscheduled(since_s, refused.message.clone().unwrap_or_default()))
 }
 
 fn is_owned(meta: &ObjectMeta, kind: &str, uid: &str) -> bool {

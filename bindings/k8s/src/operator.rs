@@ -15,13 +15,13 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::runtime::events::{Event, EventType, Recorder};
-use kube::runtime::reflector::{self, ObjectRef, Store, store};
+use kube::runtime::reflector::{self, Store, store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 
-use crate::dataset::{DATASET_LABEL, Dataset, DatasetStatus, TaskKind};
+use crate::dataset::{DATASET_LABEL, Dataset, DatasetStatus, LABEL_MAX, TaskKind};
 use crate::gates::{self, Verdict};
 use crate::metrics::{Metric, Metrics};
 use crate::objects::{MANAGED_BY, NAME};
@@ -119,7 +119,7 @@ impl Operator {
     async fn pass(&mut self, leads: &watch::Receiver<bool>) -> Duration {
         let begun = tokio::time::Instant::now();
         let now_s = Timestamp::now().as_second();
-        let (pods, sets) = (self.pods.state(), self.sets.state());
+        let (pods, sets, jobs) = (self.pods.state(), self.sets.state(), self.jobs.state());
         let used = observe::used_gpus(pods.iter().map(Arc::as_ref), &self.options.gpu);
         let nodes = self.nodes.state();
         let given = |node: &Node| used.get(&node.name_any()).copied().unwrap_or(0);
@@ -130,13 +130,11 @@ impl Operator {
             if !*leads.borrow() {
                 return IDLE;
             }
-            let name = ObjectRef::new(&objects::job_name(set)).within(&set.namespace().unwrap_or_default());
-            let job = self.jobs.get(&name);
-            let job = job.map(|job| observe::job(set, &job, pods.iter().map(Arc::as_ref)));
+            let own = jobs.iter().filter_map(|job| observe::job(set, job, pods.iter().map(Arc::as_ref)));
+            let own: Vec<_> = own.collect();
             let readers = observe::readers(pods.iter().map(Arc::as_ref), set);
             let roots = &self.options.roots;
-            let outcome =
-                plan::reconcile(set, View { job: job.as_ref(), nodes: &nodes, readers: &readers, roots, now_s });
+            let outcome = plan::reconcile(set, View { jobs: &own, nodes: &nodes, readers: &readers, roots, now_s });
             if let Some(again_s) = outcome.again_s {
                 wait = wait.min(Duration::from_secs(again_s.max(1).unsigned_abs()));
             }
@@ -172,10 +170,11 @@ impl Operator {
         match action {
             Action::None | Action::AddFinalizer => Ok(()),
             Action::RemoveFinalizer => {
-                // Listed again: a pod whose gate was just removed may not be in the store yet, and it will write to a disk.
+                // Listed again: a pod whose gate was just removed may not be in the store yet, and it will write to a disk. No pod has
+                // a label with a longer name, and the API server refuses to look for one.
                 let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
                 let of_set = ListParams::default().labels(&format!("{DATASET_LABEL}={name}"));
-                if within(pods.list(&of_set)).await?.iter().any(observe::reads) {
+                if name.len() <= LABEL_MAX && within(pods.list(&of_set)).await?.iter().any(observe::reads) {
                     return Ok(());
                 }
                 let patch = Patch::Merge(objects::finalizer_patch(&written, false));
@@ -197,11 +196,12 @@ impl Operator {
                 Ok(())
             }
             Action::DeleteJob(uid) => {
+                let Some(job) = self.jobs.find(|job| job.metadata.uid.as_ref() == Some(&uid)) else { return Ok(()) };
                 // Pods first: the name is free only when no pod of this Job writes to the disk any more.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
                 let propagation_policy = Some(PropagationPolicy::Foreground);
                 let how = DeleteParams { preconditions, propagation_policy, ..DeleteParams::default() };
-                match within(jobs.delete(&objects::job_name(set), &how)).await {
+                match within(jobs.delete(&job.name_any(), &how)).await {
                     Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
                     other => other.map(drop),
                 }

@@ -1,23 +1,27 @@
 //! The next step of one data set: a function of the observed cluster and the time.
 //!
-//! Pure, so that it can be simulated. One step at a time, and at most one task (load a share, or clean a directory) for each data set:
-//! its Job has one name, so the API server itself refuses a second one. The rules that keep a `Ready` true:
+//! Pure, so that it can be simulated. One step at a time, and at most one task (load a share, or clean a directory) for each data set. Its
+//! Job is named after the data set and the node, so the API server itself refuses a second one for a directory; one that cannot end delays
+//! only its node. The rules that keep a `Ready` true:
 //!
 //! - **Record, then act.** What will be on a node's disk is in the status before its Job exists, and what is about to be deleted is out of
 //!   it. The operator writes the status under the resource version that this function saw before it acts, so a stale view changes nothing.
-//! - **A report counts once**, from a pod of the Job that was made for the recorded task; any other Job of the data set is deleted.
+//! - **A report counts once**, from a pod of the Job that was made for the recorded task; any other Job of the data set is deleted, and
+//!   nothing runs on its node before it is gone.
 //! - **A share counts** if its last pass fetched nothing, its node is ready, and it is the same boot of the same machine.
 
 mod conditions;
+mod nodes;
 
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use crate::dataset::{CLEAN, Dataset, DatasetStatus, FINALIZER, NodeStatus, Preload, Share, Task, TaskKind, quantity};
-use crate::place::{Candidate, Demand, order, weights};
+use crate::dataset::{
+    CLEAN, Dataset, DatasetStatus, FINALIZER, LABEL_MAX, NodeStatus, Preload, Share, Task, TaskKind, quantity,
+};
 
-/// Shares of a node that has not been ready for this long are loaded elsewhere.
+/// Shares of a node that has not been ready for this long are loaded elsewhere, and a task that cannot run for as long is given up.
 const AWAY_LIMIT_S: i64 = 300;
 /// After this many consecutive failures on a node, a share goes to another node.
 const PATIENCE: u32 = 2;
@@ -47,15 +51,15 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
 }
 
-/// The data set's Job as observed.
+/// A Job of the data set as observed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Its uid.
     pub uid: String,
     /// The task it was made for.
     pub task: Option<Task>,
-    /// Whether it is being deleted.
-    pub deleting: bool,
+    /// Time since which it is being deleted, in seconds since 1970.
+    pub deleting_since_s: Option<i64>,
     /// Its outcome.
     pub outcome: JobOutcome,
 }
@@ -65,6 +69,8 @@ pub struct Job {
 pub enum JobOutcome {
     /// It has not ended.
     Running,
+    /// It has not ended: no node has taken its pod since this time, in seconds since 1970, for this reason.
+    Unscheduled(i64, String),
     /// It failed after its retries, for this reason.
     Failed(String),
     /// It succeeded; without a report if its pod is gone or did not leave one.
@@ -126,8 +132,8 @@ struct Layout {
 /// The cluster around one data set.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The data set's Job.
-    pub job: Option<&'a Job>,
+    /// The data set's Jobs.
+    pub jobs: &'a [Job],
     /// All nodes.
     pub nodes: &'a [Node],
     /// Names of nodes on which pods that read the data set run.
@@ -157,6 +163,12 @@ pub fn reconcile(set: &Dataset, view: View<'_>) -> Outcome {
 /// What the spec asks for, or why it is invalid.
 fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let spec = &set.spec;
+    let characters = set.name_any().len();
+    if characters > LABEL_MAX {
+        return Err(format!(
+            "the name has {characters} characters: pods give it in a label, which takes {LABEL_MAX}; use a shorter one"
+        ));
+    }
     let root = spec.tiers.disk.path.trim_end_matches('/');
     if !roots.iter().any(|allowed| allowed.trim_end_matches('/') == root) {
         return Err(format!("tiers.disk.path {root}: the operator allows {}", roots.join(", ")));
@@ -170,7 +182,7 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
     Ok(Layout {
         path: directory(set, root),
-        source: format!("{} {}", spec.uri, spec.format.as_deref().unwrap_or("-")),
+        source: format!("{} {} {}", spec.uri, spec.format.as_deref().unwrap_or("-"), spec.user),
         limit_bytes,
         preload,
     })
@@ -237,7 +249,8 @@ impl Step<'_> {
             let asked = |record: &NodeStatus| match (task.kind, &self.layout) {
                 // A directory that is read again before its Job exists is left alone.
                 (TaskKind::Clean, _) => {
-                    record.shares.is_empty() && (self.view.job.is_some() || !readers.contains(&task.node))
+                    let begun = self.view.jobs.iter().any(|job| job.task.as_ref() == Some(task));
+                    record.shares.is_empty() && (begun || !readers.contains(&task.node))
                 }
                 (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
                 (TaskKind::Load, Err(_)) => false,
@@ -247,6 +260,11 @@ impl Step<'_> {
         };
         if !self.status.task.as_ref().is_some_and(valid) {
             self.status.task = None;
+        }
+        if let Some(task) = self.status.task.clone()
+            && let Some(why) = self.stuck(&task.node)
+        {
+            self.end(&task, Err(why));
         }
         let away = nodes.iter().filter_map(|node| Some(node.away_since_s? + AWAY_LIMIT_S - now_s));
         if let Some(left_s) = away.filter(|&left_s| left_s > 0).min() {
@@ -258,21 +276,25 @@ impl Step<'_> {
         self.again_s = Some(self.again_s.map_or(left_s, |sooner| sooner.min(left_s)));
     }
 
-    /// Follows the existing Job, or plans the next one.
+    /// Follows the existing Jobs, or plans the next one.
     fn act(&mut self) -> Action {
-        if let Some(job) = self.view.job {
-            let done = self.absorb(job);
-            return if done && !job.deleting { Action::DeleteJob(job.uid.clone()) } else { Action::None };
+        let jobs = self.view.jobs;
+        let done: Vec<&Job> = jobs.iter().filter(|job| self.absorb(job)).collect();
+        if let Some(job) = done.iter().find(|job| job.deleting_since_s.is_none()) {
+            return Action::DeleteJob(job.uid.clone());
+        }
+        if done.len() < jobs.len() {
+            return Action::None;
         }
         if self.status.task.is_none() {
             self.status.task = self.next();
         }
         let Some(task) = self.status.task.clone() else {
             let clean = self.deleting && self.status.nodes.is_empty() && self.view.readers.is_empty();
-            return if clean { Action::RemoveFinalizer } else { Action::None };
+            return if clean && jobs.is_empty() { Action::RemoveFinalizer } else { Action::None };
         };
         self.intend(&task);
-        Action::CreateJob(task)
+        if self.jobs_on(&task.node).next().is_some() { Action::None } else { Action::CreateJob(task) }
     }
 
     /// Whether a node's directory holds blocks that the spec names. An invalid spec keeps all blocks that are not marked for cleaning.
@@ -304,12 +326,29 @@ impl Step<'_> {
             }
             return true;
         };
+        let now_s = self.view.now_s;
         let result = match &job.outcome {
+            // A deleted one has no say: its task runs again when it is gone.
+            _ if job.deleting_since_s.is_some() => return true,
             JobOutcome::Running => return false,
+            JobOutcome::Unscheduled(since_s, why) => match since_s.saturating_add(AWAY_LIMIT_S) - now_s {
+                left_s @ 1.. => {
+                    self.again(left_s);
+                    return false;
+                }
+                _ => Err(format!("its pod has not been scheduled for {AWAY_LIMIT_S} s: {why}")),
+            },
             JobOutcome::Failed(why) => Err(why.clone()),
             JobOutcome::Succeeded(report) => self.take(&task, report.as_ref()),
         };
-        (self.status.finished, self.status.task) = (Some(job.uid.clone()), None);
+        self.status.finished = Some(job.uid.clone());
+        self.end(&task, result);
+        true
+    }
+
+    /// Ends the recorded task. One that failed is tried again later.
+    fn end(&mut self, task: &Task, result: Result<(), String>) {
+        self.status.task = None;
         let now_s = self.view.now_s;
         if let Some(record) = self.record_mut(&task.node) {
             record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
@@ -317,7 +356,6 @@ impl Step<'_> {
             record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));
             record.failure = result.err().map(|why| why.chars().take(FAILURE_CHARS).collect());
         }
-        true
     }
 
     fn record(&self, node: &str) -> Option<&NodeStatus> {
@@ -354,10 +392,6 @@ impl Step<'_> {
         record.shares.push(Share { index: task.share, of: task.of, bytes: share_bytes });
         record.shares.sort_by_key(|share| share.index);
         Ok(())
-    }
-
-    fn node(&self, name: &str) -> Option<&Node> {
-        self.view.nodes.iter().find(|node| node.name == name)
     }
 
     /// The next task: cleaning before loading, and the first share that lacks a copy.
@@ -400,56 +434,6 @@ impl Step<'_> {
         }
         let NodeStatus { name: node, machine, path, source, .. } = to.record(node);
         Some(Task { kind: TaskKind::Load, node, machine, path, source, share: lacking, of: shares })
-    }
-
-    /// Nodes that hold a share whole and have been away for less than `away_s`.
-    fn holders(&self, share: u32, away_s: i64) -> impl Iterator<Item = &NodeStatus> {
-        let is_there = move |record: &&NodeStatus| {
-            let away = self.node(&record.name).map_or(Some(i64::MIN), |node| node.away_since_s);
-            away.is_none_or(|since| self.view.now_s.saturating_sub(since) < away_s)
-        };
-        let holds = move |record: &&NodeStatus| record.shares.iter().any(|held| held.index == share);
-        self.status.nodes.iter().filter(holds).filter(is_there)
-    }
-
-    /// Bytes of a share as the last load measured it; an unloaded share is assumed to be as large as the largest one.
-    fn share_bytes(&self, index: u32) -> u64 {
-        let all = || self.status.nodes.iter().flat_map(|record| &record.shares);
-        let known = all().find(|share| share.index == index).map(|share| share.bytes);
-        known.or(all().map(|share| share.bytes).max()).unwrap_or(0)
-    }
-
-    /// The node for a share: first-fit along DLCache's order for a job of one rank with one GPU.
-    fn choose(&self, share: u32) -> Option<usize> {
-        let to = self.layout.as_ref().ok()?;
-        let held = |record: &NodeStatus| record.shares.iter().map(|share| share.bytes).sum::<u64>();
-        let candidate = |node: &Node| Candidate {
-            name: node.name.clone(),
-            free_gpus: node.free_gpus,
-            storage_bytes: node.storage_bytes,
-            held_bytes: self.record(&node.name).map_or(0, held),
-        };
-        let candidates: Vec<_> = self.view.nodes.iter().map(candidate).collect();
-        let shares = || 0..to.preload.shares;
-        let somewhere = shares().filter(|&share| self.holders(share, AWAY_LIMIT_S).next().is_some());
-        let demand = Demand {
-            gpus: 1,
-            ranks: 1,
-            total_bytes: shares().map(|share| self.share_bytes(share)).sum(),
-            anywhere_bytes: somewhere.map(|share| self.share_bytes(share)).sum(),
-        };
-        let fits = |node: &Node, held_bytes: u64| {
-            let selected = to.preload.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-            let room = to.limit_bytes.min(node.storage_bytes).saturating_sub(held_bytes);
-            let free = self.record(&node.name).is_none_or(|record| {
-                let holds = record.shares.iter().any(|held| held.index == share);
-                let avoided = record.failures >= PATIENCE && record.retry_after.is_some_and(|at| at > self.view.now_s);
-                to.matches(record) && !holds && !avoided
-            });
-            node.away_since_s.is_none() && !node.cordoned && selected && free && room >= self.share_bytes(share).max(1)
-        };
-        let order = order(&candidates, &weights(&candidates, &demand));
-        order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
     }
 }
 

@@ -200,6 +200,11 @@ impl Api {
                 None => refuse(404, "NotFound", "not found"),
             };
         }
+        // As Kubernetes: labels, and selectors with them, take values of 63 characters.
+        let selector = query.get("labelSelector").map(String::as_str).unwrap_or_default();
+        if selector.split(',').filter_map(|term| term.split_once('=')).any(|(_, value)| value.len() > 63) {
+            return refuse(400, "BadRequest", "unable to parse requirement: must be no more than 63 characters");
+        }
         let prefix = target.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let here = state.objects.iter().filter(|((of, key), _)| *of == target.collection && key.starts_with(&prefix));
         let items: Vec<&Value> = here.map(|(_, object)| object).filter(|object| selected(object, query)).collect();

@@ -30,7 +30,7 @@ fn task(kind: TaskKind) -> Task {
     Task { kind, node, machine, path, source: String::new(), share: 1, of: 4 }
 }
 
-fn seen(job: &KubeJob, exit_code: i32, owner: &str) -> Job {
+fn seen(job: &KubeJob, exit_code: i32, owner: &str) -> Option<Job> {
     let pod: Pod = typed(json!({
         "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner, "controller": true }] },
         "status": { "containerStatuses": [{ "name": "x", "image": "x", "imageID": "x", "ready": false, "restartCount": 0,
@@ -43,16 +43,40 @@ fn seen(job: &KubeJob, exit_code: i32, owner: &str) -> Job {
 fn a_job_that_failed_says_what_its_own_pod_said() {
     let mut job = objects::job(&set(), &task(TaskKind::Load), "image").unwrap();
     job.metadata.uid = Some("job-1".into());
-    assert_eq!(seen(&job, 1, "job-1").outcome, JobOutcome::Running);
+    let outcome = |job: &KubeJob, owner: &str| seen(job, 1, owner).unwrap().outcome;
+    assert_eq!(outcome(&job, "job-1"), JobOutcome::Running);
     job.status =
         Some(typed(json!({ "conditions": [{ "type": "Failed", "status": "True", "message": "too many retries" }] })));
-    let failed = seen(&job, 1, "job-1");
+    let failed = seen(&job, 1, "job-1").unwrap();
     assert_eq!((failed.outcome, failed.task), (JobOutcome::Failed("403 Forbidden".into()), Some(task(TaskKind::Load))));
-    assert_eq!(seen(&job, 1, "job-2").outcome, JobOutcome::Failed("too many retries".into()));
+    assert_eq!(outcome(&job, "job-2"), JobOutcome::Failed("too many retries".into()));
     // A Job of another data set, even of one with the same name, is neither read nor deleted.
     job.metadata.owner_references.as_mut().unwrap()[0].uid = "set-0".into();
-    let foreign = seen(&job, 1, "job-1");
-    assert_eq!((foreign.task, foreign.deleting), (None, true));
+    assert_eq!(seen(&job, 1, "job-1"), None);
+}
+
+#[test]
+fn a_job_says_since_when_it_is_being_deleted_and_why_no_node_takes_its_pod() {
+    let mut job = objects::job(&set(), &task(TaskKind::Load), "image").unwrap();
+    job.metadata.uid = Some("job-1".into());
+    job.metadata.deletion_timestamp = Some(typed(json!("1970-01-01T00:01:40Z")));
+    let pod: Pod = typed(json!({
+        "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "job-1", "controller": true }] },
+        "status": { "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "Insufficient cpu", "lastTransitionTime": "1970-01-01T00:00:50Z" }] },
+    }));
+    let seen = observe::job(&set(), &job, std::iter::once(&pod)).unwrap();
+    let outcome = JobOutcome::Unscheduled(50, "Insufficient cpu".into());
+    assert_eq!((seen.deleting_since_s, seen.outcome), (Some(100), outcome));
+}
+
+/// The pods of a Job have its name as a label.
+#[test]
+fn a_job_has_a_name_of_its_own_on_each_node_that_fits_a_label() {
+    let mut set = set();
+    set.metadata.uid = Some("01234567-89ab-cdef-0123-456789abcdef".into());
+    let [one, two] = ["n1", &"n".repeat(253)].map(|node| objects::job_name(&set, node));
+    assert!(one != two && one.len() <= 63 && two.len() <= 63, "{one} {two}");
 }
 
 #[test]

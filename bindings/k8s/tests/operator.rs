@@ -253,6 +253,24 @@ fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
     replica.stop();
 }
 
+/// A data set's name may be longer than the label by which pods give it.
+#[test]
+fn a_data_set_with_a_name_that_no_label_holds_is_refused_and_can_be_deleted() {
+    let cluster = Cluster::start();
+    let api = &cluster.api;
+    let path = format!("/apis/fuelrail.dev/v1alpha1/namespaces/ml/datasets/{}", "p".repeat(64));
+    let tiers = json!({ "disk": { "path": "/var/lib/fuelrail", "limit": "150" } });
+    api.put(&path, json!({ "spec": { "uri": "s3://bucket/photos/", "tiers": tiers } }));
+    let replica = Replica::start(api, "one");
+    let refused = |set: &Value| condition(set, "Degraded") == "True";
+    let mut set = wait(&cluster, "refused", |api| api.get(&path).filter(refused));
+    assert_eq!((condition(&set, "Ready"), &set["status"]["nodes"]), ("False".into(), &json!([])));
+    set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    api.put(&path, set);
+    wait(&cluster, "gone", |api| api.get(&path).is_none().then_some(()));
+    replica.stop();
+}
+
 #[test]
 fn faults_of_every_kind_only_take_time() {
     let cluster = Cluster::start();

@@ -1,5 +1,7 @@
 //! Single decisions of the pure part, for which a failing simulation would not say what is wrong.
 
+use std::slice::from_ref;
+
 use fuelrail_k8s::dataset::{Dataset, DatasetSpec, DatasetStatus, FINALIZER, NodeStatus, Task, TaskKind};
 use fuelrail_k8s::plan::{Action, Job, JobOutcome, Node, Outcome, Report, View, is, reconcile};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -27,8 +29,35 @@ fn node(name: &str, storage_bytes: u64) -> Node {
 }
 
 fn step(set: &Dataset, job: Option<&Job>, nodes: &[Node], now_s: i64) -> Outcome {
+    let (jobs, roots) = (job.map(from_ref).unwrap_or_default(), ["/var/lib/fuelrail".to_owned()]);
+    reconcile(set, View { jobs, nodes, readers: &[], roots: &roots, now_s })
+}
+
+/// One step whose status is written. Returns its action.
+fn act(set: &mut Dataset, jobs: &[Job], nodes: &[Node], now_s: i64) -> Action {
     let roots = ["/var/lib/fuelrail".to_owned()];
-    reconcile(set, View { job, nodes, readers: &[], roots: &roots, now_s })
+    let outcome = reconcile(set, View { jobs, nodes, readers: &[], roots: &roots, now_s });
+    set.status = Some(outcome.status);
+    outcome.action
+}
+
+/// Starts the next task and returns its Job.
+fn begin(set: &mut Dataset, jobs: &[Job], nodes: &[Node], now_s: i64) -> Job {
+    let action = act(set, jobs, nodes, now_s);
+    let Action::CreateJob(task) = action else { panic!("{action:?} {:?}", set.status) };
+    let uid = format!("job-{now_s}-{}", task.node);
+    Job { uid, task: Some(task), deleting_since_s: None, outcome: JobOutcome::Running }
+}
+
+fn node_of(job: &Job) -> &str {
+    &job.task.as_ref().unwrap().node
+}
+
+/// Reason and message of a condition.
+fn said<'a>(set: &'a Dataset, type_: &str) -> (&'a str, &'a str) {
+    let conditions = &set.status.as_ref().unwrap().conditions;
+    let found = conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+    (found.reason.as_str(), found.message.as_str())
 }
 
 /// Carries out the next load, whose report says that `missing` of its 100 bytes are missing. Returns its task.
@@ -40,7 +69,7 @@ fn load(set: &mut Dataset, nodes: &[Node], missing: u64, now_s: i64) -> Option<T
     let report = Report { share_bytes: 100, missing_bytes: missing, held_bytes, boot_id, ..Report::default() };
     let uid = format!("job-{now_s}-{}-{}", task.node, task.share);
     let (task, outcome) = (Some(task), JobOutcome::Succeeded(Some(report)));
-    let job = Job { uid: uid.clone(), task: task.clone(), deleting: false, outcome };
+    let job = Job { uid: uid.clone(), task: task.clone(), deleting_since_s: None, outcome };
     let outcome = step(set, Some(&job), nodes, now_s);
     assert_eq!(outcome.action, Action::DeleteJob(uid));
     set.status = Some(outcome.status);
@@ -71,9 +100,7 @@ fn copies_lie_on_different_nodes_and_a_set_without_room_says_so() {
     let went: Vec<_> = std::iter::from_fn(|| load(&mut set, &nodes, 0, NOW_S)).map(|task| task.node).collect();
     assert_eq!(went, ["n1", "n2"]);
     assert!(!is(&set, "Ready") && is(&set, "Degraded") && is(&set, "Preloading"));
-    let conditions = &set.status.as_ref().unwrap().conditions;
-    let degraded = conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
-    assert_eq!((degraded.reason.as_str(), degraded.message.as_str()), ("NoNode", "no node has room for share 0"));
+    assert_eq!(said(&set, "Degraded"), ("NoNode", "no node has room for share 0"));
 }
 
 #[test]
@@ -105,6 +132,86 @@ fn a_node_that_is_away_counts_no_more_and_is_replaced_after_a_while() {
     assert!(is(&set, "Ready"));
 }
 
+/// The pod of a node that is away cannot end, so its Job stays until the node is back.
+#[test]
+fn a_job_whose_node_is_away_for_long_is_given_up_and_holds_up_nothing_else() {
+    let mut nodes = [node("n1", 1000), node("n2", 1000)];
+    let mut set = set(spec(1, 1, "1Ki"));
+    let mut stuck = begin(&mut set, &[], &nodes, NOW_S);
+    assert_eq!(node_of(&stuck), "n1");
+    nodes[0].away_since_s = Some(NOW_S + 1);
+    assert_eq!(act(&mut set, from_ref(&stuck), &nodes, NOW_S + 300), Action::None);
+    assert!(!is(&set, "Degraded"));
+    assert_eq!(act(&mut set, from_ref(&stuck), &nodes, NOW_S + 302), Action::DeleteJob(stuck.uid.clone()));
+    assert!(is(&set, "Degraded") && !is(&set, "Ready"));
+    assert_eq!(said(&set, "Degraded"), ("TaskFailed", "n1: the node has not been ready for 300 s"));
+
+    stuck.deleting_since_s = Some(NOW_S + 302);
+    let mut whole = begin(&mut set, from_ref(&stuck), &nodes, NOW_S + 303);
+    assert_eq!(node_of(&whole), "n2");
+    let report = Report { share_bytes: 100, held_bytes: 100, boot_id: "1".into(), ..Report::default() };
+    whole.outcome = JobOutcome::Succeeded(Some(report));
+    let uid = whole.uid.clone();
+    assert_eq!(act(&mut set, &[stuck.clone(), whole], &nodes, NOW_S + 400), Action::DeleteJob(uid));
+    assert!(is(&set, "Ready") && !is(&set, "Degraded"));
+
+    // The node is back and the data set is deleted: no other Job starts on the node before the old one is gone.
+    nodes[0].away_since_s = None;
+    set.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(act(&mut set, from_ref(&stuck), &nodes, NOW_S + 500), Action::None);
+    assert_eq!(node_of(&begin(&mut set, from_ref(&stuck), &nodes, NOW_S + 602)), "n2");
+    assert!(is(&set, "Degraded") && said(&set, "Degraded").1.starts_with("n1: the pod of a deleted Job"));
+    let mut cleaned = Vec::new();
+    while set.status.as_ref().is_some_and(|status| !status.nodes.is_empty()) {
+        let mut job = begin(&mut set, &[], &nodes, NOW_S + 700);
+        job.outcome = JobOutcome::Succeeded(None);
+        assert_eq!(act(&mut set, from_ref(&job), &nodes, NOW_S + 700), Action::DeleteJob(job.uid.clone()));
+        cleaned.push(node_of(&job).to_owned());
+    }
+    assert_eq!(cleaned, ["n2", "n1"]);
+    assert_eq!(act(&mut set, from_ref(&stuck), &nodes, NOW_S + 700), Action::None);
+    assert_eq!(act(&mut set, &[], &nodes, NOW_S + 700), Action::RemoveFinalizer);
+}
+
+#[test]
+fn a_pod_that_no_node_takes_is_given_up() {
+    let nodes = [node("n1", 1000), node("n2", 1000)];
+    let mut set = set(spec(1, 1, "1Ki"));
+    let mut job = begin(&mut set, &[], &nodes, NOW_S);
+    job.outcome = JobOutcome::Unscheduled(NOW_S, "Insufficient cpu".into());
+    let outcome = step(&set, Some(&job), &nodes, NOW_S + 60);
+    assert_eq!((outcome.action, outcome.again_s), (Action::None, Some(240)));
+    assert_eq!(act(&mut set, from_ref(&job), &nodes, NOW_S + 300), Action::DeleteJob(job.uid.clone()));
+    let why = "n1: its pod has not been scheduled for 300 s: Insufficient cpu";
+    assert_eq!((is(&set, "Degraded"), said(&set, "Degraded")), (true, ("TaskFailed", why)));
+}
+
+/// Blocks belong to one user, and their directory, too.
+#[test]
+fn for_another_user_the_disks_are_cleaned_and_loaded_again() {
+    let nodes = [node("n1", 1000)];
+    let mut set = set(spec(1, 1, "1Ki"));
+    load(&mut set, &nodes, 0, NOW_S).unwrap();
+    assert!(is(&set, "Ready"));
+    (set.spec.user, set.metadata.generation) = (1000, Some(2));
+    let cleaning = begin(&mut set, &[], &nodes, NOW_S);
+    assert_eq!((cleaning.task.unwrap().kind, is(&set, "Ready")), (TaskKind::Clean, false));
+}
+
+#[test]
+fn a_set_for_which_jobs_would_wait_for_ever_is_refused_and_its_readers_are_still_seen() {
+    for (locality, ready) in [("Required", false), ("Preferred", true)] {
+        let spec = json!({ "uri": "s3://b/", "tiers": { "disk": { "limit": "1Ki" } }, "locality": locality });
+        let mut set = set(spec);
+        let (nodes, readers, roots) = ([node("n1", 1000)], ["n1".to_owned()], ["/var/lib/fuelrail".to_owned()]);
+        let view = View { jobs: &[], nodes: &nodes, readers: &readers, roots: &roots, now_s: NOW_S };
+        set.status = Some(reconcile(&set, view).status);
+        assert_eq!((is(&set, "Ready"), is(&set, "Degraded")), (ready, !ready), "{locality}");
+        assert!(ready || said(&set, "Degraded").1.contains("write preload"), "{:?}", said(&set, "Degraded"));
+        assert_eq!(set.status.unwrap().nodes.len(), 1);
+    }
+}
+
 #[test]
 fn directories_that_the_operator_was_not_given_are_refused() {
     for path in ["/etc", "/var/lib/fuelrail/../../../etc", "/var/lib", ""] {
@@ -126,7 +233,7 @@ fn a_job_that_no_task_names_is_deleted_and_its_report_is_not_believed() {
     let report = Report { share_bytes: 100, held_bytes: 100, ..Report::default() };
     for other in [Task { share: 1, ..task.clone() }, Task { kind: TaskKind::Clean, ..task.clone() }] {
         let outcome = JobOutcome::Succeeded(Some(report.clone()));
-        let job = Job { uid: "x".into(), task: Some(other), deleting: false, outcome };
+        let job = Job { uid: "x".into(), task: Some(other), deleting_since_s: None, outcome };
         let outcome = step(&set, Some(&job), &nodes, NOW_S);
         assert_eq!((outcome.action, outcome.status.ready_shares), (Action::DeleteJob("x".into()), 0));
     }

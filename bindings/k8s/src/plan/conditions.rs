@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{AWAY_LIMIT_S, Step};
-use crate::dataset::NodeStatus;
+use crate::dataset::{Locality, NodeStatus};
 
 impl Step<'_> {
     /// Sets counts and conditions.
@@ -30,7 +30,7 @@ impl Step<'_> {
         let pending = |record: &&NodeStatus| placed < wanted || !self.is_current(record);
         let failing = self.status.nodes.iter().filter(|record| record.failures > 0).find(pending);
         let failure = failing.map(|record| format!("{}: {}", record.name, record.failure.as_deref().unwrap_or("?")));
-        let invalid = self.layout.as_ref().err().cloned();
+        let invalid = self.layout.as_ref().err().cloned().or_else(|| self.waits_for_ever());
         let (is_ready, reason, text) = match (&invalid, wanted) {
             _ if self.deleting => (false, "Deleting", "its disks are being cleaned".to_owned()),
             (Some(why), _) => (false, "InvalidSpec", why.clone()),
@@ -50,6 +50,14 @@ impl Step<'_> {
             _ => ("AsExpected", String::new()),
         };
         self.condition("Degraded", reason != "AsExpected", reason, text);
+    }
+
+    /// Why jobs would wait for ever. The layout is valid all the same: pods may say otherwise, and what they write has to be cleaned.
+    fn waits_for_ever(&self) -> Option<String> {
+        let waits = self.set.spec.locality == Locality::Required && self.set.spec.preload.is_none();
+        let why = "locality Required without preload: jobs would wait for blocks that come only as jobs read; \
+                   write preload: { shares: 1 }, or locality: Preferred";
+        waits.then(|| why.to_owned())
     }
 
     fn condition(&mut self, type_: &str, is: bool, reason: &str, message: String) {

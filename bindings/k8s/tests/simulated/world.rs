@@ -50,8 +50,8 @@ struct Cluster {
     nodes: Vec<Node>,
     /// By name, with the resource version.
     sets: BTreeMap<String, (u64, Dataset)>,
-    /// By the uid of the data set, which is the Job's name.
-    jobs: BTreeMap<String, Job>,
+    /// By the uid of the data set and the name of the node, which are the Job's name.
+    jobs: BTreeMap<(String, String), Job>,
     pods: BTreeMap<String, Pod>,
 }
 
@@ -88,7 +88,8 @@ impl World {
         world
     }
 
-    /// Runs a phase with faults, then one without in which all data sets become ready, then the deletion of all data sets.
+    /// Runs a phase with faults, then two without in which all data sets become ready, the first while a node stays away, then the
+    /// deletion of all data sets.
     pub(crate) fn play(&mut self) -> Rule {
         for _ in 0..200 {
             self.trouble();
@@ -96,6 +97,16 @@ impl World {
         }
         self.calm = true;
         self.heal();
+        // The one on which a Job runs, if there is one: its pod cannot end.
+        let runs = self.api.jobs.keys().next().map(|(_, node)| node.clone());
+        let away = runs.unwrap_or_else(|| format!("n{}", self.below(4)));
+        let (now_s, nodes) = (self.now_s, &mut self.api.nodes);
+        nodes.iter_mut().filter(|node| node.name == away).for_each(|node| node.away_since_s = Some(now_s));
+        self.settle("all is ready without a node", |world| {
+            let ready = |set: &Dataset| plan::is(set, "Ready") || set.metadata.deletion_timestamp.is_some();
+            world.api.sets.values().all(|(_, set)| ready(set))
+        })?;
+        self.api.nodes.iter_mut().for_each(|node| node.away_since_s = None);
         self.settle("all is ready", |world| {
             let ready = |set: &Dataset| plan::is(set, "Ready") && !plan::is(set, "Degraded");
             world.api.sets.values().all(|(_, set)| ready(set)) && world.api.pods.is_empty()
@@ -140,7 +151,7 @@ impl World {
             }
             saw(&mut self.seen, "ready");
             let status = set.status.as_ref().expect("a condition");
-            let source = format!("{} -", set.spec.uri);
+            let source = format!("{} - {}", set.spec.uri, set.spec.user);
             let whole = |record: &&fuelrail_k8s::dataset::NodeStatus, share: u32| {
                 let directory = self.disks.get(&record.machine).and_then(|disk| disk.get(&path(name)));
                 record.shares.iter().any(|held| held.index == share)
@@ -285,7 +296,7 @@ impl World {
             let node = self.api.nodes.iter().find(|node| node.name == task.node);
             let Some(node) = node.filter(|node| node.away_since_s.is_none()) else {
                 // Pods of a node that left are garbage-collected; those of a node that is not ready stay until it is back.
-                if node.is_none() && job.deleting {
+                if node.is_none() && job.deleting_since_s.is_some() {
                     self.api.jobs.remove(&name);
                 } else if node.is_none() && job.outcome == JobOutcome::Running {
                     job.outcome = JobOutcome::Failed("the pod was lost".into());
@@ -299,9 +310,10 @@ impl World {
                     *directory = Directory { source: task.source.clone(), ..Directory::default() };
                 }
             }
-            if job.deleting && moves {
+            let deleting = job.deleting_since_s.is_some();
+            if deleting && moves {
                 self.api.jobs.remove(&name);
-            } else if !job.deleting && job.outcome == JobOutcome::Running && moves {
+            } else if !deleting && job.outcome == JobOutcome::Running && moves {
                 job.outcome = match task.kind {
                     _ if fails && !self.calm => {
                         saw(&mut self.seen, "failed_jobs");

@@ -27,8 +27,9 @@ impl World {
             let mut readers: Vec<_> =
                 view.pods.values().filter(on).filter_map(|pod| Some(pod.node.clone()?.0)).collect();
             readers.sort();
-            let (job, roots) = (view.jobs.get(&uid), [ROOT.to_owned()]);
-            let seen = View { job, nodes: &view.nodes, readers: &readers, roots: &roots, now_s: self.now_s };
+            let own = view.jobs.iter().filter(|((of, _), _)| *of == uid);
+            let (jobs, roots) = (own.map(|(_, job)| job.clone()).collect::<Vec<_>>(), [ROOT.to_owned()]);
+            let seen = View { jobs: &jobs, nodes: &view.nodes, readers: &readers, roots: &roots, now_s: self.now_s };
             let mut outcome = plan::reconcile(set, seen);
             if self.mistake == Mistake::ReadyEarly && outcome.status.ready_shares + 1 == outcome.status.wanted_shares {
                 let ready = outcome.status.conditions.iter_mut().find(|condition| condition.type_ == "Ready");
@@ -77,7 +78,7 @@ impl World {
             let uid = set.metadata.uid.clone().unwrap_or_default();
             self.api.sets.remove(name);
             // The garbage collector.
-            self.api.jobs.remove(&uid);
+            self.api.jobs.retain(|(of, _), _| *of != uid);
         }
         let version = self.serial;
         let lost = !self.calm && self.chance(5);
@@ -89,19 +90,20 @@ impl World {
 
     fn act(&mut self, uid: &str, action: Action) {
         match action {
-            Action::CreateJob(task) if self.api.jobs.contains_key(uid) => {
+            Action::CreateJob(task) if self.api.jobs.contains_key(&(uid.to_owned(), task.node.clone())) => {
                 drop(task);
                 saw(&mut self.seen, "stale_jobs"); // 409: the name is taken.
             }
             Action::CreateJob(task) => {
                 self.serial += 1;
                 let uid_of_job = format!("job-{}", self.serial);
+                let name = (uid.to_owned(), task.node.clone());
                 let (task, outcome) = (Some(task), JobOutcome::Running);
-                self.api.jobs.insert(uid.to_owned(), Job { uid: uid_of_job, task, deleting: false, outcome });
+                self.api.jobs.insert(name, Job { uid: uid_of_job, task, deleting_since_s: None, outcome });
             }
             Action::DeleteJob(job) => {
-                let same = self.api.jobs.get_mut(uid).filter(|other| other.uid == job);
-                same.into_iter().for_each(|job| job.deleting = true);
+                let same = self.api.jobs.values_mut().find(|other| other.uid == job);
+                same.into_iter().for_each(|job| job.deleting_since_s = job.deleting_since_s.or(Some(self.now_s)));
             }
             Action::None | Action::AddFinalizer | Action::RemoveFinalizer => {}
         }
