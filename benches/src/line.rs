@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{Backend, Kind, Overrides, Result, RingChoice};
+use fuelrail::{Backend, Kind, Result, RingChoice};
 
 use crate::floor::{CONNECTIONS_TRIED, ssl_contestant};
 use crate::harness::result::SCHEMA;
@@ -27,7 +27,6 @@ const EXAMPLES: &str = "Examples:
   cargo x bench line --venue netns --shapes large,volumes,mid,tiny,first --json line.json
   cargo x bench line --venue netns --link 10gbit --shapes large
   cargo x bench line --shapes large --transport tls --set register=true
-  cargo x bench line --floors-only --rounds 7
   cargo x bench line --rings uring,poll --shapes large,mid,tiny
   cargo x bench line --rivals hyper,object-store --shapes large,mid,tiny
 
@@ -35,9 +34,9 @@ Every contestant is a process of its own. Rounds go A B A B; ratios are taken wi
 their range. Processor time is that of the whole process tree, from a cgroup where we may make one (root). Exit code 1 when a bar \
 that could be judged does not hold, or a floor or the loader fails.
 
-Floors are plain loops with no parsing beyond Content-Length: blocking recv into an arena of the same size and into a hot \
-mebibyte, epoll at the best of 1, 8 and 32 connections, the kernel dropping the payload (MSG_TRUNC), memcpy alone; over TLS \
-OpenSSL's SSL_read in C, compiled on the spot, and a blocking loop over rustls with aws-lc. The cheapest of them is the judge.
+Floors are plain loops with no parsing beyond Content-Length: blocking recv, and epoll at the best of 1, 8 and 32 connections, both \
+into an arena of the same size; over TLS OpenSSL's SSL_read in C, compiled on the spot, and a blocking loop over rustls with aws-lc. \
+The cheapest of them is the judge.
 
 Rivals: hyper, object-store, hyper-drop (native); curl, wrk (commands); boto3, dataloader-boto3, s3torchconnector, s3dlio, webdataset, \
 mosaicml-streaming, runai-model-streamer, obstore, litdata, and our own package as fuelrail-python (Python). Each runs with the \
@@ -82,12 +81,6 @@ pub(crate) struct LineArgs {
     /// A setting of the loader over its defaults, by the name of its field
     #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = fuelrail_cli::bench::setting)]
     pub(crate) settings: Vec<(String, String)>,
-    /// All floors, those included that no bar needs
-    #[arg(long)]
-    pub(crate) all_floors: bool,
-    /// All floors and nothing else: what the kernel's copy costs a program that does nothing else
-    #[arg(long, conflicts_with_all = ["settings", "rings", "rivals"])]
-    pub(crate) floors_only: bool,
     /// The loader on each of these rings, with commas [default: all of this build]
     #[arg(long, value_name = "NAMES", num_args = 0.., value_delimiter = ',', conflicts_with = "rivals", value_parser = ring)]
     pub(crate) rings: Option<Vec<String>>,
@@ -210,11 +203,6 @@ impl LineArgs {
         }
     }
 
-    /// Settings of the loader; none leaves the loader out.
-    fn loader(&self) -> Option<&Overrides> {
-        (!self.floors_only).then_some(&self.settings)
-    }
-
     /// The rings asked for; all of this build when `--rings` stands alone.
     fn rings(&self) -> Vec<String> {
         match &self.rings {
@@ -229,7 +217,6 @@ impl Line<'_> {
     fn findings(&self, venue: &Venue) -> Findings {
         let args = self.args;
         let question = match args {
-            LineArgs { floors_only: true, .. } => "floor",
             LineArgs { rings: Some(_), .. } => "rings",
             LineArgs { rivals: Some(_), .. } => "rivals",
             _ => "line",
@@ -240,11 +227,9 @@ impl Line<'_> {
         note("repeats", args.repeats.map_or_else(|| "by shape".to_owned(), |repeats| repeats.to_string()));
         note("rounds", args.rounds.to_string());
         note("seed", args.seed.to_string());
-        if args.loader().is_some() {
-            // Results of a loader that was built anew in every pass have no such line, and are unlike these.
-            note("passes", "one loader, from rest to rest".to_owned());
-        }
-        for (name, value) in args.loader().into_iter().flatten() {
+        // Results of a loader that was built anew in every pass have no such line, and are unlike these.
+        note("passes", "one loader, from rest to rest".to_owned());
+        for (name, value) in &args.settings {
             note(&format!("loader.{name}"), value.clone());
         }
         Findings {
@@ -254,7 +239,6 @@ impl Line<'_> {
             venue: venue.facts.clone(),
             config,
             contests: Vec::new(),
-            latencies: Vec::new(),
             notices: Vec::new(),
             wall_s: 0.0,
         }
@@ -299,7 +283,7 @@ impl Line<'_> {
         }
         scores.extend(missing);
         let mut bars = Vec::new();
-        if self.args.loader().is_some() && self.args.rings.is_none() {
+        if self.args.rings.is_none() {
             bars = self::bars(set.shape, transport, venue.facts.link_bits_per_s);
             bars.extend(self.rivals.iter().filter_map(|rival| promised(rival, set.shape)));
         }
@@ -320,12 +304,12 @@ impl Line<'_> {
         Ok(speeds.reduce(f64::max))
     }
 
-    /// Who takes part in a shape over a transport: the floors its bars need, all floors if asked, and the loader.
+    /// Who takes part in a shape over a transport: the floors its bars need, and the loader.
     fn cast(&self, venue: &Venue, shape: ShapeName, transport: Transport) -> Result<Vec<Contestant>> {
         let own = |name: &str, kind: &str, args: &[&str]| own_contestant(&self.program, name, kind, args);
         let proved = |name: &str, kind: &str, args: &[&str]| own(name, kind, args).proved_by(["--hash"]);
         let mut cast = Vec::new();
-        let mut settings = self.args.loader().cloned();
+        let mut settings = self.args.settings.clone();
         if transport == Transport::Tls {
             if let Some(authority) = &venue.authority {
                 for read_ahead in [false, true] {
@@ -333,9 +317,7 @@ impl Line<'_> {
                 }
                 let trusted = authority.display().to_string();
                 cast.push(proved("floor-rustls", "floor-rustls", &["--ca", &trusted]));
-                if let Some(settings) = &mut settings {
-                    settings.push(("ca_file".into(), trusted));
-                }
+                settings.push(("ca_file".into(), trusted));
             }
         } else if shape == ShapeName::First {
             // Measured from the start of the process, so touching the arena first would be part of the time.
@@ -345,25 +327,17 @@ impl Line<'_> {
             // It finds its number of connections itself; its bytes are proved without that search: with any number they
             // are the same.
             cast.push(own("floor-epoll", "floor-epoll", &[]).proved_by(["--hash", "--connections", "8"]));
-            if self.args.all_floors || self.args.floors_only {
-                cast.push(proved("floor-recv-hot", "floor-recv", &["--hot"]));
-                cast.push(own("floor-drop", "floor-drop", &["--connections", "1"]));
-                cast.push(own("floor-copy", "floor-copy", &[]));
-                cast.push(own("floor-copy-hot", "floor-copy", &["--hot"]));
-            }
         }
-        if let Some(settings) = settings {
-            let loader = |name: &str, ring: Option<&String>| {
-                let ring = ring.map(|ring| format!("--set=ring={ring}"));
-                let sets = settings.iter().map(|(field, value)| format!("--set={field}={value}"));
-                let sets: Vec<String> = sets.chain(ring).collect();
-                let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-                Contestant { once_args: vec!["--once".into()], ..proved(name, "fuelrail", &sets) }
-            };
-            cast.extend(self.args.rings().iter().map(|ring| loader(ring, Some(ring))));
-            if self.args.rings.is_none() {
-                cast.push(loader(LOADER, None));
-            }
+        let loader = |name: &str, ring: Option<&String>| {
+            let ring = ring.map(|ring| format!("--set=ring={ring}"));
+            let sets = settings.iter().map(|(field, value)| format!("--set={field}={value}"));
+            let sets: Vec<String> = sets.chain(ring).collect();
+            let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+            Contestant { once_args: vec!["--once".into()], ..proved(name, "fuelrail", &sets) }
+        };
+        cast.extend(self.args.rings().iter().map(|ring| loader(ring, Some(ring))));
+        if self.args.rings.is_none() {
+            cast.push(loader(LOADER, None));
         }
         Ok(cast)
     }

@@ -38,12 +38,10 @@ fn every_floor_and_the_loader_bring_the_same_bytes() {
     let (_venue, laid, task) = venue();
     for (looping, into, hash) in [
         (Loop::Recv, Into::Arena, true),
-        (Loop::Recv, Into::Hot, true),
         (Loop::Recv, Into::Nowhere, false),
         (Loop::Epoll(Some(8)), Into::Arena, true),
         (Loop::Epoll(Some(3)), Into::Nowhere, false),
         (Loop::Epoll(None), Into::Arena, true),
-        (Loop::Copy, Into::Arena, false),
     ] {
         let floor = Floor { looping, into, touch: true, hash };
         for said in passes(|input, output| floor::run(&floor, &task, input, output)) {

@@ -4,7 +4,6 @@ use fuelrail_benches::harness::{
     Bar, Contested, Findings, Heat, Metric, Pass, Relation, Scored, SetFacts, Transport, VenueFacts, VenueKind,
 };
 use fuelrail_benches::report::results_html;
-use fuelrail_cli::bench::latency::{Latencies, LatencyResult};
 use fuelrail_cli::machine::Machine;
 
 /// A pass of 1 GB in 1 000 objects that took so much processor time.
@@ -60,7 +59,6 @@ fn findings(scores: Vec<Scored>, bars: &[Bar]) -> Findings {
         },
         config: [("scale".to_owned(), "1".to_owned())].into(),
         contests: vec![Contested::new(set(), Transport::Plain, scores, bars)],
-        latencies: Vec::new(),
         notices: Vec::new(),
         wall_s: 1.0,
     }
@@ -146,26 +144,9 @@ fn the_page_stands_alone_and_holds_every_figure() {
     let mut dead = score("<b>rival</b>", &[], &[]);
     dead.failure = Some("no module".into());
     let scores = vec![score("floor-recv", &[0.2, 0.21], &[]), score("fuelrail", &[0.205, 0.22], &[]), dead];
-    let mut result = findings(scores, &bars);
-    let mut latencies = Latencies::default();
-    (1..2_000).for_each(|us| latencies.record(std::time::Duration::from_micros(us)));
-    result.latencies.push(LatencyResult {
-        name: "GET of 4.0 KiB".into(),
-        load: "closed loop, 8 connections".into(),
-        intended_per_s: None,
-        achieved_per_s: 100.0,
-        warm_up: 10,
-        response: latencies.summary(),
-        service: latencies.summary(),
-    });
+    let result = findings(scores, &bars);
     let page = results_html(&[("line.json".to_owned(), serde_json::to_value(&result).unwrap())]).unwrap();
-    for word in [
-        "<span class=\"rail\">1</span> of 1 criteria hold",
-        "no module",
-        "0.2125 (0.205–0.22)",
-        "<svg ",
-        "GET of 4.0 KiB",
-    ] {
+    for word in ["<span class=\"rail\">1</span> of 1 criteria hold", "no module", "0.2125 (0.205–0.22)", "<svg "] {
         assert!(page.contains(word), "{word}");
     }
     assert!(page.contains("&lt;b&gt;rival") && !page.contains("<b>rival"), "names are text");

@@ -319,8 +319,6 @@ enum Who {
         #[command(flatten)]
         task: Task,
     },
-    /// memcpy alone
-    FloorCopy(FloorArgs),
     /// The loader itself
     Fuelrail {
         #[command(flatten)]
@@ -333,9 +331,6 @@ enum Who {
 #[derive(Args, Debug)]
 #[command(after_help = CONTESTANT_EXAMPLES)]
 struct FloorArgs {
-    /// Receive into the same mebibyte over and over
-    #[arg(long)]
-    hot: bool,
     /// Connections of epoll; without it 1, 8 and 32 are tried
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: Option<u16>,
@@ -361,11 +356,9 @@ fn contestant(args: &Contestant) -> Outcome {
             return Ok(ExitCode::SUCCESS);
         }
         Who::FloorRecv(args) => (Loop::Recv, Into::Arena, args),
-        Who::FloorCopy(args) => (Loop::Copy, Into::Arena, args),
         Who::FloorEpoll(args) => (Loop::Epoll(args.connections), Into::Arena, args),
         Who::FloorDrop(args) => (Loop::Epoll(args.connections), Into::Nowhere, args),
     };
-    let into = if args.hot { Into::Hot } else { into };
     floor::run(&Floor { looping, into, touch: args.touch, hash: args.hash }, &args.task, input, output)?;
     Ok(ExitCode::SUCCESS)
 }

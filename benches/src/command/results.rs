@@ -58,10 +58,6 @@ pub(super) fn text(findings: &Findings) -> String {
         text.push_str(&contest_text(contest, &findings.notices));
         text.push('\n');
     }
-    if !findings.latencies.is_empty() {
-        text.push_str(&fuelrail_cli::bench::latencies(&findings.latencies));
-        text.push('\n');
-    }
     for notice in &findings.notices {
         text.push_str(&format!("note: {notice}\n"));
     }

@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, recv};
 use super::exchange::{Answer, Pass, Requests};
 use super::{Arena, Into, RECEIVE_BYTES};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Connections {
     epoll: Option<OwnedFd>,
     streams: Vec<TcpStream>,

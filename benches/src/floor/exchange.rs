@@ -99,7 +99,7 @@ impl Pass {
         Ok(true)
     }
 
-    pub(super) fn whole(&mut self, bytes: u64) {
+    fn whole(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.objects += 1;
         if self.objects == self.batch_size {

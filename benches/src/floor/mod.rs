@@ -27,8 +27,6 @@ pub enum Loop {
     Recv,
     /// `epoll` over so many connections; none tries 1, 8 and 32 before it is ready and keeps the cheapest.
     Epoll(Option<u16>),
-    /// `memcpy` of as many bytes, without any network.
-    Copy,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,25 +50,22 @@ pub fn run(floor: &Floor, task: &Task, input: impl BufRead, output: impl Write) 
     let requests = Requests::new(task, "http://")?;
     let bytes = match floor.into {
         Into::Arena => usize::try_from(task.arena_bytes).unwrap_or(usize::MAX),
-        Into::Hot | Into::Nowhere => RECEIVE_BYTES,
+        Into::Nowhere => RECEIVE_BYTES,
     };
     let mut arena = Arena::new(bytes, floor.touch)?;
     let mut connections = match floor.looping {
         Loop::Recv => Connections::blocking(&requests)?,
         Loop::Epoll(Some(count)) => Connections::watched(&requests, count.into())?,
         Loop::Epoll(None) => cheapest(floor, task, &requests, &mut arena)?,
-        Loop::Copy => Connections::default(),
     };
     serve(input, output, || pass(floor, task, &requests, &mut connections, &mut arena))
 }
 
 fn validate(floor: &Floor) -> Result<()> {
-    let usage = |cause: &str| Err(Error::new(Kind::Usage, cause));
-    match floor.looping {
-        _ if floor.hash && floor.into == Into::Nowhere => usage("what is dropped cannot be hashed"),
-        Loop::Copy if floor.hash || floor.into == Into::Nowhere => usage("a copy has no bytes of the bucket"),
-        _ => Ok(()),
+    if floor.hash && floor.into == Into::Nowhere {
+        return Err(Error::new(Kind::Usage, "what is dropped cannot be hashed"));
     }
+    Ok(())
 }
 
 fn pass(
@@ -84,15 +79,10 @@ fn pass(
     let how = match floor.looping {
         Loop::Recv => "blocking recv, 1 connection".to_owned(),
         Loop::Epoll(_) => format!("epoll, {} connections", connections.count()),
-        Loop::Copy => "memcpy".to_owned(),
     };
-    match floor.looping {
-        Loop::Copy => copy(requests, floor.into, arena, &mut pass),
-        Loop::Recv | Loop::Epoll(_) => connections.run(requests, floor.into, arena, &mut pass)?,
-    }
+    connections.run(requests, floor.into, arena, &mut pass)?;
     let into = match floor.into {
         Into::Arena => format!("into {}", ByteSize(task.arena_bytes)),
-        Into::Hot => "into a hot 1 MiB".to_owned(),
         Into::Nowhere => "dropped by the kernel".to_owned(),
     };
     Ok(pass.said(format!("{how}, 1 MiB at a time {into}")))
@@ -113,32 +103,10 @@ fn cheapest(floor: &Floor, task: &Task, requests: &Requests, arena: &mut Arena) 
     Ok(tried?.into_iter().min_by_key(|(cost, _)| *cost).expect("several numbers were tried").1)
 }
 
-/// The copy alone: as many bytes as the set has, from memory that stays in cache to where receives would put them.
-fn copy(requests: &Requests, into: Into, arena: &mut Arena, pass: &mut Pass) {
-    let source = vec![7u8; RECEIVE_BYTES];
-    for request in requests.all() {
-        let mut left = request.body_bytes as usize;
-        while left > 0 {
-            let room = arena.room(left.min(RECEIVE_BYTES));
-            let step = room.len();
-            room.copy_from_slice(&source[..step]);
-            // The copy is not read; it must be made all the same.
-            std::hint::black_box(&mut *room);
-            left -= step;
-            if into == Into::Arena {
-                arena.take(step);
-            }
-        }
-        pass.whole(request.body_bytes);
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Into {
     /// Through an arena of the task's size, from end to end and round again.
     Arena,
-    /// Into the same mebibyte over and over: it stays in cache.
-    Hot,
     /// Nowhere: the kernel drops them (`MSG_TRUNC`). All of a receive but its copy.
     Nowhere,
 }
@@ -217,12 +185,8 @@ mod tests {
     fn settings_that_make_no_sense_are_refused() {
         let good = Floor { looping: Loop::Recv, into: Into::Arena, touch: true, hash: false };
         assert!(validate(&good).is_ok());
-        for bad in [
-            Floor { into: Into::Nowhere, hash: true, ..good.clone() },
-            Floor { looping: Loop::Copy, hash: true, ..good.clone() },
-        ] {
-            assert_eq!(validate(&bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
-        }
+        let bad = Floor { into: Into::Nowhere, hash: true, ..good };
+        assert_eq!(validate(&bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
     }
 
     #[test]

@@ -9,17 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::contestant::Pass;
 use super::shape::{Laid, Shape};
 use super::venue::{Transport, VenueFacts};
-use fuelrail_cli::bench::latency::LatencyResult;
 use fuelrail_cli::machine::Machine;
 
 pub const SCHEMA: u32 = 1;
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Findings {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The benchmark's name: `line`, `floor`, `latency`, `rivals`, …
+    /// The benchmark's name: `line`, `rings` or `rivals`.
     pub question: String,
     /// Where and when it was measured, and the commit of the harness.
     pub machine: Machine,
@@ -28,17 +26,13 @@ pub struct Findings {
     pub config: BTreeMap<String, String>,
     /// What contestants came to, shape by shape.
     pub contests: Vec<Contested>,
-    /// Latencies, run by run.
-    #[serde(default)]
-    pub latencies: Vec<LatencyResult>,
     /// What the reader must know: what was skipped, what fell back, and why.
     pub notices: Vec<String>,
     /// The whole benchmark, s.
     pub wall_s: f64,
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SetFacts {
     /// The shape's name.
     pub name: String,
@@ -67,8 +61,7 @@ impl SetFacts {
 }
 
 /// One contest: a set of objects, a transport, and the results of all contestants.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Contested {
     pub set: SetFacts,
     pub transport: Transport,
@@ -102,8 +95,7 @@ impl Contested {
     }
 }
 
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Scored {
     pub name: String,
     pub settings: String,
@@ -124,7 +116,7 @@ pub struct Scored {
     /// Why it left, with the error's words. Its passes up to then stay.
     pub failure: Option<String>,
     /// Of one that never took part, what it is, in two or three words: `not installed`. Its failure tells the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub absence: Option<String>,
 }
 
@@ -224,7 +216,7 @@ impl Spread {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// The first over the second, at most the bound.
@@ -235,15 +227,14 @@ pub enum Relation {
     Alone,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Heat {
     Warm,
     Cold,
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bar {
     pub of: String,
     /// Against whose; the cheapest of them in the median where there are several; none for a figure alone.
@@ -318,8 +309,7 @@ impl Bar {
     }
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Judged {
     pub bar: Bar,
     /// Against whom it was held in the end.

@@ -48,15 +48,6 @@ fn a_line_is_measured_and_drawn() {
 }
 
 #[test]
-fn floors_alone_have_no_bars() {
-    let ended = fuelrail(&[&["line", "--floors-only", "--shapes", "tiny", "--json"][..], &SMALL].concat()).json();
-    let names: Vec<&str> =
-        ended["contests"][0]["contestants"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["floor-recv", "floor-epoll", "floor-recv-hot", "floor-drop", "floor-copy", "floor-copy-hot"]);
-    assert_eq!(ended["contests"][0]["bars"], serde_json::json!([]));
-}
-
-#[test]
 fn questions_that_cannot_be_asked_are_refused() {
     for (args, word) in [
         (&["line", "--rounds", "0"][..], "0 rounds"),

@@ -10,7 +10,6 @@ use clap::{Args, Subcommand};
 
 use fuelrail::{Error, Kind};
 
-pub use latency::{Latencies, LatencyResult, latencies};
 pub use read::shard_text;
 pub(crate) use read::text as read_text;
 pub(crate) use reading::{ReadReport, SCHEMA as READ_SCHEMA};
