@@ -264,6 +264,10 @@ fn files(listing: &Listing, fields: &[String], read: Read<'_>) -> Result<Vec<(u3
             .with_object(listing.key(*object as usize));
         return Err(error.with_hint("read the files as two data sets, or name the fields that all have"));
     }
+    // Files may have them in any order; records have one.
+    if let Some(((_, first), others)) = files.split_first_mut() {
+        others.iter_mut().for_each(|(_, file)| file.order_as(first));
+    }
     Ok(files)
 }
 

@@ -50,6 +50,19 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array_at(bytes, at).map(u64::from_le_bytes)
 }
 
+/// Takes a number in base 128 off `bytes`, the lowest digit first.
+pub(crate) fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = u64::from(take(bytes, 1)?[0]);
+        number |= (byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 /// Takes the first `count` bytes off `bytes`.
 pub(crate) fn take<'a>(bytes: &mut &'a [u8], count: u64) -> Option<&'a [u8]> {
     let (first, rest) = bytes.split_at_checked(usize::try_from(count).ok()?)?;

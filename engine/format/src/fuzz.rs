@@ -5,8 +5,7 @@
 use crate::bytes::Dtype;
 use crate::index::{Field, HEADER_BYTES, Index, IndexBuilder, Span};
 use crate::tfrecord::{self, Example};
-use crate::tokens::{self, Window, Windows};
-use crate::{Format, Need, Scan, manifest, mds, tar};
+use crate::{Format, Need, Scan, manifest, mds, tar, tokens};
 use fuelrail_base::{Kind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -177,17 +176,23 @@ fn tfrecord(bytes: &[u8]) {
 /// Documents and windows cover the file. The first bytes choose the window.
 fn tokens(bytes: &[u8]) {
     let [length, stride, choice, file @ ..] = bytes else { return };
-    let (length, stride) = (u64::from(*length), u64::from(*stride));
-    let window = Window { dtype: Dtype::U16, length, stride, target: choice & 1 != 0, keep_rest: choice & 2 != 0 };
-    let scan = || tokens::Scan::new(0, file.len() as u64, window.dtype, 0x0A0A);
+    let (length, stride, keep_rest) = (u64::from(*length), u64::from(*stride), choice & 2 != 0);
+    let scan = || tokens::Scan::new(0, file.len() as u64, Dtype::U16, 0x0A0A);
     let Ok(index) = scan().map(|_| any_reads(Format::Tokens, file, || scan().expect("as before"))) else { return };
-    let Ok(windows) = Windows::new(index.expect("any whole tokens are documents"), window) else { return };
-    let mut covered = 0;
-    for number in 0..windows.len() {
-        let span = windows.get(number).expect("a window");
-        assert!(span.length > 0 && span.offset + span.length <= file.len() as u64);
-        covered = covered.max(span.offset + span.length);
+    let index = index.expect("any whole tokens are documents");
+    let (mut ends, mut covered) = (0, 0);
+    for field in index.iter().filter_map(|record| record.field(0)) {
+        let Field::Span(document) = field else { panic!("a document is a range") };
+        assert_eq!(document.offset, ends, "documents cover the file");
+        ends += document.length;
+        if length == 0 || stride == 0 {
+            continue;
+        }
+        for span in tokens::windows(document, length, stride, keep_rest) {
+            assert!(span.length > 0 && span.offset >= document.offset && span.offset + span.length <= ends);
+            covered = covered.max(span.offset + span.length);
+        }
+        assert!(!keep_rest || stride > length || covered == ends, "the rest is kept");
     }
-    assert!(!window.keep_rest || window.target || stride > length || covered == file.len() as u64, "the rest is kept");
-    assert_eq!(windows.get(windows.len()), None);
+    assert_eq!(ends, file.len() as u64);
 }

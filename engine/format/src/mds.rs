@@ -206,6 +206,9 @@ impl Columns {
     ///
     /// # Errors
     /// [`Kind::Undecodable`] for a value of 4 GiB.
+    ///
+    /// # Panics
+    /// If there is another field, or they are in another order.
     pub fn join(&self, fields: &[(&str, &[u8])], out: &mut Vec<u8>) -> Result<()> {
         let mut left = fields.iter().peekable();
         for column in &self.columns {
@@ -214,6 +217,7 @@ impl Columns {
             let size = size.map_err(|_| flawed(format!("a value of '{}' has 4 GiB", column.name)))?;
             out.extend_from_slice(&size.to_le_bytes());
         }
+        assert!(left.next().is_none(), "fields are in the order of the columns");
         fields.iter().for_each(|(_, bytes)| out.extend_from_slice(bytes));
         Ok(())
     }

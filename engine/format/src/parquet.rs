@@ -169,10 +169,15 @@ impl File {
         Ok(())
     }
 
-    /// The columns that are read, in the order of the file.
+    /// The columns that are read, in the order of the file, or of another after [`File::order_as`].
     #[must_use]
     pub fn columns(&self) -> &[Column] {
         &self.columns
+    }
+
+    /// Hands over the columns of each row in the order of another file, which has the same ones.
+    pub fn order_as(&mut self, other: &File) {
+        self.columns.sort_by_cached_key(|column| other.columns.iter().position(|of| of.name == column.name));
     }
 
     /// The row groups, in the order of the file.

@@ -102,16 +102,22 @@ impl Writer {
             return tar::record(key, fields, &mut self.bytes);
         }
         if self.format == Format::Tokens {
-            let [(_, Value::Bytes(tokens))] = fields else {
-                let names = fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-                let cause = format!("tokens are one field of numbers, and it has {}", shown(names.as_bytes()));
-                return Err(unsupported(cause, "name the field of the tokens with --fields; text has no tokens yet"));
-            };
-            self.bytes.extend_from_slice(tokens);
-            return Ok(());
+            if let [(name, value)] = fields
+                && let Value::Bytes(tokens) = value.typed(name)
+            {
+                self.bytes.extend_from_slice(tokens);
+                return Ok(());
+            }
+            let names = fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            let cause = format!("tokens are one field of numbers, and it has {}", shown(names.as_bytes()));
+            return Err(unsupported(cause, "name the field of the tokens with --fields; text has no tokens yet"));
         }
         let key = key.map(|key| (KEY, Value::Text(key)));
-        let mut fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.typed(name))).chain(key).collect();
+        // A column of bytes takes them as they are.
+        let columns = self.columns.iter().flat_map(|columns| &columns.columns);
+        let is_bytes = |field: &str| columns.clone().any(|(name, kind)| name == field && *kind == mds::Kind::Bytes);
+        let typed = fields.iter().map(|(name, value)| (*name, if is_bytes(name) { *value } else { value.typed(name) }));
+        let mut fields: Vec<_> = typed.chain(key).collect();
         fields.sort_unstable_by_key(|(name, _)| *name);
         if let Some(two) = fields.windows(2).find(|two| two[0].0 == two[1].0) {
             return Err(two_fields(two[0].0));

@@ -5,9 +5,8 @@ use crate::listing::hash_object;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ByteRange, Listing};
 use fuelrail_format::bytes::Dtype;
-use fuelrail_format::tokens::{self, Window, Windows};
 use fuelrail_format::{
-    Field, Format, Index, IndexBuilder, Need, Place, Scan, Span, manifest, mds, objects, tar, tfrecord,
+    Field, Format, Index, IndexBuilder, Need, Place, Scan, Span, manifest, mds, objects, tar, tfrecord, tokens,
 };
 use fuelrail_wire::kept::SourceId;
 use std::collections::BTreeMap;
@@ -108,6 +107,14 @@ fn of_objects(
         }
         Ok(())
     })?;
+    let mut owners = BTreeMap::new();
+    for (at, (stem, _)) in own.iter().filter(|(_, (stem, _))| beside.contains_key(*stem)) {
+        if let Some(other) = owners.insert(*stem, *at) {
+            let cause = format!("it has the same side-cars as '{}'", listing.key(other).escape_debug());
+            let error = Error::new(Kind::Usage, cause).with_object(listing.key(*at));
+            return Err(error.with_hint("rename one of the two, or name its extension in side_cars"));
+        }
+    }
     let push = |index: &mut IndexBuilder, stem: &str, own: Option<(usize, Field<'_>)>, sides: &[(String, Vec<u8>)]| {
         let mut fields: Vec<_> = own.into_iter().collect();
         for (name, bytes) in sides {
@@ -152,10 +159,11 @@ fn of_tokens(
     let files = of_documents(listing, (bytes, document_end), files, read)?;
     // Counted in bytes, tokens may be of any length.
     let (length, stride) = (window * bytes, stride.unwrap_or(window) * bytes);
-    let window = Window { dtype: Dtype::U8, length, target: false, stride, keep_rest: document_end.is_some() };
-    let windows = Windows::new(Index::open(files.to_bytes())?, window)?;
-    for span in (0..windows.len()).filter_map(|number| windows.get(number)) {
-        index.push(&[], &[(field, Field::Span(span))])?;
+    for document in Index::open(files.to_bytes())?.iter().filter_map(|record| record.field(0)) {
+        let Field::Span(document) = document else { continue };
+        for span in tokens::windows(document, length, stride, document_end.is_some()) {
+            index.push(&[], &[(field, Field::Span(span))])?;
+        }
     }
     Ok(index)
 }
@@ -188,8 +196,8 @@ fn of_documents(
         return Err(error.with_hint("check token_bytes, and what the prefix holds"));
     }
     let Some((end, dtype)) = end.zip(dtype) else {
-        for (object, size) in objects {
-            tokens::add(object, size, Dtype::U8, [], &mut index)?;
+        for (object, size) in objects.into_iter().filter(|(_, size)| *size > 0) {
+            index.push_range(object, 0, size)?;
         }
         return Ok(index);
     };
@@ -221,7 +229,7 @@ fn of_manifest(listing: &Listing, file: Option<&Path>, mut index: IndexBuilder) 
     Ok(index)
 }
 
-/// Longest window and stride, tokens: in bytes they are within what windows may have.
+/// Longest window and stride, tokens: bytes of both and of an object can be added up.
 const TOKENS_MAX: u64 = 1 << 37;
 
 /// A shard of MDS that is listed, as it is or compressed.

@@ -1,5 +1,7 @@
 //! Entity tags as fixed-size values: what a listing promised and what a response carries, compared without a heap.
 
+use crate::sealed::hex_number;
+use core::fmt;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// An entity tag, as the XXH3-128 of its text without the quotes. A weak tag (`W/"…"`) never equals a strong one.
@@ -31,6 +33,18 @@ impl Etag {
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
+    }
+
+    /// The tag that is printed so.
+    pub(crate) fn of_hash(digits: &str) -> Option<Etag> {
+        hex_number(digits).map(Etag)
+    }
+}
+
+/// The hash, as 32 hexadecimal digits.
+impl fmt::Display for Etag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
     }
 }
 

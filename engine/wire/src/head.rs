@@ -46,6 +46,8 @@ pub struct Found {
     pub took_us: u32,
     /// It had it from the bucket for this response alone, and does not keep it.
     pub passed: bool,
+    /// The entity tag of the object that the block is a part of, where the bucket sent one.
+    pub tag: Option<Etag>,
 }
 
 impl ResponseHead {
@@ -79,6 +81,7 @@ impl ResponseHead {
 
 /// How far the bytes at hand go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum Parsed {
     /// The head has not ended yet: read more and parse again from the start.
     Partial,
@@ -157,7 +160,7 @@ impl Lines {
                     .with_hint("only a single 'chunked' is supported"));
             }
             self.chunked = true;
-        } else if is("content-encoding") && (200..300).contains(&status) {
+        } else if (is("content-encoding") || is(STORED_CODING)) && (200..300).contains(&status) {
             refuse_coding(value)?;
         } else if is("x-amz-checksum-crc32c") {
             // "…-7" is a checksum over the checksums of seven parts: it says nothing about the bytes as a whole.
@@ -231,13 +234,16 @@ impl Lines {
     }
 }
 
-/// Refuses a body whose `Content-Encoding` line says that it is not the object's own bytes.
+/// The coding that Google stores an object in. It decompresses it for those who take none, and says so in this line alone.
+const STORED_CODING: &str = "x-goog-stored-content-encoding";
+
+/// Refuses a body of which such a line says that it is not the object's own bytes.
 ///
 /// # Errors
 /// [`Kind::Protocol`] naming the coding.
 pub fn refuse_coding(value: &[u8]) -> Result<()> {
     match tokens(value).find(|token| !token.eq_ignore_ascii_case(b"identity")) {
-        Some(coding) => Err(protocol(format!("the body has Content-Encoding '{}'", shown(coding, 64)))
+        Some(coding) => Err(protocol(format!("it is stored or sent with Content-Encoding '{}'", shown(coding, 64)))
             .with_hint("serve the object's bytes unchanged: remove its Content-Encoding and turn off compression")),
         None => Ok(()),
     }
@@ -256,13 +262,17 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
     Ok(())
 }
 
-/// What a line such as `found;dur=23.4;desc=held` tells, in milliseconds.
+/// What a line such as `found;dur=23.4;desc=held` tells, in milliseconds. Behind it may be `;tag=` and an [`Etag`] as it is printed.
 fn found(value: &[u8]) -> Option<Found> {
     let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
+    let (text, tag) = match text.split_once(";tag=") {
+        Some((text, digits)) => (text, Some(Etag::of_hash(digits)?)),
+        None => (text, None),
+    };
     let (dur, how) = text.split_once(";desc=").unwrap_or((text, ""));
     let ms = dur.parse::<f64>().ok().filter(|ms| *ms >= 0.0)?;
     // Saturates.
-    Some(Found { took_us: (ms * 1e3) as u32, passed: how == "pass" })
+    Some(Found { took_us: (ms * 1e3) as u32, passed: how == "pass", tag })
 }
 
 /// The members of a comma-separated header value, trimmed, without empty ones.

@@ -92,22 +92,24 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 }
 
 /// Code and message of an S3 error document (`NoSuchKey`, `The specified key does not exist.`), cut to 256 characters
-/// and escaped for printing. `None` when `xml` is anything else.
+/// and escaped for printing; of one that is cut off, what stands before that. `None` when `xml` is anything else.
 #[must_use]
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
-    refusal(xml)?.said()
+    refusal(xml).said()
 }
 
 /// The region that an S3 error document names (`AuthorizationHeaderMalformed`), escaped for printing.
 #[must_use]
 pub fn parse_error_region(xml: &[u8]) -> Option<String> {
-    refusal(xml)?.region
+    refusal(xml).region
 }
 
-fn refusal(xml: &[u8]) -> Option<Refusal> {
+fn refusal(xml: &[u8]) -> Refusal {
     let mut refusal = Refusal::default();
-    walk(xml, &mut refusal).ok()?;
-    Some(refusal)
+    // Of a long one the begin alone may be kept, cut off within a character.
+    let text = xml.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let _ = walk(text.as_bytes(), &mut refusal);
+    refusal
 }
 
 #[derive(Default)]

@@ -64,10 +64,20 @@ fn a_server_tells_how_long_it_took_to_find_the_bytes() {
         ("Server-Timing: cache;dur=7", 0),
     ] {
         let found = get(&format!("Content-Length: 0\r\n{line}\r\n")).found;
-        assert_eq!(found, Found { took_us: us, passed: false }, "{line}");
+        assert_eq!(found, Found { took_us: us, passed: false, tag: None }, "{line}");
     }
     let found = get("Content-Length: 0\r\nServer-Timing: found;dur=000001.0;desc=pass\r\n").found;
-    assert_eq!(found, Found { took_us: 1_000, passed: true });
+    assert_eq!(found, Found { took_us: 1_000, passed: true, tag: None });
+}
+
+#[test]
+fn a_server_tells_of_which_version_the_bytes_are() {
+    let tag = Etag::of("\"b54357faf0632cce46e942fa68356b38\"");
+    let found = |tag: &str| get(&format!("Server-Timing: found;dur=000001.0;desc=held;tag={tag}\r\n")).found;
+    assert_eq!(found(&tag.to_string()), Found { took_us: 1_000, passed: false, tag: Some(tag) });
+    for wrong in ["", "7", &tag.to_string()[1..], &format!("{tag}0"), &format!("{tag};x"), &"G".repeat(32)] {
+        assert_eq!(found(wrong), Found::default(), "{wrong}");
+    }
 }
 
 #[test]
@@ -130,6 +140,7 @@ fn what_could_smuggle_a_body_is_refused() {
         ("Transfer-Encoding: gzip, chunked\r\n", "Transfer-Encoding 'gzip, chunked'"),
         ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding"),
         ("Content-Encoding: gzip\r\nContent-Length: 5\r\n", "Content-Encoding 'gzip'"),
+        ("x-goog-stored-content-encoding: gzip\r\nContent-Length: 5\r\n", "Content-Encoding 'gzip'"),
         ("ETag: \"a\"\r\nETag: \"b\"\r\n", "two different ETag"),
         ("x-amz-checksum-crc32c: nonsense\r\n", "unreadable x-amz-checksum-crc32c"),
         ("x-amz-checksum-crc32c: AAAAAB==\r\n", "unreadable x-amz-checksum-crc32c"),
@@ -149,6 +160,7 @@ fn codings_and_ranges_are_ignored_where_they_mean_nothing() {
     assert_eq!(get("Content-Encoding: identity\r\nContent-Length: 5\r\n").framing, Framing::Length(5));
     let head = complete("HTTP/1.1 404 x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(head.failure(), Some(Kind::NotFound), "an error page may be compressed");
+    assert_eq!(get("x-goog-stored-content-encoding: identity\r\nContent-Length: 5\r\n").framing, Framing::Length(5));
     let head = complete("HTTP/1.1 416 x\r\nContent-Range: bytes */10\r\nContent-Length: 0\r\n\r\n");
     assert_eq!((head.content_range, head.failure()), (None, Some(Kind::Mismatch)));
 }

@@ -2,7 +2,9 @@
 
 use fuelrail_base::Kind;
 use fuelrail_base::limits::{DOCUMENT_BYTES_MAX, KEY_BYTES_MAX};
-use fuelrail_wire::{Endpoint, Entry, ListPage, PageStart, list_path, parse_error, parse_error_region, parse_list};
+use fuelrail_wire::{
+    Endpoint, Entry, ListPage, PageStart, list_path, multipart, parse_error, parse_error_region, parse_list,
+};
 use proptest::prelude::*;
 
 fn page(inner: &str) -> Result<ListPage, fuelrail_base::Error> {
@@ -139,6 +141,15 @@ fn error_documents_repeat_their_code() {
     assert_eq!(parse_error(b"<html><Code>x</Code></html>"), None);
     let long = format!("<Error><Code>C</Code><Message>{}</Message></Error>", "m".repeat(10_000));
     assert_eq!(parse_error(long.as_bytes()).unwrap().1.len(), 256);
+    // One of which the begin alone was kept, cut off within a character.
+    let cut = format!("<Error><Code>SlowDown</Code><Region>eu</Region><Message>{}", "é".repeat(5000));
+    let cut = &cut.as_bytes()[..8191];
+    assert!(std::str::from_utf8(cut).is_err());
+    assert_eq!(parse_error(cut), Some(("SlowDown".to_string(), String::new())));
+    assert_eq!(parse_error_region(cut).as_deref(), Some("eu"));
+    assert!(parse_list(cut).is_err());
+    assert!(multipart::parse_begun(cut).is_err() && multipart::parse_completed(cut).is_err());
+    assert_eq!(parse_error(b"<Error><Code>Slow"), None);
 }
 
 /// An independent writer of listings: escapes by its own rules, in one of the two encodings.

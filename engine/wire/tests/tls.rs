@@ -2,7 +2,7 @@
 
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_wire::tls::{Client, Plaintext, Roots, Session, Trust};
+use fuelrail_wire::tls::{Client, Plaintext, Roots, Session, Trust, ciphertext_bytes_min};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -202,6 +202,27 @@ fn every_suite_delivers_however_the_stream_is_cut() {
             assert!(!line.session.has_ended());
         }
     }
+}
+
+/// A receive that waits for more than the records have would wait for ever.
+#[test]
+fn no_suite_sends_fewer_bytes_than_the_least() {
+    let authority = Authority::new("ours");
+    let mut least_met = 0;
+    for (suite, _) in SUITES {
+        let config = server(authority.sign(&named("bucket.example")), Some(suite));
+        let mut line = Line::new(&authority.client("bucket.example"), &config, 1 << 20);
+        line.session.seal(b"GET /1").unwrap();
+        line.settle().unwrap();
+        for bytes in [1, 1_000, 1 << 14] {
+            line.answer(&body(bytes));
+            let (sent, least) = (line.wire.len(), ciphertext_bytes_min(bytes));
+            assert!(sent >= least, "{suite:?}: {sent} bytes for {bytes}, at least {least}");
+            least_met += u32::from(sent == least);
+            line.settle().unwrap();
+        }
+    }
+    assert_eq!(least_met, 3, "one suite needs no more");
 }
 
 /// Long chains of certificates do not fit one record, and no two receives cut them alike.

@@ -287,7 +287,7 @@ impl IndexBuilder {
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut hash = Hasher(Xxh3::new());
+        let mut hash = Xxh3::new();
         let names = self.names();
         self.write_body(&names, &mut hash)?;
         let header = Header {
@@ -301,7 +301,7 @@ impl IndexBuilder {
             description_bytes: self.description.len() as u64,
             keys_bytes: self.keys.len,
             values_bytes: self.values.len,
-            body_hash: hash.0.digest(),
+            body_hash: hash.digest(),
         };
         out.write_all(&header.encode())?;
         self.write_body(&names, out)
@@ -346,20 +346,6 @@ impl IndexBuilder {
         }
         let rest = [&self.key_blocks, &self.keys, &self.values];
         rest.iter().flat_map(|section| &section.pieces).try_for_each(|piece| out.write_all(piece))
-    }
-}
-
-/// Hashes what is written.
-struct Hasher(Xxh3);
-
-impl Write for Hasher {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A look at a footer before the library reads it, which recurses as deep as the schema is nested: Thrift's compact protocol, walked over.
 
-use crate::bytes::take;
+use crate::bytes::{take, varint};
 
 /// Most elements of a schema, columns and groups. A nest of so many is within any thread's stack.
 pub(super) const ELEMENTS_MAX: u64 = 1 << 10;
@@ -40,18 +40,6 @@ fn field(bytes: &mut &[u8], last: i64) -> Option<Option<(i64, u8)>> {
 fn list_head(bytes: &mut &[u8]) -> Option<(u64, u8)> {
     let head = take(bytes, 1)?[0];
     Some((if head >> 4 == 15 { varint(bytes)? } else { u64::from(head >> 4) }, head & 15))
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(bytes, 1)?[0];
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 /// Goes over a value, of at most `depth` levels.

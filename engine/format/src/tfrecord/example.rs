@@ -1,6 +1,6 @@
 //! `tf.Example`, read where it lies: a protocol buffer of named lists of bytes, floats or integers.
 
-use crate::bytes::{array_at, take};
+use crate::bytes::{array_at, take, varint};
 use fuelrail_base::{Error, Kind, Result};
 
 /// Reads examples. Keeps the places of features from one to the next, so that a warm reader allocates nothing.
@@ -225,16 +225,4 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Wire<'a>)> {
         _ => return None,
     };
     (tag >> 3 > 0).then_some((tag >> 3, wire))
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = u64::from(take(bytes, 1)?[0]);
-        number |= (byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }

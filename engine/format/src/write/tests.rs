@@ -212,9 +212,34 @@ fn what_would_not_be_read_back_is_refused() {
         &[("cls", Value::Int(1))],
         "it has the fields __key__, cls, and the first record __key__, cls, txt",
     );
+    let mut tokens = Writer::new(Format::Tokens, 1 << 20, None).unwrap();
+    for (name, value) in [("txt", Value::Bytes(b"text")), ("a.json", Value::Bytes(b"[1]")), ("cls", Value::Int(7))] {
+        let error = tokens.push(Some("a"), &[(name, value)]).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("one field of numbers"), "{name}: {error}");
+    }
+    assert!(tokens.push(Some("a"), &[("bin", bytes)]).unwrap());
+    assert!(tokens.push(None, &[("txt", Value::Bytes(b"\xFF"))]).unwrap());
+    assert_eq!(tokens.finish(), b"x\xFF");
     for (format, limit) in [(Format::Manifest, 1), (Format::Mds, 0), (Format::Mds, SHARD_BYTES_MAX + 1)] {
         assert_eq!(Writer::new(format, limit, None).unwrap_err().kind(), Kind::Usage);
     }
+}
+
+#[test]
+fn identifiers_stay_as_they_are() {
+    let record = |n: usize, id: &str| (n.to_string(), vec![("id".to_owned(), id.as_bytes().to_vec())]);
+    for ids in [["a1", "007"], ["007", "8"], ["+7", "-0"]] {
+        let records = [record(0, ids[0]), record(1, ids[1])];
+        let (of, columns) = shards(Format::Mds, 1 << 20, &records);
+        assert_eq!(of_mds(&of, &columns.unwrap()), records);
+        assert_eq!(of_tfrecord(&shards(Format::TfRecord, 1 << 20, &records).0), records);
+        #[cfg(feature = "parquet")]
+        assert_eq!(of_parquet(&shards(Format::Parquet, 1 << 20, &records).0), records);
+    }
+    let mut writer = Writer::new(Format::Mds, 1 << 20, None).unwrap();
+    writer.push(Some("0"), &[("id", Value::Bytes(b"8\n"))]).unwrap();
+    let error = writer.push(Some("1"), &[("id", Value::Bytes(b"007"))]).unwrap_err().to_string();
+    assert!(error.contains("'id' is not an integer"), "{error}");
 }
 
 #[test]

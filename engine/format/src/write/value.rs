@@ -24,8 +24,9 @@ impl<'a> Value<'a> {
     pub(super) fn typed(self, field: &str) -> Value<'a> {
         let (Value::Bytes(bytes), last) = (self, field.rsplit(['.', '/']).next().unwrap_or(field)) else { return self };
         let Ok(text) = core::str::from_utf8(bytes) else { return self };
-        match text.trim().parse() {
-            Ok(number) if INTEGERS.contains(&last) => Value::Int(number),
+        match text.trim().parse::<i64>() {
+            // Digits that would not be the same again, as `007`, stay bytes.
+            Ok(number) if INTEGERS.contains(&last) && number.to_string() == text.trim() => Value::Int(number),
             _ if TEXTS.contains(&last) => Value::Text(text),
             _ => self,
         }
