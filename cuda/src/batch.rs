@@ -4,7 +4,6 @@
 //! written again only after that event.
 
 use core::ffi::c_void;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -156,12 +155,6 @@ impl DeviceBatch {
         &self.info().lens
     }
 
-    /// Sum of the samples' lengths, bytes.
-    #[must_use]
-    pub fn payload_bytes(&self) -> u64 {
-        self.info().payload_bytes
-    }
-
     /// The epoch it belongs to, from 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -180,12 +173,6 @@ impl DeviceBatch {
         self.info().seq
     }
 
-    /// Positions of the epoch's order this batch covers.
-    #[must_use]
-    pub fn positions(&self) -> Range<u64> {
-        self.info().positions.clone()
-    }
-
     /// Samples that could not be loaded, with the reason.
     #[must_use]
     pub fn left_out(&self) -> &[(SampleId, Error)] {
@@ -196,15 +183,6 @@ impl DeviceBatch {
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.info().state.as_ref()
-    }
-
-    /// Whether all its bytes have arrived; until then the stream waits.
-    ///
-    /// # Errors
-    /// `Environment` when the device is lost.
-    pub fn has_landed(&self) -> Result<bool> {
-        let _entered = self.ring.context.enter()?;
-        self.ring.cell(self.token().cell).h2d_done.is_reached()
     }
 
     /// The stream whose work may use it.

@@ -125,6 +125,10 @@ impl Copier {
             }
         }
         self.wind_up();
+        // Whoever asks for them after the last copy gets these.
+        if let Some(loader) = &self.loader {
+            let _ = ring.loader_stats.set(loader.stats());
+        }
         ring.finished.store(true, Ordering::Release);
         let loader = self.loader.take().filter(|_| self.flights.is_empty());
         loader.map(Loader::close)
@@ -165,7 +169,7 @@ impl Copier {
 
     /// The feed is gone, or the consumer's side has failed.
     fn is_unwanted(&self) -> bool {
-        self.link.ring.closed.load(Ordering::Acquire) || self.link.ring.has_failed()
+        self.link.ring.closed.load(Ordering::Acquire) || self.link.ring.failure().is_some()
     }
 
     /// Waits for a buffer when all are with the consumer or being filled.

@@ -9,14 +9,14 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use fuelrail::{Config, HandOver, Loader, LoaderBuilder, Remains, Stats};
+use fuelrail::{Config, HandOver, Loader, Remains, Stats};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::batch::{DeviceBatch, RawStream};
 use crate::canary::{Canary, Step};
 use crate::context::new_stream;
 use crate::copier::{Copier, DeviceSide, FeedLink, Question};
-use crate::device::{Device, DeviceFacts, Pinned, warn_leaked};
+use crate::device::{Device, Pinned, warn_leaked};
 use crate::ring::{FeedStats, Ring, Token};
 
 /// Settings of a feed.
@@ -74,7 +74,7 @@ pub struct Feed {
     question: Question,
     thread: Option<JoinHandle<Option<Remains>>>,
     config: FeedConfig,
-    facts: FeedFacts,
+    loader_config: Config,
     canary: Canary,
     over: bool,
     /// Since when the consumer has asked for the next batch, if it has.
@@ -90,23 +90,6 @@ pub enum DeviceTaken {
     NotYet,
     /// The run is over, or has failed before.
     Over,
-}
-
-/// Facts of loader and device, known from the start.
-#[derive(Debug)]
-pub struct FeedFacts {
-    /// What the device is.
-    pub device: DeviceFacts,
-    /// The loader's effective configuration.
-    pub loader: Config,
-    /// The loader's notices at its start.
-    pub notices: Vec<String>,
-    /// Names of the classes; a batch's labels index them.
-    pub classes: Vec<String>,
-    /// Samples in the data set.
-    pub samples: u64,
-    /// Batches of this rank in this run, from its start.
-    pub batches: u64,
 }
 
 impl Feed {
@@ -134,15 +117,7 @@ impl Feed {
             let stream = new_stream(device.context())?;
             DeviceSide { device: device.clone(), stream, pinned: Some(pinned), shared: None }
         };
-        let facts = FeedFacts {
-            device: device.facts().clone(),
-            loader: loader.config().clone(),
-            notices: loader.notices().to_vec(),
-            classes: loader.classes().to_vec(),
-            samples: loader.samples(),
-            batches: loader.batches(),
-        };
-        let question = Question::default();
+        let (loader_config, question) = (loader.config().clone(), Question::default());
         let (theirs, asked) = (Arc::clone(&ring), Arc::clone(&question));
         let link = FeedLink { ring: theirs, returned, ready: send_ready, question: asked, timeout, canary };
         let copier = Copier::new(loader, device_side, link);
@@ -150,7 +125,8 @@ impl Feed {
         let thread = thread.spawn(move || copier.serve()).map_err(|e| {
             Error::from_io(Kind::Environment, format_args!("starting the copy thread of GPU {}", config.device), e)
         })?;
-        Ok(Feed { ring, ready, question, thread: Some(thread), config, facts, canary, over: false, asked: None })
+        let thread = Some(thread);
+        Ok(Feed { ring, ready, question, thread, config, loader_config, canary, over: false, asked: None })
     }
 
     /// The next batch, in order; blocks until its copy is on its way, and makes `stream` wait, on the device, until it has
@@ -200,8 +176,8 @@ impl Feed {
         if !at_once {
             self.ring.tally.wait(begun.elapsed());
         }
-        if let Some(failure) = self.ring.take_failure() {
-            return Err(failure);
+        if let Some(failure) = self.ring.failure() {
+            return Err(failure.clone());
         }
         match token {
             Some(token) => self.give(token?, stream, at_once).map(DeviceTaken::Batch),
@@ -214,7 +190,7 @@ impl Feed {
     /// Whether it is worth while to go on waiting for what was asked for at `begun`.
     fn look(&self, begun: Instant) -> Result<()> {
         let held = self.ring.tally.held();
-        let error = self.ring.take_failure().or_else(|| {
+        let error = self.ring.failure().cloned().or_else(|| {
             let holds_all = held >= self.ring.depth() && begun.elapsed() > HOLD_PATIENCE;
             let cause =
                 || format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
@@ -245,10 +221,11 @@ impl Feed {
         self.ring.tally.stats()
     }
 
-    /// Counters of the loader; `None` when the copy thread has ended or does not reply within `patience`.
+    /// Counters of the loader, at the end those it ended with; `None` when the copy thread does not reply within `patience`, or has panicked.
     #[must_use]
     pub fn loader_stats(&self, patience: Duration) -> Option<Stats> {
-        self.ask(patience, Loader::stats)
+        let at_the_end = || self.ring.loader_stats.get().cloned();
+        at_the_end().or_else(|| self.ask(patience, Loader::stats)).or_else(at_the_end)
     }
 
     /// As [`Loader::hand_over`]. No batch is copied meanwhile.
@@ -258,9 +235,11 @@ impl Feed {
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
         let handed = self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within));
         let ended = || Error::new(Kind::Environment, "the copy thread has ended, and the loader with it");
-        handed.unwrap_or_else(|| Err(ended().with_hint("hand over before the feed is closed or has failed")))
+        let hint = "hand over before the run is over, and before the feed is closed or has failed";
+        handed.unwrap_or_else(|| Err(ended().with_hint(hint)))
     }
 
+    /// The reply of the copy thread; `None` at once when it has ended.
     fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -270,13 +249,21 @@ impl Feed {
         // Whoever asked may have given up.
         let asked = move |loader: &Loader| drop(tell.send(what(loader)));
         *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(asked));
-        told.recv_timeout(patience).ok()
+        let is_over =
+            || self.ring.finished.load(Ordering::Acquire) || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let begun = Instant::now();
+        while !is_over() && begun.elapsed() < patience {
+            if let Ok(reply) = told.recv_timeout(LOOK_AGAIN.min(patience)) {
+                return Some(reply);
+            }
+        }
+        told.try_recv().ok()
     }
 
-    /// What loader and device are.
+    /// The loader's effective configuration.
     #[must_use]
-    pub fn facts(&self) -> &FeedFacts {
-        &self.facts
+    pub fn loader_config(&self) -> &Config {
+        &self.loader_config
     }
 
     /// The feed's settings.
@@ -325,39 +312,6 @@ impl Drop for Feed {
 
 impl core::fmt::Debug for Feed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Feed").field("device", &self.facts.device).field("config", &self.config).finish_non_exhaustive()
-    }
-}
-
-/// Starts feeds for several devices in one process: a loader and a feed for each, every device a rank of its own, fed by shards that sit on
-/// its NUMA node, from memory of that node, where the machine reports it. The two dies of a K80 are two devices on one node.
-#[derive(Debug)]
-pub struct Feeds;
-
-impl Feeds {
-    /// A feed for each of `devices`, in that order, each with its part of the builder's ranks, memory, cache and shards:
-    /// with `rank(r, w)` device i of n is rank r × n + i of w × n. `config.device` is not looked at.
-    ///
-    /// # Errors
-    /// `Usage` for no device, or one named twice; else what building a loader or starting a feed returns. Feeds started
-    /// before are stopped.
-    pub fn start(builder: &LoaderBuilder, devices: &[u32], config: &FeedConfig) -> Result<Vec<Feed>> {
-        let twice = devices.iter().enumerate().find(|(at, device)| devices[..*at].contains(device));
-        if devices.is_empty() || twice.is_some() {
-            let cause = format!("devices {devices:?}");
-            return Err(Error::new(Kind::Usage, cause).with_hint("name one device at least, and each once"));
-        }
-        let parts = u16::try_from(devices.len()).unwrap_or(u16::MAX);
-        (0..parts)
-            .zip(devices)
-            .map(|(part, &device)| {
-                let node = Device::open(device)?.facts().node;
-                let mut builder = builder.clone().part(part, parts);
-                if let Some(node) = node.filter(|_| builder.config().pin && builder.config().near.is_none()) {
-                    builder = builder.near(node);
-                }
-                Feed::start(builder.build()?, FeedConfig { device, ..config.clone() })
-            })
-            .collect()
+        f.debug_struct("Feed").field("config", &self.config).finish_non_exhaustive()
     }
 }

@@ -24,7 +24,6 @@ mod canary;
 mod context;
 mod copier;
 mod device;
-mod dlpack;
 mod driver;
 mod feed;
 mod ring;
@@ -33,7 +32,6 @@ mod tests;
 
 pub use batch::{DeviceBatch, RawStream};
 pub use device::{Device, DeviceFacts, Pinned};
-pub use dlpack::{DlDataType, DlDevice, DlTensor, HostKind, ManagedTensor};
 pub use driver::FUNCTIONS;
-pub use feed::{DEPTH_MAX, DeviceTaken, Feed, FeedConfig, FeedFacts, Feeds};
+pub use feed::{DEPTH_MAX, DeviceTaken, Feed, FeedConfig};
 pub use ring::FeedStats;

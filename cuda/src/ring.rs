@@ -5,14 +5,13 @@
 //! and every event has been reached; what cannot be shown to be idle is kept until the process ends.
 
 use core::mem::ManuallyDrop;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use fuelrail::{Batch, Dtype, SampleId, State};
+use fuelrail::{Batch, Dtype, SampleId, State, Stats};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::context::{Context, DeviceMemory, Event, HostMemory, new_event, new_host_memory, new_memory};
@@ -67,8 +66,10 @@ pub(crate) struct Ring {
     pub(crate) samples: usize,
     cells: ManuallyDrop<Box<[Cell]>>,
     returns: SyncSender<Token>,
-    failure: Mutex<Option<Error>>,
-    failed: AtomicBool,
+    /// The first error of either side.
+    failure: OnceLock<Error>,
+    /// The loader's counters, once the copy thread has ended.
+    pub(crate) loader_stats: OnceLock<Stats>,
     /// The feed is gone: no more copies.
     pub(crate) closed: AtomicBool,
     /// The copy thread has ended normally.
@@ -115,8 +116,8 @@ impl Ring {
             samples,
             cells: ManuallyDrop::new(cells.into()),
             returns,
-            failure: Mutex::new(None),
-            failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            loader_stats: OnceLock::new(),
             closed: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             kept: AtomicBool::new(false),
@@ -140,23 +141,12 @@ impl Ring {
 
     /// Keeps the first error; later ones are its consequences.
     pub(crate) fn fail(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.failed.swap(true, Ordering::AcqRel) {
-            *failure = Some(error);
-        }
+        let _ = self.failure.set(error);
     }
 
-    /// Whether there was an error.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
-    /// The first error; `None` once it was taken.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        if !self.has_failed() {
-            return None;
-        }
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The first error, if there was one.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.failure.get()
     }
 
     /// Waits, at most `patience`, until no work touches any buffer.
@@ -221,7 +211,6 @@ pub(crate) struct BatchInfo {
     pub(crate) epoch: u64,
     pub(crate) step: u64,
     pub(crate) seq: u64,
-    pub(crate) positions: Range<u64>,
     pub(crate) ids: Vec<SampleId>,
     pub(crate) labels: Vec<u32>,
     pub(crate) offsets: Vec<usize>,
@@ -231,7 +220,6 @@ pub(crate) struct BatchInfo {
     pub(crate) shape: Vec<i64>,
     pub(crate) dtype: Dtype,
     pub(crate) bytes: usize,
-    pub(crate) payload_bytes: u64,
     pub(crate) state: Option<State>,
 }
 
@@ -241,9 +229,7 @@ impl BatchInfo {
         self.epoch = batch.epoch();
         self.step = batch.step();
         self.seq = batch.seq();
-        self.positions = batch.positions();
         self.bytes = batch.bytes().len();
-        self.payload_bytes = batch.payload_bytes();
         self.state = Some(state);
         refill(&mut self.ids, batch.ids());
         refill(&mut self.labels, batch.labels());

@@ -206,7 +206,6 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
     assert_eq!(error.kind(), Kind::Environment);
     let text = error.to_string();
     assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && text.contains("start it again"), "{text}");
-    assert!(held[0].has_landed().is_err());
     drop(held);
     drop(feed);
     assert!(begun.elapsed() < PATIENCE);

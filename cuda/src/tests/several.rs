@@ -1,88 +1,13 @@
-//! Several devices, DLPack, counters: what a consumer sees beside the bytes.
+//! Several devices, streams, counters: what a consumer sees beside the bytes.
 #![cfg(test)]
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream, CUstreamCaptureMode};
 use fuelrail_cuda_driver::{Code, Fault, Settings, When, on_device, under_any_driver, under_driver};
 
 use super::stand::{Consumer, check, control, store, watching};
-use crate::{Device, Feed, FeedConfig, Feeds, HostKind, ManagedTensor, RawStream};
-
-#[test]
-fn every_device_is_a_rank_with_its_part() {
-    let settings = Settings { devices: 2, delay_us: 0..=100, ..watching() };
-    if !under_driver("tests::several::every_device_is_a_rank_with_its_part", &settings) {
-        return;
-    }
-    let builder = store().loader().batch_size(10).memory_limit("12MB".parse().unwrap());
-    let mut feeds = Feeds::start(&builder, &[1, 0], &FeedConfig::default()).unwrap();
-    let mut ids = BTreeSet::new();
-    let mut consumers: Vec<Consumer> = [1, 0].map(|device| Consumer::new(device, 2, 1 << 20)).into();
-    for (at, (feed, consumer)) in feeds.iter_mut().zip(&mut consumers).enumerate() {
-        let config = &feed.facts().loader;
-        assert_eq!(
-            (config.rank, config.world, config.memory.limit),
-            (at as u32, 2, Some(fuelrail::ByteSize(6_000_000)))
-        );
-        while let Some(batch) = feed.next(consumer.stream()) {
-            let batch = batch.unwrap();
-            assert_eq!(batch.device(), [1, 0][at]);
-            consumer.read(&batch, store());
-        }
-        consumer.finish(store());
-        assert!(consumer.wrong.is_empty(), "{:?}", consumer.wrong);
-        ids.extend(consumer.right.iter().copied());
-        assert_eq!(consumer.right.len() as u64, store().set.len() / 2);
-    }
-    assert_eq!(ids.len() as u64, store().set.len(), "together every sample once");
-    drop((feeds, consumers));
-    control().assert_clean();
-    for wrong in [&[][..], &[0, 0], &[0, 2]] {
-        let error = Feeds::start(&builder, wrong, &FeedConfig::default()).unwrap_err();
-        assert_eq!(error.kind(), fuelrail::Kind::Usage, "{error}");
-        control().assert_clean();
-    }
-}
-
-#[test]
-fn a_batch_goes_through_dlpack_and_its_buffer_comes_home() {
-    let settings = Settings { delay_us: 0..=200, ..Settings::default() };
-    if !under_any_driver("tests::several::a_batch_goes_through_dlpack_and_its_buffer_comes_home", &settings) {
-        return;
-    }
-    let host: Vec<_> = store().loader().batch_size(10).build().unwrap().map(Result::unwrap).collect();
-    let loader = store().loader().batch_size(10).build().unwrap();
-    let mut feed = Feed::start(loader, FeedConfig { depth: 1, ..FeedConfig::default() }).unwrap();
-    let consumer = Consumer::new(0, 0, 0);
-    let device = Device::open(0).unwrap();
-    for expected in host {
-        // With one buffer, a deleter that does not give it back would end this.
-        let batch = feed.next(RawStream::LEGACY).unwrap().unwrap();
-        let exported = batch.into_dlpack(consumer.stream()).unwrap();
-        let tensor = exported.tensor();
-        assert_eq!((tensor.device.kind, tensor.device.ordinal, tensor.dimensions), (2, 0, 1));
-        let mut bytes = vec![0; expected.bytes().len()];
-        let _entered = device.context().enter().unwrap();
-        // SAFETY: the tensor has so many bytes; the call returns when they are there.
-        unsafe {
-            assert_eq!((*tensor.shape, tensor.strides.is_null()), (bytes.len() as i64, true));
-            let stream = consumer.stream().as_raw().cast();
-            check(sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), tensor.elements as u64, bytes.len(), stream));
-        }
-        for (place, sample) in expected.offsets().iter().zip(expected.samples()) {
-            assert_eq!(&bytes[*place..*place + sample.bytes.len()], sample.bytes);
-        }
-        drop(exported);
-        let begins = expected.bytes().as_ptr();
-        let exported = ManagedTensor::from_host(expected, HostKind::Plain);
-        assert_eq!((exported.tensor().device.kind, exported.tensor().elements.cast_const().cast()), (1, begins));
-    }
-    assert!(feed.next(RawStream::LEGACY).is_none());
-    drop((feed, consumer, device));
-    control().assert_clean();
-}
+use crate::{Device, Feed, FeedConfig, RawStream};
 
 #[test]
 fn a_capture_beside_a_running_feed_is_not_broken() {
@@ -191,7 +116,24 @@ fn counters_tell_what_was_copied_and_whether_it_was_waited_for() {
     let least = stats.copied_bytes as f64 / 5e5 * 0.9;
     assert!(stats.copied_bytes > 10_000 && stats.copy_s > least && stats.copy_s_max <= stats.copy_s, "{stats:?}");
     assert!(stats.landed < 1.0 && stats.data_wait_s > 0.0 && stats.readiness < 1.0, "{stats:?}");
-    assert_eq!(feed.facts().classes, store().loader().build().unwrap().classes());
+    drop(feed);
+    control().assert_clean();
+}
+
+#[test]
+fn at_its_end_a_feed_has_the_loaders_counters_and_keeps_nobody_waiting() {
+    let name = "tests::several::at_its_end_a_feed_has_the_loaders_counters_and_keeps_nobody_waiting";
+    if !under_driver(name, &watching()) {
+        return;
+    }
+    let mut feed = Feed::start(store().loader().batch_size(10).build().unwrap(), FeedConfig::default()).unwrap();
+    assert_eq!(std::iter::from_fn(|| feed.next(RawStream::LEGACY)).map(Result::unwrap).count(), 9);
+    let begun = Instant::now();
+    let loader = feed.loader_stats(Duration::from_secs(60)).unwrap();
+    assert_eq!((loader.batches, loader.samples), (9, store().set.len()), "{loader:?}");
+    let refused = feed.hand_over(Duration::from_secs(60)).unwrap_err();
+    assert_eq!(refused.kind(), fuelrail::Kind::Environment, "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     drop(feed);
     control().assert_clean();
 }
