@@ -224,6 +224,13 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_known_with_their_group_too() {
+        assert_eq!(host("s3://bucket/", &[], &[("network.endpoint", "http://h:9000")]), "h:9000");
+        let given = pairs(&[("trust.anonymous", "true"), ("order.seed", "many")]);
+        assert_eq!(Access::load("s3://bucket/", [], &given).unwrap().credentials.anonymous, Some(true));
+    }
+
+    #[test]
     fn authorities_come_from_amazons_variable_unless_they_are_set() {
         let vendor = [("AWS_CA_BUNDLE", "/vendor.pem")];
         let tls =

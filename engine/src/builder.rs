@@ -8,7 +8,7 @@ use crate::decode::{Decode, DecodeFunction, Dtype, Fit, PerChannel, PixelLayout}
 use crate::environment::Environment;
 use crate::importance::drawn;
 use crate::listing::{KeptListing, given_or_listed};
-use crate::loader::Loader;
+use crate::loader::{Loader, Parts};
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
 use crate::packed::PackedShards;
@@ -19,7 +19,7 @@ use crate::sharing::{DECODED_AHEAD, Sharing, SharingOptions, join, listen};
 use crate::spill::{disk_unit, open_directories, settle_for};
 use crate::state::{State, fingerprint, state_at};
 use crate::unpack::Packed;
-use crate::watch::Report;
+use crate::watch::{Report, Shards};
 use fuelrail_base::{ByteSize, Duration, Result, SampleId};
 use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing, Objects};
 use fuelrail_io::RingChoice;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct LoaderBuilder {
     config: Config,
-    pub(crate) listing: Option<Listing>,
+    pub(crate) listing: Option<KeptListing>,
     ranges: Option<Vec<ByteRange>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
@@ -103,9 +103,15 @@ impl LoaderBuilder {
 
     /// A listing at hand instead of asking the bucket. Sorted by key here.
     #[must_use]
-    pub fn listing(mut self, mut objects: Vec<Listed>) -> LoaderBuilder {
+    pub fn listing(self, mut objects: Vec<Listed>) -> LoaderBuilder {
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        self.listing = Some(objects.iter().collect());
+        self.kept_listing(KeptListing::plain(objects.iter().collect()))
+    }
+
+    /// A listing at hand, as [`list_as`] and [`list_kept`](crate::list_kept) give it.
+    #[must_use]
+    pub fn kept_listing(mut self, listing: KeptListing) -> LoaderBuilder {
+        self.listing = Some(listing);
         self
     }
 
@@ -144,35 +150,6 @@ impl LoaderBuilder {
         &self.config
     }
 
-    /// This loader becomes part `part` of `parts` that share what is set: each is a rank of its own, and gets an equal part of
-    /// memory, cache, shards and decoding threads; an audit log gets the part's number behind its name.
-    ///
-    /// # Panics
-    /// When there is no such part.
-    #[must_use]
-    pub fn part(mut self, part: u16, parts: u16) -> LoaderBuilder {
-        assert!(part < parts, "part {part} of {parts}");
-        let config = &mut self.config;
-        let (limit, topology) = (config.memory_limit().0.0, config.topology());
-        let shards = config.shards.unwrap_or_else(|| u16::try_from(topology.shards()).unwrap_or(u16::MAX));
-        if config.decode.shape.is_some() {
-            let left = topology.shards().saturating_sub(usize::from(shards));
-            let threads = config.decode.threads.unwrap_or(left);
-            config.decode.threads = Some((threads / usize::from(parts)).max(1));
-        }
-        (config.rank, config.world) =
-            (config.rank * u32::from(parts) + u32::from(part), config.world * u32::from(parts));
-        config.memory.limit = Some(ByteSize(limit / u64::from(parts)));
-        config.memory.cache_limit.0 /= u64::from(parts);
-        config.shards = Some((shards / parts).max(1));
-        if let Some(path) = config.audit.as_mut().filter(|_| parts > 1) {
-            let mut name = path.clone().into_os_string();
-            name.push(format!(".{part}"));
-            *path = name.into();
-        }
-        self
-    }
-
     /// Lists the bucket and starts the shards.
     ///
     /// # Errors
@@ -180,7 +157,7 @@ impl LoaderBuilder {
     /// `Environment` when the ring asked for or a thread is refused, `Network`, `NotFound`, `Denied` … from the listing.
     pub fn build(self) -> Result<Loader> {
         let prepared = self.prepare()?;
-        if prepared.config.network.shared_read { join(prepared) } else { prepared.start() }
+        if prepared.parts.config.network.shared_read { join(prepared) } else { prepared.start() }
     }
 
     /// Lists the bucket, and hands the batches of one loader over it to the jobs of this machine that connect in `share_dir`: those that set
@@ -194,7 +171,8 @@ impl LoaderBuilder {
         self.config.validate()?;
         // Before the listing, which takes time: jobs that come meanwhile wait.
         let listener = listen(&self.config)?;
-        let prepared = Prepared { lent: true, ..self.prepare()? };
+        let mut prepared = self.prepare()?;
+        prepared.parts.lent = true;
         Sharing::new(listener, prepared, options)
     }
 
@@ -206,14 +184,18 @@ impl LoaderBuilder {
         let prefixes = source.prefixes.clone();
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
         let (kept, route) = given_or_listed(given, dir, (&access, &config.uri), source)?;
-        let KeptListing { listing, mut notices, saved, .. } = kept;
+        let KeptListing { listing, mut notices, mut saved, .. } = kept;
         let addresses = addresses_of(&route.endpoint, route.proxy.as_deref())?;
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
         let id = route.source_id(&prefixes);
         let mut read = |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&config, &listing, ranges, take);
-        let packed = PackedShards::find(config.format, &listing, &config.fields, &mut read)?;
-        let records = records(&config, (&listing, id), packed.as_ref(), &mut notices, &mut read)?.map(Arc::new);
+        let mut found = || -> Result<_> {
+            let packed = PackedShards::find(config.format, &listing, &config.fields, &mut read)?;
+            let records = records(&config, (&listing, id), packed.as_ref(), &mut notices, &mut read)?;
+            Ok((packed, records.map(Arc::new)))
+        };
+        let (packed, records) = found().map_err(|error| saved.judged(error))?;
         let mut ranges = records.as_ref().map(|records| records.ranges()).or(ranges);
         let fingerprint = fingerprint(&listing, ranges.as_deref());
         let packed = packed.zip(ranges.as_mut());
@@ -246,24 +228,20 @@ impl LoaderBuilder {
         }
         let (run, horizons) = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
         let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<Report>, |to| to.0);
-        let (labels, packed, lent) = (Arc::new(labels), packed.map(Arc::new), false);
-        Ok(Prepared {
-            config,
-            ring,
-            objects,
-            directories,
-            packed,
-            run,
-            horizons,
-            labels,
-            records,
-            fingerprint,
-            saved,
-            notices,
-            report,
-            lent,
-        })
+        let (labels, packed, lent, shards) = (Arc::new(labels), packed.map(Arc::new), false, Shards::default());
+        let parts = Parts { config, objects, run, labels, records, fingerprint, saved, notices, lent, shards };
+        Ok(Prepared { parts, ring, directories, packed, horizons, report })
     }
+}
+
+/// Lists what a loader with these settings reads: the objects of its manifest, of a listing that is kept, or of the bucket.
+///
+/// # Errors
+/// As [`list_kept`](crate::list_kept) and [`read_manifest`](crate::read_manifest); `Usage` where there is no object.
+pub fn list_as(config: &Config) -> Result<KeptListing> {
+    let (access, source) = config.source()?;
+    let manifest = (None, config.manifest.as_deref());
+    given_or_listed(manifest, config.listing_dir(), (&access, &config.uri), source).map(|(kept, _)| kept)
 }
 
 /// The objects with these ranges of them as samples, where there are any, as the order and the disks want them; and the chunks in which they
@@ -321,7 +299,8 @@ pub(crate) fn read_ranges(
     if ranges.is_empty() {
         return Ok(());
     }
-    let mut plain = Config { bad_samples: BadSamples::Raise, ..config.clone() };
+    // Its shards end before those of the loader start, which has the cores.
+    let mut plain = Config { bad_samples: BadSamples::Raise, pin: false, near: None, ..config.clone() };
     plain.disk.dirs.clear();
     for batch in open_ranges(plain, listing, ranges.clone())? {
         batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
@@ -340,30 +319,6 @@ fn open_ranges(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> Res
     plain.network.shared_read = false;
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges);
-    builder.listing = Some(listing.clone());
+    builder.listing = Some(KeptListing::plain(listing.clone()));
     builder.build()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_ranks_that_share_what_is_set() {
-        let whole = LoaderBuilder::default().memory_limit(ByteSize(1 << 20)).cache_limit(ByteSize(1 << 10));
-        let whole = whole.shards(5).audit("log").rank(1).world(3);
-        let part = whole.clone().part(1, 2);
-        let config = part.config();
-        assert_eq!((config.rank, config.world, config.shards), (3, 6, Some(2)));
-        assert_eq!(config.memory.limit, Some(ByteSize(1 << 19)));
-        assert_eq!(config.memory.cache_limit, ByteSize(1 << 9));
-        assert_eq!(config.audit.as_deref(), Some("log.1".as_ref()));
-        assert_eq!(whole.clone().part(0, 1).config(), whole.config(), "one part is the whole");
-        let chosen = LoaderBuilder::new(Config::default()).part(0, 2);
-        assert!(
-            chosen.config().memory.limit.is_some() && chosen.config().shards >= Some(1),
-            "what is chosen is shared too"
-        );
-        assert_eq!(whole.part(0, 64).config().shards, Some(1));
-    }
 }

@@ -56,7 +56,11 @@ impl Access {
         environment: impl IntoIterator<Item = (String, String)>,
         overrides: &[(String, String)],
     ) -> Result<Access> {
-        let is_ours = |field: &str, text: &str| ACCESS.contains(&field) && !text.is_empty();
+        let is_ours = |name: &str, text: &str| {
+            let (group, field) = name.split_once('.').unwrap_or(("", name));
+            let setting = Config::setting(group, field);
+            setting.is_some_and(|setting| ACCESS.contains(&setting.key)) && !text.is_empty()
+        };
         let environment: Vec<(String, String)> = environment.into_iter().collect();
         let is_read = |(name, text): &&(String, String)| {
             name.strip_prefix("FUELRAIL_").is_none_or(|field| is_ours(&field.to_ascii_lowercase(), text))
@@ -126,13 +130,17 @@ impl Config {
         Ok(())
     }
 
-    /// Sets one setting, by its field in a group, or by its name or key.
-    fn set(&mut self, group: &str, name: &str, given: &Given) -> Result<()> {
-        let is_meant = |setting: &&Setting| {
+    /// A setting, by its field in a group, or by its name or key.
+    fn setting(group: &str, name: &str) -> Option<&'static Setting> {
+        Config::SETTINGS.iter().find(|setting| {
             (group == setting.group && name == setting.field)
                 || ([setting.group, ""].contains(&group) && [setting.name, setting.key].contains(&name))
-        };
-        let Some(setting) = Config::SETTINGS.iter().find(is_meant) else {
+        })
+    }
+
+    /// Sets one setting.
+    fn set(&mut self, group: &str, name: &str, given: &Given) -> Result<()> {
+        let Some(setting) = Config::setting(group, name) else {
             let dot = if group.is_empty() { "" } else { "." };
             let keys = Config::SETTINGS.iter().map(|setting| setting.key);
             return Err(unknown(&format!("{group}{dot}{name}"), keys));
@@ -166,6 +174,8 @@ impl Config {
         check(*attempts_max > 0, "attempts_max is 0".into(), "allow at least one attempt")?;
         let too_short = *stall_after < Duration::from_millis(10);
         check(!too_short, format!("stall_after is {stall_after:?}"), "wait at least 10 ms")?;
+        let no_room = self.disk.limit == Some(ByteSize(0));
+        check(!no_room, "spill_limit is 0".into(), "leave it out for no limit, or spill_dirs out for no disk")?;
         self.hedge().validate()?;
         check(
             self.near.is_none() || self.pin,

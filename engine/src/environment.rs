@@ -2,6 +2,7 @@
 
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
@@ -44,6 +45,13 @@ impl Environment {
         Environment::Given(variables.into_iter().map(|(name, value)| (name, Zeroizing::new(value))).collect())
     }
 
+    /// The variables that credentials and proxies depend on, with the values that they have at present.
+    pub(crate) fn snapshot(&self) -> Environment {
+        let Environment::Process = self else { return self.clone() };
+        let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        Environment::given(std::env::vars_os().filter_map(text).filter(|(name, _)| is_of_credentials(name)))
+    }
+
     /// A variable's value. An empty one counts as none, as it does for the vendors' tools.
     pub(crate) fn get(&self, name: &str) -> Option<Zeroizing<String>> {
         let value = match self {
@@ -73,6 +81,14 @@ impl Environment {
     }
 }
 
+/// Whether credentials, or the proxy that they are fetched through, depend on this variable.
+fn is_of_credentials(name: &str) -> bool {
+    const PREFIXES: [&str; 6] = ["AWS_", "AZURE_", "CLOUDSDK_", "GCE_", "GOOGLE_", "IDENTITY_"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || ["HOME", "REQUEST_METHOD"].contains(&name)
+        || name.to_ascii_lowercase().ends_with("_proxy")
+}
+
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -91,5 +107,16 @@ mod tests {
         let given = Environment::given([("A".into(), "marked".into()), ("B".into(), String::new())]);
         assert_eq!(format!("{given:?}"), r#"{"A", "B"}"#);
         assert_eq!((given.plain("A").as_deref(), given.plain("B"), given.plain("C")), (Some("marked"), None, None));
+    }
+
+    #[test]
+    fn a_snapshot_has_the_variables_of_credentials_and_no_others() {
+        let Environment::Given(variables) = Environment::Process.snapshot() else { panic!("it changes as they do") };
+        assert!(variables.keys().all(|name| is_of_credentials(name) && std::env::var(name).is_ok()));
+        for name in ["AWS_PROFILE", "AZURE_CLIENT_ID", "GCE_METADATA_HOST", "HOME", "https_proxy", "NO_PROXY"] {
+            assert!(is_of_credentials(name), "{name}");
+            assert_eq!(variables.contains_key(name), std::env::var(name).is_ok(), "{name}");
+        }
+        assert!(!is_of_credentials("PATH"));
     }
 }

@@ -6,13 +6,13 @@
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
-use fuelrail_io::{FileMark, open_regular, sync_directory};
+use fuelrail_io::{FileMark, open_regular};
 use fuelrail_wire::{Endpoint, Scheme, Source};
 use std::fs::{self, DirEntry, File, Metadata};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is being written is called so until it is whole, and is no object.
 const NEW: &str = ".fuelrail-new-";
@@ -169,13 +169,14 @@ pub(crate) fn put(
     source: &mut (impl Read + ?Sized),
     progress: &mut impl FnMut(u64),
 ) -> Result<(u64, String)> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let path = path_of(endpoint, key);
     let folder = path.rsplit_once('/').map_or(".", |(folder, _)| if folder.is_empty() { "/" } else { folder });
     fs::create_dir_all(folder).map_err(|error| refused("making", folder, &error))?;
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let new = format!("{folder}/{NEW}{}-{number}", std::process::id());
-    let written = write(&new, source, progress).and_then(|stored| {
+    // Containers that share a file system have the same process ids.
+    let number = RandomState::new().build_hasher().finish();
+    let new = format!("{folder}/{NEW}{}-{number:x}", std::process::id());
+    let file = File::create_new(&new).map_err(|error| refused("writing", &new, &error))?;
+    let written = write(file, &new, source, progress).and_then(|stored| {
         // A second name is refused where there is a file, at one moment for all; the first one goes.
         let named = if only_new {
             fs::hard_link(&new, &path).and_then(|()| fs::remove_file(&new))
@@ -183,16 +184,21 @@ pub(crate) fn put(
             fs::rename(&new, &path)
         };
         named.map_err(|error| refused("naming", &path, &error))?;
-        sync_directory(Path::new(folder))?;
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| refused("syncing", folder, &error))?;
         Ok(stored)
     });
     // What stays where it is has a name that no listing shows.
     written.inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
-fn write(new: &str, source: &mut (impl Read + ?Sized), progress: &mut impl FnMut(u64)) -> Result<(u64, String)> {
+fn write(
+    mut file: File,
+    new: &str,
+    source: &mut (impl Read + ?Sized),
+    progress: &mut impl FnMut(u64),
+) -> Result<(u64, String)> {
     let failed = |error: &std::io::Error| refused("writing", new, error);
-    let mut file = File::create_new(new).map_err(|error| failed(&error))?;
     let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
     loop {
         let unreadable = |e| Error::from_io(Kind::File, "reading what is to be put", e);

@@ -288,8 +288,8 @@ fn unavailable(near: Option<u16>, topology: &Topology) -> Option<String> {
 pub(crate) fn seat(config: &Config, topology: &Topology, notices: &mut Vec<String>) -> Option<Seating> {
     notices.extend(unavailable(config.near, topology));
     let shards = usize::from(config.shards.unwrap_or(1));
-    let taken = config.rank as usize * shards + take_seats(config.near, shards);
-    config.pin.then(|| Seating::new(topology, config.near, taken))
+    let taken = || config.rank as usize * shards + take_seats(config.near, shards);
+    config.pin.then(|| Seating::new(topology, config.near, taken()))
 }
 
 #[cfg(test)]

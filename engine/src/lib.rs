@@ -21,7 +21,8 @@
 //! On by default; what needs one that is off is an error that names it.
 //! - `tls`: HTTPS. Without it, SHA and MD5 checksums that a server sends are not verified either; CRCs are.
 //! - `clouds` (brings `tls`): `s3://`, `gs://` and `az://`, listing, credentials and signatures, redirects, `get`, `put`, `no_proxy`.
-//! - `decode`: PNG and JPEG objects become pixels.
+//! - `decode`: PNG and JPEG objects become pixels, FLAC and WAV numbers.
+//! - `formats`: samples are records of shards: tar archives, MDS, `TFRecord`, tokens and others.
 //! - `toml`: settings from files.
 //!
 //! Without any, folders are read, and plain HTTP by a manifest. `tokio-uring` and `glommio` are further rings, and
@@ -87,7 +88,7 @@ mod watch;
 pub use access::Access;
 pub use audit::{Audit, AuditVerdict, EpochVerdict};
 pub use batch::{Batch, NO_LABEL, Sample, classes_of};
-pub use builder::LoaderBuilder;
+pub use builder::{LoaderBuilder, list_as};
 pub use config::{Config, Overrides};
 pub use credentials::{CredentialProvider, Credentials, SharedProvider};
 pub use decode::{

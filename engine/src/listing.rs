@@ -89,14 +89,14 @@ fn list_wherever(
 
 /// What a loader's settings say: objects at hand, those of a manifest, or what the bucket says; and where the bucket was found.
 pub(crate) fn given_or_listed(
-    (given, manifest): (Option<Listing>, Option<&Path>),
+    (given, manifest): (Option<KeptListing>, Option<&Path>),
     dir: Option<ListingDir>,
     named: (&Access, &str),
     source: Source,
 ) -> Result<(KeptListing, Route)> {
-    let given: Listing = match (given, manifest, dir) {
+    let given = match (given, manifest, dir) {
         (Some(given), ..) => given,
-        (None, Some(path), _) => read_manifest(path)?.iter().collect(),
+        (None, Some(path), _) => KeptListing::plain(read_manifest(path)?.iter().collect()),
         (None, None, dir) => {
             let found = list_wherever(named, source, dir.as_ref(), &mut |_| {})?;
             return if found.0.listing.is_empty() { Err(no_objects(named.1)) } else { Ok(found) };
@@ -104,7 +104,7 @@ pub(crate) fn given_or_listed(
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |route: &Route| if route.endpoint.region().is_some() { bucket::look_up(route) } else { Ok(()) };
-    wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (KeptListing::plain(given), route))
+    wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (given, route))
 }
 
 /// Adds an object to a hash that tells listings apart.

@@ -15,29 +15,37 @@ use crate::ranks::HandOver;
 use crate::records::Records;
 use crate::sharing::RelayThread;
 use crate::spill::SegmentManager;
-use crate::starting::ShardThread;
+use crate::starting::ShardThreads;
 use crate::state::{State, state_at};
 use crate::stats::Tally;
 use crate::unpack::Unpacker;
-use crate::watch::{Report, Watch, Watchdog, Watched, snapshots};
+use crate::watch::{Report, Shards, Watch, Watchdog};
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Consumer, Finished, Objects, Snapshot};
+use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
 pub struct Loader {
     parts: Parts,
+    supply: Supply,
+    audit: Option<Audit>,
+    reporter: Option<Reporter>,
+    /// Shows the counters.
+    metrics: Option<Metrics>,
+    from: Delivery,
     /// Held by every batch that the caller has.
     lease: Arc<()>,
     waiting: Arc<AtomicBool>,
+    /// Batches that the caller has taken, for the watchdog.
+    taken: Arc<AtomicU64>,
     waker: Waker,
     /// Whether a look that finds nothing leaves the waker armed.
     stays_armed: bool,
@@ -67,7 +75,8 @@ pub enum Taken {
     Over,
 }
 
-/// What the builder hands over.
+/// What is read and how, and what is known of it.
+#[derive(Clone)]
 pub(crate) struct Parts {
     pub config: Config,
     pub objects: Arc<Objects>,
@@ -76,29 +85,39 @@ pub(crate) struct Parts {
     pub records: Option<Arc<Records>>,
     pub fingerprint: String,
     pub saved: Saved,
-    pub supply: Supply,
-    pub arena: Arena,
-    pub memory: MemoryStats,
-    /// Batches of the greatest size that fit into the memory.
-    pub room: u64,
+    pub notices: Vec<String>,
     /// Its batches are lent to other processes, which may keep them for any time.
     pub lent: bool,
-    pub shards: Vec<Watched>,
-    pub threads: Vec<ShardThread>,
-    pub consumer: Arc<Consumer>,
-    pub notices: Vec<String>,
-    pub audit: Option<Audit>,
-    pub reporter: Option<Reporter>,
-    /// Shows the counters.
-    pub metrics: Option<Metrics>,
+    /// What reads it, once that has started.
+    pub shards: Shards,
+}
+
+/// What raw batches come from, and what that stands on. Where a start fails, what is lent comes back first, then the shards end, and then the
+/// locks on their disks.
+pub(crate) struct Delivery {
     /// Serves blocks to other ranks.
     pub peer_server: Option<PeerServer>,
-    /// Makes and removes segments of the disk as long as the shards live.
-    pub segment_manager: Option<SegmentManager>,
     /// Hands on the batches that another process reads. There are no shards beside it.
     pub relay: Option<RelayThread>,
     /// Makes the batches in the place of shards.
     pub unpacker: Option<Unpacker>,
+    pub threads: ShardThreads,
+    /// Makes and removes segments of the disk as long as the shards live.
+    pub segment_manager: Option<SegmentManager>,
+    pub consumer: Arc<Consumer>,
+    pub arena: Arena,
+    pub memory: MemoryStats,
+    /// Batches of the greatest size that fit into the memory.
+    pub room: u64,
+}
+
+impl Delivery {
+    /// Without shards or anything else beside the memory.
+    pub(crate) fn of(consumer: Arc<Consumer>, arena: Arena, memory: MemoryStats) -> Delivery {
+        let (peer_server, relay, unpacker, segment_manager) = (None, None, None, None);
+        let (threads, room) = (ShardThreads::default(), 0);
+        Delivery { peer_server, relay, unpacker, threads, segment_manager, consumer, arena, memory, room }
+    }
 }
 
 /// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
@@ -107,24 +126,38 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loader {
-    pub(crate) fn new(parts: Parts, report: Box<Report>) -> Result<Loader> {
+    pub(crate) fn new(
+        parts: Parts,
+        from: Delivery,
+        (supply, audit): (Supply, Option<Audit>),
+        (reporter, metrics): (Option<Reporter>, Option<Metrics>),
+        report: Box<Report>,
+    ) -> Result<Loader> {
         let (waiting, waker) = (Arc::new(AtomicBool::new(false)), Waker::sleeper());
-        parts.supply.set_waker(&waker);
-        parts.consumer.failure.wakes(&waker);
+        let taken = Arc::new(AtomicU64::new(0));
+        supply.set_waker(&waker);
+        from.consumer.failure.wakes(&waker);
         let watchdog = Watchdog::start(Watch {
             shards: parts.shards.clone(),
-            decode: parts.supply.stage().map(|stage| Arc::clone(stage.facts())),
+            decode: supply.stage().map(|stage| Arc::clone(stage.facts())),
+            taken: Arc::clone(&taken),
             waiting: Arc::clone(&waiting),
             // What reads packed shards is watched by itself.
-            after: parts.config.watchdog_after.filter(|_| parts.unpacker.is_none()).unwrap_or_default(),
+            after: parts.config.watchdog_after.filter(|_| from.unpacker.is_none()).unwrap_or_default(),
             on_signal: parts.config.report_on_sigusr1,
             report,
         });
         let mut loader = Loader {
             cursor: parts.run.config().start,
             parts,
+            supply,
+            audit,
+            reporter,
+            metrics,
+            from,
             lease: Arc::default(),
             waiting,
+            taken,
             waker,
             stays_armed: false,
             pending_since: None,
@@ -170,7 +203,10 @@ impl Loader {
     /// # Errors
     /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
     pub fn try_next_batch(&mut self) -> Result<Taken> {
-        self.waker.drain();
+        // A forked child shares the eventfd: what it reads, the parent would miss.
+        if self.guard.holds() {
+            self.waker.drain();
+        }
         self.stays_armed = true;
         let taken = self.guarded(Some(Duration::ZERO));
         self.stays_armed = false;
@@ -198,12 +234,10 @@ impl Loader {
 
     /// The next batch, or that there is none, or after `patience` that there is none yet.
     fn take(&mut self, patience: Option<Duration>) -> Result<Taken> {
-        if self.parts.supply.is_finished() {
+        if self.supply.is_finished() {
             return Ok(Taken::Over);
         }
-        if let Some(known) =
-            self.parts.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt))
-        {
+        if let Some(known) = self.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt)) {
             self.parts.run.learn(&known);
         }
         let pending_since = self.pending_since.take();
@@ -211,21 +245,28 @@ impl Loader {
         if pending_since.is_some() {
             self.set_waiting(false);
         }
-        let at_once = self.parts.supply.try_take();
+        let at_once = self.supply.try_take();
         let ready = at_once.is_some() && self.tally.waiting.is_zero() && pending_since.is_none();
         let taken = match at_once {
             Some(finished) => Some(Ok(finished)),
             None => self.wait(begun, patience).transpose(),
         };
+        let made = taken.map(|taken| taken.and_then(|finished| self.made(finished)));
         if self.pending_since.is_none() {
             self.tally.waiting += begun.elapsed();
         }
-        let Some(taken) = taken else { return Ok(Taken::NotYet) };
+        let Some(made) = made else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
-        let Finished { seq, result } = taken?;
+        let (batch, seq) = made?;
+        self.count(&batch, seq)?;
+        Ok(Taken::Batch(batch))
+    }
+
+    /// The batch that the caller gets: its records are checked, and its labels found, on the caller's thread.
+    fn made(&mut self, Finished { seq, result }: Finished) -> Result<(Batch, BatchSeq)> {
         let mut assembled = result.map_err(|error| self.parts.saved.judged(error))?;
         // Decoding has looked at its own, and so has who read what is handed on.
-        let is_checked = self.parts.supply.stage().is_some() || self.parts.relay.is_some();
+        let is_checked = self.supply.stage().is_some() || self.from.relay.is_some();
         if let Some(records) = self.parts.records.as_ref().filter(|_| !is_checked) {
             records.leave_out_flawed(&mut assembled, &self.parts.objects, self.parts.config.bad_samples)?;
         }
@@ -233,12 +274,11 @@ impl Loader {
         let shape = self.parts.config.decoded().map(|decode| Shape::new(assembled.samples.len(), &decode));
         let draw = self.parts.run.draw(assembled.spec.epoch);
         let named = (&*self.parts.labels, Arc::clone(&self.parts.objects), self.parts.records.clone());
-        let batch = Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease));
-        self.count(&batch, seq)?;
-        Ok(Taken::Batch(batch))
+        Ok((Batch::new(assembled, named, shape, draw, Arc::clone(&self.lease)), seq))
     }
 
     fn count(&mut self, batch: &Batch, seq: BatchSeq) -> Result<()> {
+        self.taken.fetch_add(1, Ordering::Relaxed);
         if self.tally.batches == 0 {
             self.tally.first_batch = self.started.elapsed();
         }
@@ -251,11 +291,11 @@ impl Loader {
             self.parts.run.config().samples,
             self.parts.run.draw(batch.epoch()).map(|draw| draw.distinct()),
         );
-        if let Some(metrics) = &self.parts.metrics {
+        if let Some(metrics) = &self.metrics {
             metrics.take(&self.tally);
         }
         let next = self.parts.run.cursor_after(seq);
-        if let Some(audit) = &mut self.parts.audit {
+        if let Some(audit) = &mut self.audit {
             audit.observe(batch, next, &self.parts.run)?;
         }
         self.cursor = next;
@@ -269,8 +309,8 @@ impl Loader {
         let outcome = loop {
             let sleep = waker.arm();
             // Looked at first: what was delivered before the run failed is there then.
-            let failed = self.parts.consumer.failure.cause();
-            if let Some(finished) = self.parts.supply.try_take() {
+            let failed = self.from.consumer.failure.cause();
+            if let Some(finished) = self.supply.try_take() {
                 break Ok(Some(finished));
             }
             if let Some(cause) = failed {
@@ -304,7 +344,7 @@ impl Loader {
     }
 
     fn set_waiting(&mut self, waits: bool) {
-        self.parts.supply.set_waiting(waits);
+        self.supply.set_waiting(waits);
         self.waiting.store(waits, Ordering::Release);
     }
 
@@ -313,22 +353,16 @@ impl Loader {
         Arc::strong_count(&self.lease) - 1
     }
 
-    /// Its own, or those that read alone in the place of another process.
-    pub(crate) fn shards(&self) -> &[Watched] {
-        self.parts.relay.as_ref().map_or(&self.parts.shards, |relay| relay.shards())
-    }
-
-    fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        let unpacker = self.parts.unpacker.as_ref();
-        unpacker.map_or_else(|| snapshots(self.shards(), patience), |unpacker| unpacker.snapshots(patience))
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.parts.shards
     }
 
     fn is_held_up_by_leases(&self) -> bool {
-        let shards = || match &self.parts.unpacker {
+        let shards = || match &self.from.unpacker {
             Some(unpacker) => unpacker.is_starved(),
-            None => self.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
+            None => self.parts.shards.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
         };
-        self.parts.supply.stage().map_or_else(shards, DecodeStage::is_starved)
+        self.supply.stage().map_or_else(shards, DecodeStage::is_starved)
     }
 
     fn lease_error(&self) -> Error {
@@ -351,7 +385,7 @@ impl Loader {
     /// # Errors
     /// `Usage` without `peers`, and under the order `sticky`; `Environment` when no thread can be started.
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
-        match &self.parts.peer_server {
+        match &self.from.peer_server {
             Some(server) => server.hand_over(self.cursor, within),
             None => Err(Error::new(Kind::Usage, "no other rank keeps blocks for this one")
                 .with_hint("set peers to hand over what this rank keeps")),
@@ -361,7 +395,7 @@ impl Loader {
     /// Where losses are reported to, where epochs are drawn by importance.
     #[must_use]
     pub fn reporter(&self) -> Option<Reporter> {
-        self.parts.reporter.clone()
+        self.reporter.clone()
     }
 
     /// Takes the losses of one global step: see [`Reporter::report`]. Where epochs are not drawn nothing is done.
@@ -369,7 +403,7 @@ impl Loader {
     /// # Errors
     /// As [`Reporter::report`].
     pub fn report(&self, seq: u64, ids: &[SampleId], losses: &[f32]) -> Result<()> {
-        self.parts.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
+        self.reporter.as_ref().map_or(Ok(()), |reporter| reporter.report(seq, ids, losses))
     }
 }
 
@@ -386,7 +420,9 @@ impl Stream for Loader {
     type Item = Result<Batch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
-        self.waker.set_task(context.waker());
+        if self.guard.holds() {
+            self.waker.set_task(context.waker());
+        }
         match self.try_next_batch() {
             Ok(Taken::NotYet) => Poll::Pending,
             Ok(Taken::Batch(batch)) => Poll::Ready(Some(Ok(batch))),
@@ -401,22 +437,18 @@ impl Drop for Loader {
         if !self.guard.holds() {
             // In a forked child its threads do not exist: there is nothing to stop or join, and no lock to trust.
             core::mem::forget(self.watchdog.take());
-            self.parts.threads.drain(..).for_each(core::mem::forget);
-            self.parts.supply.forget();
-            core::mem::forget(self.parts.segment_manager.take());
-            core::mem::forget((self.parts.peer_server.take(), self.parts.metrics.take(), self.parts.relay.take()));
-            core::mem::forget(self.parts.unpacker.take());
+            core::mem::forget(core::mem::take(&mut self.from.threads));
+            self.supply.forget();
+            core::mem::forget(self.from.segment_manager.take());
+            core::mem::forget((self.from.peer_server.take(), self.metrics.take(), self.from.relay.take()));
+            core::mem::forget(self.from.unpacker.take());
             return;
         }
         self.watchdog = None;
         // What is lent comes back before the shards end.
-        (self.parts.peer_server, self.parts.metrics, self.parts.relay) = (None, None, None);
-        self.parts.unpacker = None;
-        self.parts.shards.iter().for_each(Watched::stop);
-        for thread in self.parts.threads.drain(..) {
-            // next_batch returns the cause.
-            let _ = thread.join();
-        }
+        (self.from.peer_server, self.metrics, self.from.relay) = (None, None, None);
+        self.from.unpacker = None;
+        self.from.threads = ShardThreads::default();
     }
 }
 

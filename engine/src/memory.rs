@@ -2,13 +2,14 @@
 //! listing and told in its stats.
 
 use crate::chunks::chunks_held;
-use crate::config::Config;
+use crate::config::{Config, Order};
 use crate::layout::{Layout, Seating, Wanted};
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
 use fuelrail_flow::{ChannelEnds, Objects, PeerRoom, cached_block_bytes, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::{Arena, ArenaConfig, BorrowedSpan, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
 use fuelrail_plan::catalog::Catalog;
+use fuelrail_plan::order::MixtureEpoch;
 use serde::{Deserialize, Serialize};
 
 /// What a loader takes at most, in three parts, bytes.
@@ -21,7 +22,8 @@ pub struct MemoryStats {
     /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks
     /// in RAM and on disk, and the channels between shards.
     pub tables_bytes: u64,
-    /// The rest: the code's own state for each shard, each connection, each block of an open batch and each decoding thread.
+    /// The rest: the code's own state for each shard, each connection, each block of an open batch and each decoding thread; and where
+    /// records have to be unpacked, what they are unpacked to, and the memory that is read into.
     pub rest_bytes: u64,
 }
 
@@ -156,7 +158,8 @@ pub(crate) fn share_out(
         memory_bytes: config.memory.limit.map_or(0, |limit| limit.0),
         cache_bytes: config.memory.cache_limit.0,
         cached_block_bytes: cached_block_bytes(config.memory.cache_policy),
-        batch_bytes_max: batch_room_max(config, objects.catalog()).max(64),
+        // No memory has more, and sums of it do not overflow.
+        batch_bytes_max: batch_room_max(config, objects.catalog()).clamp(64, 1 << 56),
         shards: config.shards.unwrap_or(0),
         cores: u16::try_from(if decoded_bytes == 0 { cores } else { cores.div_ceil(CORES_PER_SHARD) })
             .unwrap_or(u16::MAX),
@@ -179,9 +182,12 @@ const CORES_PER_SHARD: usize = 8;
 
 /// The most room that the objects of a batch take.
 pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
-    let samples = u64::from(config.batch_size);
+    let Order { mixture, mixture_epoch, importance, .. } = &config.order;
+    // Only epochs of a mixture may be longer than the data set.
+    let is_longer = mixture.is_some() && *mixture_epoch == MixtureEpoch::AllUsedUp;
+    let samples = u64::from(config.batch_size).min(if is_longer { u64::MAX } else { catalog.samples() });
     // A sample may come more than once in a batch.
-    if config.order.importance.is_some() || config.order.mixture.is_some() {
+    if importance.is_some() || mixture.is_some() {
         return catalog.batch_room_max_drawn(samples);
     }
     catalog.batch_room_max(samples)

@@ -1,29 +1,23 @@
 //! A loader before its shards: the bucket is listed and the order is known. From here it is started.
 
 use crate::audit::Audit;
-use crate::batch::Labels;
 use crate::config::Config;
 use crate::decode::{Decode, DecodeStage, Supply};
 use crate::importance::Reporter;
 use crate::layout::{Layout, seat};
-use crate::listing::Saved;
-use crate::loader::{Loader, Parts};
+use crate::loader::{Delivery, Loader, Parts};
 use crate::memory::{MemoryStats, batch_room_max, map_memory, share_out};
 use crate::metrics::Metrics;
 use crate::peers::{PeerServer, Peers};
-use crate::records::Records;
-use crate::sharing::RelayThread;
-use crate::spill::{Directory, SegmentManager, disk_unit, start_segment_manager};
-use crate::starting::{Plan, Starting, ledger, shortages, spill_config};
+use crate::spill::{Directory, disk_unit, start_segment_manager};
+use crate::starting::{Plan, ShardThreads, ledger, shortages, spill_config};
 use crate::state::state_at;
-use crate::unpack::{Packed, Unpacker};
-use crate::watch::{Counts, Report, Watched, snapshots};
+use crate::unpack::Packed;
+use crate::watch::{Report, Watched};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
-use fuelrail_flow::{
-    ChannelEnds, Consumer, Finished, Objects, Outlet, PeerRoom, SpillSetup, channels, keep_for_others,
-};
-use fuelrail_io::{Arena, Backend, Receiver, Region, Topology, channel};
+use fuelrail_flow::{ChannelEnds, Consumer, Finished, Outlet, PeerRoom, SpillSetup, channels, keep_for_others};
+use fuelrail_io::{Backend, Receiver, Region, Topology, channel};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Horizons;
 use fuelrail_plan::run::Run;
@@ -31,63 +25,15 @@ use std::sync::Arc;
 
 /// What a loader is started from.
 pub(crate) struct Prepared {
-    pub config: Config,
+    pub parts: Parts,
     /// The interface to the kernel, and what is to be said about it.
     pub ring: (Backend, Option<String>),
-    pub objects: Arc<Objects>,
     pub directories: Vec<Directory>,
     /// Where records have to be unpacked.
     pub packed: Option<Arc<Packed>>,
-    pub run: Run,
     /// How epochs are drawn, where they are.
     pub horizons: Option<Horizons>,
-    pub labels: Arc<Labels>,
-    pub records: Option<Arc<Records>>,
-    pub fingerprint: String,
-    pub saved: Saved,
-    pub notices: Vec<String>,
     pub report: Arc<Report>,
-    /// Its memory is lent to other processes.
-    pub lent: bool,
-}
-
-/// What raw batches come from, and what that stands on.
-pub(crate) struct Delivery {
-    pub outlet: Outlet,
-    pub consumer: Arc<Consumer>,
-    pub arena: Arena,
-    /// Memory for decoded batches, and what they are decoded to, where that is done here.
-    pub decoding: Option<(Decode, Region)>,
-    pub memory: MemoryStats,
-    /// Batches of the greatest size that fit into it.
-    pub room: u64,
-    pub shards: Vec<Watched>,
-    /// Ends the threads of the shards where the rest fails.
-    pub starting: Starting,
-    pub segment_manager: Option<SegmentManager>,
-    pub peer_server: Option<PeerServer>,
-    pub relay: Option<RelayThread>,
-    pub unpacker: Option<Unpacker>,
-}
-
-impl Delivery {
-    /// Batches from `outlet`, without shards or anything else beside it.
-    pub(crate) fn of(outlet: Outlet, consumer: Arc<Consumer>, arena: Arena, memory: MemoryStats) -> Delivery {
-        Delivery {
-            outlet,
-            consumer,
-            arena,
-            memory,
-            decoding: None,
-            room: 0,
-            shards: Vec::new(),
-            starting: Starting::default(),
-            segment_manager: None,
-            peer_server: None,
-            relay: None,
-            unpacker: None,
-        }
-    }
 }
 
 /// Batches of the greatest size that fit into the memory of a layout.
@@ -103,8 +49,8 @@ impl Prepared {
         if let Some(packed) = self.packed.take() {
             return self.start_unpacking(&packed);
         }
-        let Prepared { config, objects, run, notices, directories, fingerprint, lent, ring, report, .. } = &mut self;
-        let directories = core::mem::take(directories);
+        let Parts { config, objects, run, notices, fingerprint, lent, shards, .. } = &mut self.parts;
+        let directories = core::mem::take(&mut self.directories);
         let topology = config.topology();
         let peers = Peers::of(config, (objects, run, fingerprint), notices)?;
         let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
@@ -120,7 +66,7 @@ impl Prepared {
         let unit = disk_unit(&directories);
         let spill = unit.map(|unit| spill_config(config, objects.catalog(), &layout, unit)).transpose()?;
         let plan = Plan {
-            backend: ring.0,
+            backend: self.ring.0,
             objects: Arc::clone(objects),
             run: run.clone(),
             layout,
@@ -131,102 +77,74 @@ impl Prepared {
             pace: ledger(config, objects.endpoint(), notices),
             peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
         };
-        let said = (&mut *notices, Arc::clone(report));
+        let said = (&mut *notices, Arc::clone(&self.report));
         let (segment_manager, disks) = start_segment_manager(config, &layout, directories, objects, said)?;
         let memories = regions.into_iter().zip(channels).zip(disks);
-        let (starting, lanes, shards, peer_server) = start_each(config, &plan, memories, peers, notices)?;
-        let wakers = shards.iter().map(|s| s.waker.clone()).collect();
+        let (threads, lanes, watched, peer_server) = start_each(config, &plan, memories, peers, notices)?;
+        let wakers = watched.iter().map(|s| s.waker.clone()).collect();
+        shards.set(watched);
         let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
         let room = room_of(&layout, config, objects.catalog());
-        let delivery = Delivery::of(outlet, consumer, arena, memory);
-        self.deliver(Delivery { decoding, room, shards, starting, segment_manager, peer_server, ..delivery })
+        let from = Delivery::of(consumer, arena, memory);
+        self.deliver(outlet, decoding, Delivery { room, threads, segment_manager, peer_server, ..from })
     }
 
     fn start_unpacking(mut self, packed: &Arc<Packed>) -> Result<Loader> {
-        let Prepared { config, objects, run, notices, lent, .. } = &mut self;
+        let Parts { config, objects, run, notices, lent, shards, .. } = &mut self.parts;
         let topology = config.topology();
         let shares = packed.shares(config, run, &topology)?;
         let layout = share_out(&shares.own, objects, &topology, (false, PeerRoom::default()))?;
-        config.shards = Some(layout.shards);
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
         let mut memory = MemoryStats::new(&shares.own, objects, &layout, &arena, &[]);
-        memory.rest_bytes += shares.unpacked_bytes;
+        memory.rest_bytes += shares.unpacked_bytes + shares.reading_bytes;
         let consumer = Arc::new(Consumer::default());
         let region = regions.pop().expect("its own settings have one shard");
-        let (unpacker, lane) = packed.start(config, &shares, (objects, run), region, &consumer)?;
+        let (unpacker, lane) = packed.start(config, &shares, (objects, run), region, (&consumer, shards))?;
         let wakers = vec![unpacker.waker().clone()];
         let outlet = Outlet::new(vec![lane], wakers, Arc::clone(&consumer), run.batches());
         let room = room_of(&layout, config, objects.catalog());
-        let delivery = Delivery::of(outlet, consumer, arena, memory);
-        self.deliver(Delivery { decoding, room, unpacker: Some(unpacker), ..delivery })
+        let from = Delivery::of(consumer, arena, memory);
+        self.deliver(outlet, decoding, Delivery { room, unpacker: Some(unpacker), ..from })
     }
 
     /// Makes the choices that need neither the memory nor the machine's cores, and says so.
     pub(crate) fn settle(&mut self) {
-        self.config.ring = self.ring.0.into();
-        let chosen = choose_budget(&mut self.config);
-        self.notices.extend(self.ring.1.take().into_iter().chain(chosen));
+        self.parts.config.ring = self.ring.0.into();
+        let chosen = choose_budget(&mut self.parts.config);
+        self.parts.notices.extend(self.ring.1.take().into_iter().chain(chosen));
     }
 
-    /// A loader whose batches come from there.
-    pub(crate) fn deliver(self, from: Delivery) -> Result<Loader> {
-        let Prepared { config, objects, run, horizons, labels, records, fingerprint, saved, notices, report, .. } =
-            self;
-        let Delivery { outlet, consumer, arena, decoding, mut memory, room, shards, starting, .. } = from;
-        let Delivery { segment_manager, peer_server, relay, unpacker, .. } = from;
-        memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
-        let audit = audit(&config, &run, &fingerprint, objects.catalog().samples())?;
-        let reporter = horizons.map(|horizons| Reporter::new(horizons, &run, &fingerprint, &consumer, &shards));
+    /// A loader of the batches from this outlet, which are decoded here where that is said, and into which memory.
+    pub(crate) fn deliver(
+        self,
+        outlet: Outlet,
+        decoding: Option<(Decode, Region)>,
+        mut from: Delivery,
+    ) -> Result<Loader> {
+        let Prepared { parts, horizons, report, .. } = self;
+        let Parts { config, objects, run, records, fingerprint, shards, .. } = &parts;
+        from.memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
+        let reporter =
+            horizons.map(|horizons| Reporter::new(horizons, run, fingerprint, &from.consumer, &shards.all()));
         let supply = match decoding {
             None => Supply::Raw(outlet),
             Some(decoding) => {
-                let source = (Arc::clone(&objects), records.clone());
-                Supply::Decoded(DecodeStage::start(&config, decoding, source, outlet, run.batches())?)
+                let source = (Arc::clone(objects), records.clone());
+                Supply::Decoded(DecodeStage::start(config, decoding, source, outlet, run.batches())?)
             }
         };
-        let counts: Counts = match (&unpacker, &relay) {
-            (Some(unpacker), _) => unpacker.counts(),
-            (_, Some(relay)) => relay.counts(),
-            _ => {
-                let shards = shards.clone();
-                Box::new(move |patience| snapshots(&shards, patience))
-            }
-        };
-        let metrics = Metrics::start(&config, counts, supply.stage().map(|stage| stage.facts()), memory)?;
-        let lent = self.lent;
-        let parts = Parts {
-            config,
-            objects,
-            run,
-            labels,
-            records,
-            fingerprint,
-            saved,
-            supply,
-            arena,
-            memory,
-            room,
-            lent,
-            shards,
-            threads: starting.hand_over(),
-            consumer,
-            notices,
-            audit,
-            segment_manager,
-            reporter,
-            metrics,
-            peer_server,
-            relay,
-            unpacker,
-        };
-        Loader::new(parts, Box::new(move |text| report(text)))
+        let decode = supply.stage().map(|stage| stage.facts());
+        let metrics = Metrics::start(config, shards.clone(), decode, from.memory)?;
+        // Last: a log that is there is not overwritten, so a start that fails must leave none.
+        let audit = audit(config, run, fingerprint, objects.catalog().samples())?;
+        Loader::new(parts, from, (supply, audit), (reporter, metrics), Box::new(move |text| report(text)))
     }
 }
 
 /// Shards that have started: themselves, the lanes that their batches come by, how they are watched, and the server that serves other
 /// ranks from them.
-type Started = (Starting, Vec<Receiver<Finished>>, Vec<Watched>, Option<PeerServer>);
+type Started = (ShardThreads, Vec<Receiver<Finished>>, Vec<Watched>, Option<PeerServer>);
 
 fn start_each(
     config: &Config,
@@ -238,15 +156,15 @@ fn start_each(
     let peers = peers.map(|peers| peers.share_out(plan.layout.shards, &plan.objects, &plan.run));
     let (setups, start_server) = peers.unzip();
     let mut setups = setups.into_iter().flatten();
-    let (mut starting, mut lanes) = (Starting::default(), Vec::new());
+    let (mut threads, mut lanes) = (ShardThreads::default(), Vec::new());
     for (id, ((region, channels), disk)) in (0u16..).zip(memories) {
         let (deliver, from) = channel(OPEN_BATCHES_MAX);
         lanes.push(from);
-        starting.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
+        threads.start(config, plan, ShardId(id), region, (channels, deliver, disk, setups.next()))?;
     }
-    let shards = starting.wait(notices)?;
+    let shards = threads.wait(notices)?;
     let server = start_server.map(|start| start()).transpose()?;
-    Ok((starting, lanes, shards, server))
+    Ok((threads, lanes, shards, server))
 }
 
 /// Whether shards keep blocks for each other.

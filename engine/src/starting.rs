@@ -1,14 +1,14 @@
 //! Shards on their way up: what each is built from, and its thread's life from opening the ring, whose back-end is chosen here, to the
 //! last operation.
 //!
-//! Owns the threads until a loader does. A start that fails before stops and joins them.
+//! Owns the threads: they are stopped and joined when that is dropped.
 
 use crate::chunks::short_of_chunks;
 use crate::config::Config;
 use crate::layout::{Layout, Seating, connections_max};
 use crate::system::{refused, spawn};
 use crate::watch::Watched;
-use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary};
+use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary, prng::mix64};
 use fuelrail_flow::{
     ChannelEnds, Consumer, Finished, Objects, PeerRoom, PeerSetup, Shard, ShardConfig, ShardEnds, ShardStatus,
     SpillSetup,
@@ -33,6 +33,7 @@ use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::{Endpoint, Scheme};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -55,18 +56,16 @@ pub(crate) struct Plan {
     pub peers: Option<(Homes, PeerRoom)>,
 }
 
-pub(crate) type ShardThread = JoinHandle<()>;
-
-/// Shards on their way up. Dropping it stops those that stand, and waits until they have ended.
+/// Shards, up or on their way up. Dropping it stops them, and waits until they have ended.
 #[derive(Default)]
-pub(crate) struct Starting {
+pub(crate) struct ShardThreads {
     statuses: Vec<Arc<ShardStatus>>,
     greetings: Vec<mpsc::Receiver<Greeting>>,
-    threads: Vec<ShardThread>,
+    threads: Vec<JoinHandle<()>>,
     wakers: Vec<Waker>,
 }
 
-impl Starting {
+impl ShardThreads {
     pub(crate) fn start(
         &mut self,
         config: &Config,
@@ -86,12 +85,9 @@ impl Starting {
             peers,
         };
         let (tell, greeting) = mpsc::channel();
-        let connections = config.network.connections_max + shard.peers.connections;
-        let ring = UringConfig {
-            entries: ring_entries(connections, plan.spill.is_some()),
-            sockets: (connections as u32 * 2).next_power_of_two(),
-            register: config.register.then(|| plan.arena.clone()),
-        };
+        let connections = connections_max(config.network.connections_max, plan.layout.shards) + shard.peers.connections;
+        let register = config.register.then(|| plan.arena.clone());
+        let ring = UringConfig { register, ..ring_config(connections, plan.spill.is_some()) };
         let (objects, run) = (Arc::clone(&plan.objects), plan.run.clone());
         let core = plan.seating.as_ref().and_then(|seating| seating.core(id.0));
         let backend = plan.backend;
@@ -130,15 +126,9 @@ impl Starting {
         let shards = self.statuses.iter().cloned().zip(self.wakers.iter().cloned());
         Ok(shards.map(|(status, waker)| Watched { status, waker }).collect())
     }
-
-    /// Hands over the threads to the caller, which stops and joins them.
-    pub(crate) fn hand_over(mut self) -> Vec<ShardThread> {
-        self.statuses.clear();
-        core::mem::take(&mut self.threads)
-    }
 }
 
-impl Drop for Starting {
+impl Drop for ShardThreads {
     fn drop(&mut self) {
         self.statuses.iter().for_each(|status| status.stop());
         for greeting in self.greetings.drain(..) {
@@ -148,7 +138,7 @@ impl Drop for Starting {
         }
         self.wakers.iter().for_each(Waker::wake);
         for thread in self.threads.drain(..) {
-            // A panic of it has been printed; the error that ended the start is the one to report.
+            // A panic of it has been printed; the run's failure, or the error that ended the start, has the cause.
             let _ = thread.join();
         }
     }
@@ -197,9 +187,14 @@ impl ThreadBootstrap {
     }
 }
 
-/// A connection has at most one send and one receive in flight, a disk its reads and writes.
-fn ring_entries(connections_max: usize, disk: bool) -> u32 {
-    ((connections_max * 2 + 16 + if disk { DISK_OPERATIONS_MAX } else { 0 }) as u32).next_power_of_two().max(64)
+/// A connection has at most one send and one receive in flight, a disk its reads and writes; those beyond what a ring has wait for others.
+fn ring_config(connections_max: usize, disk: bool) -> UringConfig {
+    let operations = connections_max * 2 + 16 + if disk { DISK_OPERATIONS_MAX } else { 0 };
+    UringConfig {
+        entries: (operations as u32).next_power_of_two().clamp(64, UringConfig::ENTRIES_MAX),
+        sockets: (connections_max as u32 * 2).next_power_of_two().min(UringConfig::SOCKETS_MAX),
+        register: None,
+    }
 }
 
 /// Reads, writes and journal pages of one shard that are under way at once.
@@ -232,6 +227,12 @@ const THROTTLED_CAP_US: u64 = 500_000;
 /// A limit as the plan has it, where 0 is none.
 fn micros(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| u64::try_from(limit.as_micros()).unwrap_or(u64::MAX).max(1))
+}
+
+/// The seed of a shard's retry jitter: shards, ranks and jobs that are refused together do not come back together. `drawn` alone is not
+/// enough, because processes forked from one may draw the same.
+fn jitter_seed(drawn: u64, rank: u32, shard: ShardId) -> u64 {
+    mix64(mix64(drawn ^ u64::from(rank)) ^ u64::from(shard.0))
 }
 
 fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardConfig> {
@@ -279,7 +280,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
             hedge: config.hedge(),
-            seed: config.order.seed ^ u64::from(shard.0),
+            seed: jitter_seed(RandomState::new().build_hasher().finish(), config.rank, shard),
         },
         bad_samples: config.bad_samples,
         stall_after: config.network.stall_after,
@@ -326,4 +327,26 @@ fn shared(dir: &Path, endpoint: &Endpoint) -> Result<Ledger> {
     )?;
     let slot = words.slot();
     Ok(Ledger::new(Arc::new(words), slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_shard_of_every_rank_has_jitter_of_its_own() {
+        let seeds = (0..1_000).flat_map(|rank| (0..8).map(move |id| jitter_seed(7, rank, ShardId(id))));
+        assert_eq!(seeds.collect::<HashSet<_>>().len(), 8_000);
+    }
+
+    #[test]
+    fn a_ring_is_made_for_any_number_of_ranks() {
+        for connections in [1, 256, 1_000, 7_900, 256 + 32_766, 256 + 2 * 32_766] {
+            let ring = ring_config(connections, true);
+            ring.validate().unwrap();
+            let least = connections.min(UringConfig::SOCKETS_MAX as usize);
+            assert!(ring.sockets as usize >= least && ring.entries >= 64, "{connections} connections: {ring:?}");
+        }
+    }
 }

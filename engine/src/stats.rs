@@ -428,12 +428,8 @@ impl Stats {
             });
         }
         let sum = &mut self.gates[at];
-        let all = sum.passed + gate.passed;
-        if all > 0 {
-            let total_us = sum.wait_us_mean * sum.passed as f64 + gate.wait_us_mean * gate.passed as f64;
-            sum.wait_us_mean = total_us / all as f64;
-        }
-        sum.passed = all;
+        sum.wait_us_mean = mean((sum.wait_us_mean, sum.passed), (gate.wait_us_mean, gate.passed));
+        sum.passed += gate.passed;
         sum.capacity += gate.capacity;
         sum.occupancy_mean += gate.occupancy_mean;
     }
@@ -454,6 +450,40 @@ impl Stats {
             self.ring = format!("{} ({})", ring.backend, ring.abilities.join(", "));
         }
     }
+}
+
+/// Adds what another shard had counted in the place of this one before it ended. Gauges stay those of this one.
+pub(crate) fn add_ended(shard: &mut Snapshot, ended: &Snapshot) {
+    let Snapshot { planner, fetch, disk, ring, thread, gates, .. } = shard;
+    let (spill, before) = (&mut planner.spill, &ended.planner.spill);
+    each!(u64::add, spill, before; hits, hit_bytes, adopted, written, written_bytes, refused, skipped, write_failures);
+    each!(u64::add, spill, before; lost, trims, broken);
+    each!(u64::add, planner, ended.planner; asks, hits, shared, asked_bytes, hit_bytes, retries, throttled, given_up);
+    each!(u64::add, planner, ended.planner; hedges, hedges_won, evictions);
+    each!(u64::add, fetch, ended.fetch; requests, connections, connections_failed, landed_bytes, copied_bytes);
+    each!(u64::add, fetch, ended.fetch; tls_handshakes, tls_resumed, heads_predicted, heads_mispredicted);
+    each!(u64::add, disk, ended.disk; read_bytes, written_bytes, copied_bytes, failures);
+    disk.read_alone.merge(&ended.disk.read_alone);
+    disk.read_beside.merge(&ended.disk.read_beside);
+    if let Some((ring, ended)) = ring.as_mut().zip(ended.ring.as_ref()) {
+        each!(u64::add, ring.counts, ended.counts; enters, sleeps, completions, received_bytes);
+    }
+    if let Some((thread, ended)) = thread.as_mut().zip(ended.thread) {
+        (thread.user, thread.system) = (thread.user + ended.user, thread.system + ended.system);
+        each!(u64::add, thread, ended; switches_voluntary, switches_involuntary, faults_minor);
+    }
+    for (gate, ended) in gates.iter_mut().zip(&ended.gates) {
+        gate.wait_us_mean = mean((gate.wait_us_mean, gate.passed), (ended.wait_us_mean, ended.passed));
+        gate.passed += ended.passed;
+    }
+    each!(u64::add, shard, ended; copied_bytes, wasted_bytes, unproved);
+    shard.get_latency.merge(&ended.get_latency);
+}
+
+/// The mean over both, of a mean each over so many.
+fn mean(a: (f64, u64), b: (f64, u64)) -> f64 {
+    let all = a.1 + b.1;
+    if all == 0 { a.0 } else { (a.0 * a.1 as f64 + b.0 * b.1 as f64) / all as f64 }
 }
 
 fn ratio(a: u64, b: u64) -> f64 {

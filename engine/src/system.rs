@@ -42,11 +42,18 @@ pub(crate) fn no_thread(name: &str, error: &std::io::Error) -> Error {
         .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
 }
 
-/// An error of a file or directory that the engine keeps something in.
+/// The process, or the system, has no descriptor left.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+/// An error of a file or directory that the engine keeps something in; `Environment` where no further file can be open.
 pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let failed = Error::from_io(Kind::File, format_args!("{doing} {}", path.display()), error);
+    let is_full = matches!(error.raw_os_error(), Some(EMFILE | ENFILE));
+    let kind = if is_full { Kind::Environment } else { Kind::File };
+    let failed = Error::from_io(kind, format_args!("{doing} {}", path.display()), error);
     match failed.hint() {
         Some(_) => failed,
+        None if is_full => failed.with_hint("raise the limit of open files (ulimit -n)"),
         None => failed.with_hint("look at the kernel's log (dmesg), or use another disk"),
     }
 }

@@ -13,7 +13,7 @@ pub(crate) use walk::{Packed, Shares};
 use crate::config::Config;
 use crate::loader::{Loader, Taken};
 use crate::system::spawn_guarded;
-use crate::watch::snapshots;
+use crate::watch::Shards;
 use core::ops::Range;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId};
@@ -24,7 +24,7 @@ use fuelrail_plan::spill::SpillPolicy;
 use handle::Shared;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{self, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use walk::{Step, Walk};
 
@@ -34,36 +34,38 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const STRETCH_SAMPLES: Range<u64> = 1 << 12..1 << 20;
 
 impl Packed {
-    /// Starts the threads. `region` holds the batches.
+    /// Starts the threads. `region` holds the batches; `shards` are set to those that read.
     pub(crate) fn start(
         self: &Arc<Packed>,
         config: &Config,
         shares: &Shares,
         (objects, run): (&Arc<Objects>, &Run),
         region: Region,
-        consumer: &Arc<Consumer>,
+        (consumer, shards): (&Arc<Consumer>, &Shards),
     ) -> Result<(Unpacker, Receiver<Finished>)> {
         let shared = Arc::new(Shared::new());
         // From here on a failure stops the threads already started.
         let mut unpacker = Unpacker { shared: Arc::clone(&shared), threads: Vec::new() };
         region.set_waker(shared.waker.clone());
         let (jobs, to_unpack) = sync_channel(1);
-        let (done, unpacked) = sync_channel(1);
+        // With the one that is waited for: so many parts are unpacked ahead at most.
+        let (due, in_order) = sync_channel(shares.threads);
         let to_unpack = Arc::new(Mutex::new(to_unpack));
         for n in 0..shares.threads {
-            let (packed, jobs, done) = (Arc::clone(self), Arc::clone(&to_unpack), done.clone());
-            let serve = move || packed.serve(&jobs, &done);
+            let (packed, jobs) = (Arc::clone(self), Arc::clone(&to_unpack));
+            let serve = move || packed.serve(&jobs);
             let thread = spawn_guarded(consumer, &format!("fuelrail-u{n}"), "a thread that unpacks", serve)?;
             unpacker.threads.push(thread);
         }
-        drop((to_unpack, done));
+        drop(to_unpack);
         let mut plain = config.clone();
         plain.memory.limit = Some(ByteSize(shares.reading_bytes));
         if plain.disk.policy == SpillPolicy::NextUse {
             // A loader of ranges reads each once, and sees no other use that a disk could keep it for.
             plain.disk.policy = SpillPolicy::Lru;
         }
-        let reader = Reading { walk: Walk::new(self, run), config: plain, shared: Arc::clone(&shared), jobs };
+        let (walk, shards) = (Walk::new(self, run), shards.clone());
+        let reader = Reading { walk, config: plain, shared: Arc::clone(&shared), shards, jobs, due };
         let thread = spawn_guarded(consumer, "fuelrail-read", "reading what is to be unpacked", move || reader.run())?;
         unpacker.threads.push(thread);
         let (deliver, lane) = channel(OPEN_BATCHES_MAX);
@@ -74,10 +76,8 @@ impl Packed {
             shared,
             region,
             deliver,
-            unpacked,
-            early: HashMap::new(),
+            due: in_order,
             images: HashMap::new(),
-            next: 0,
         };
         let thread = spawn_guarded(consumer, "fuelrail-fill", "filling batches", move || filling.run())?;
         unpacker.threads.push(thread);
@@ -85,63 +85,61 @@ impl Packed {
     }
 
     /// Unpacks what is read.
-    fn serve(&self, jobs: &Mutex<mpsc::Receiver<Job>>, done: &SyncSender<Image>) -> Result<()> {
+    fn serve(&self, jobs: &Mutex<mpsc::Receiver<Job>>) -> Result<()> {
         loop {
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(Job { turn, part, pieces }) = job else { return Ok(()) };
+            let Ok(Job { part, pieces, done }) = job else { return Ok(()) };
             let part = &self.shards.parts()[part];
             let key = || self.listing.key(part.ranges[0].object as usize);
             let unpacked = |pieces| self.shards.unpacked(part, pieces).map_err(|error| error.with_object(key()));
-            let bytes = pieces.and_then(unpacked);
-            if done.send((turn, bytes)).is_err() {
-                return Ok(());
-            }
+            drop(done.send(pieces.and_then(unpacked)));
         }
     }
 }
 
-/// A part to be unpacked, by its turn: the bytes of its ranges, or why they could not be had.
+/// A part to be unpacked: the bytes of its ranges, or why they could not be had, and where it goes.
 struct Job {
-    turn: u64,
     part: usize,
     pieces: Result<Vec<Vec<u8>>>,
+    done: SyncSender<Image>,
 }
 
-/// What was unpacked, by its turn.
-type Image = (u64, Result<Vec<u8>>);
+/// A part that is unpacked, or why it could not be.
+type Image = Result<Vec<u8>>;
 
 /// The thread that reads parts, in the order in which they are needed.
 struct Reading {
     walk: Walk,
     config: Config,
     shared: Arc<Shared>,
+    shards: Shards,
     jobs: SyncSender<Job>,
+    /// Where each part comes from, in their order.
+    due: SyncSender<mpsc::Receiver<Image>>,
 }
 
 impl Reading {
     fn run(mut self) -> Result<()> {
-        let (mut turn, mut samples) = (0, STRETCH_SAMPLES.start);
+        let mut samples = STRETCH_SAMPLES.start;
         let mut parts = self.stretch(samples);
         while !parts.is_empty() {
             let packed = Arc::clone(&self.walk.packed);
             let ranges = |part: &usize| packed.shards.parts()[*part].ranges.iter().copied();
             let ranges = parts.iter().flat_map(ranges).collect();
             let mut loader = (packed.open_ranges)(self.config.clone(), &packed.listing, ranges)?;
-            self.shared.read().1 = loader.shards().to_vec();
+            self.shards.set(loader.shards().all());
             samples = (2 * samples).min(STRETCH_SAMPLES.end);
             for part in std::mem::replace(&mut parts, self.stretch(samples)) {
                 let Some(pieces) = self.pieces(&mut loader, packed.shards.parts()[part].ranges.len())? else {
                     return Ok(());
                 };
-                if self.jobs.send(Job { turn, part, pieces }).is_err() {
+                let (done, image) = sync_channel(1);
+                if self.due.send(image).is_err() || self.jobs.send(Job { part, pieces, done }).is_err() {
                     return Ok(());
                 }
-                turn += 1;
             }
-            let last = snapshots(loader.shards(), LOOK_AGAIN);
-            let mut read = self.shared.read();
-            read.0.extend(last);
-            read.1.clear();
+            drop(loader);
+            self.shards.end();
         }
         Ok(())
     }
@@ -182,11 +180,8 @@ struct Filling {
     shared: Arc<Shared>,
     region: Region,
     deliver: Sender<Finished>,
-    unpacked: mpsc::Receiver<Image>,
-    /// Unpacked before their turn.
-    early: HashMap<u64, Result<Vec<u8>>>,
-    images: HashMap<usize, Result<Vec<u8>>>,
-    next: u64,
+    due: mpsc::Receiver<mpsc::Receiver<Image>>,
+    images: HashMap<usize, Image>,
 }
 
 impl Filling {
@@ -215,20 +210,9 @@ impl Filling {
         Ok(())
     }
 
-    /// The next part, unpacked. `None` when the loader is dropped or reading has failed.
-    fn image(&mut self) -> Option<Result<Vec<u8>>> {
-        let turn = self.next;
-        self.next += 1;
-        loop {
-            if let Some(image) = self.early.remove(&turn) {
-                return Some(image);
-            }
-            match self.unpacked.recv_timeout(LOOK_AGAIN) {
-                Ok((turn, image)) => drop(self.early.insert(turn, image)),
-                Err(RecvTimeoutError::Timeout) if !self.shared.stop.load(Ordering::Relaxed) => {}
-                Err(_) => return None,
-            }
-        }
+    /// The next part. `None` when the loader is dropped or reading has failed.
+    fn image(&self) -> Option<Image> {
+        self.due.recv().ok()?.recv().ok()
     }
 
     /// What `attempt` returns as soon as it does; `None` when this is to stop.

@@ -1,12 +1,13 @@
 //! The watchdog: one thread that notices when nothing moves and reports every stage's state; also on SIGUSR1, where that is asked for.
 
 use crate::decode::Facts;
+use crate::stats::add_ended;
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ShardStatus, Snapshot};
 use fuelrail_io::Waker;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,40 +18,67 @@ pub(crate) struct Watched {
     pub waker: Waker,
 }
 
-impl Watched {
-    /// Tells the shard to stop.
-    pub(crate) fn stop(&self) {
-        self.status.stop();
-        self.waker.wake();
+/// The shards that read for a loader, once they do: its own, or those of a loader inside it. And what those have counted that were in their
+/// places before. Clones share one state.
+#[derive(Clone, Default)]
+pub(crate) struct Shards(Arc<Mutex<(Vec<Watched>, Vec<Snapshot>)>>);
+
+impl Shards {
+    pub(crate) fn set(&self, shards: Vec<Watched>) {
+        self.lock().0 = shards;
     }
-}
 
-/// Fresh snapshots of all shards, within so long.
-pub(crate) type Counts = Box<dyn Fn(Duration) -> Vec<Snapshot> + Send + Sync>;
+    pub(crate) fn all(&self) -> Vec<Watched> {
+        self.lock().0.clone()
+    }
 
-/// Fresh snapshots of all shards; a shard that does not answer within `patience` gives its last one.
-pub(crate) fn snapshots(shards: &[Watched], patience: Duration) -> Vec<Snapshot> {
-    let wanted: Vec<u64> = shards
-        .iter()
-        .map(|s| {
-            let serial = s.status.request();
-            s.waker.wake();
-            serial
-        })
-        .collect();
-    let deadline = Instant::now() + patience;
-    let mut found = Vec::with_capacity(shards.len());
-    for (shard, serial) in shards.iter().zip(wanted) {
-        loop {
-            let answered = shard.status.answered(serial);
-            if let Some(snapshot) = answered.or_else(|| (Instant::now() >= deadline).then(|| shard.status.latest())) {
-                found.push(snapshot);
-                break;
+    /// They have ended: what they have counted is kept, in one snapshot for each place.
+    pub(crate) fn end(&self) {
+        let mut ended = self.snapshots(Duration::ZERO);
+        ended.iter_mut().for_each(|shard| shard.fetch.connections_open = 0);
+        *self.lock() = (Vec::new(), ended);
+    }
+
+    /// Fresh snapshots of all; a shard that does not answer within `patience` gives its last one.
+    pub(crate) fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
+        let (shards, ended) = self.lock().clone();
+        let wanted: Vec<u64> = shards
+            .iter()
+            .map(|s| {
+                let serial = s.status.request();
+                s.waker.wake();
+                serial
+            })
+            .collect();
+        let deadline = Instant::now() + patience;
+        let mut found = Vec::with_capacity(shards.len());
+        for (shard, serial) in shards.iter().zip(wanted) {
+            loop {
+                let answered = shard.status.answered(serial);
+                let late = || (Instant::now() >= deadline).then(|| shard.status.latest());
+                if let Some(snapshot) = answered.or_else(late) {
+                    found.push(snapshot);
+                    break;
+                }
+                std::thread::sleep(Duration::from_micros(50));
             }
-            std::thread::sleep(Duration::from_micros(50));
         }
+        for (place, ended) in ended.into_iter().enumerate() {
+            match found.get_mut(place) {
+                Some(shard) => add_ended(shard, &ended),
+                None => found.push(ended),
+            }
+        }
+        found
     }
-    found
+
+    fn beats(&self) -> u64 {
+        self.lock().0.iter().map(|shard| shard.status.beats()).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Vec<Watched>, Vec<Snapshot>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Called with the report when nothing has moved for too long, or on the signal.
@@ -65,9 +93,11 @@ pub(crate) struct Watchdog {
 
 /// What the watchdog looks at.
 pub(crate) struct Watch {
-    pub shards: Vec<Watched>,
+    pub shards: Shards,
     /// The stage behind the shards, where there is one.
     pub decode: Option<Arc<Facts>>,
+    /// Batches that the consumer has taken: what another process reads moves nothing else.
+    pub taken: Arc<AtomicU64>,
     /// The consumer is inside `next_batch`.
     pub waiting: Arc<AtomicBool>,
     /// Silence that is reported; zero never.
@@ -132,12 +162,12 @@ impl Watch {
 
     fn beats(&self) -> u64 {
         let decode = self.decode.as_ref().map_or(0, |facts| facts.beats());
-        decode + self.shards.iter().map(|s| s.status.beats()).sum::<u64>()
+        decode + self.shards.beats() + self.taken.load(Ordering::Relaxed)
     }
 
     fn describe(&self, why: &str) -> String {
         let mut texts: Vec<String> =
-            snapshots(&self.shards, Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
+            self.shards.snapshots(Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
         texts.extend(self.decode.as_ref().map(|facts| facts.describe()));
         format!("{why}\n{}", texts.join("\n"))
     }

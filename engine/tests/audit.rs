@@ -1,8 +1,9 @@
 //! The exactly-once proof: logs of all ranks, joined.
 
 use crate::common::{bucket, drain, loader, side_by_side};
-use fuelrail::{Audit, State};
+use fuelrail::{Audit, Kind, State};
 use fuelrail_bucket::DataSet;
+use std::net::TcpListener;
 
 #[test]
 fn every_sample_once_an_epoch() {
@@ -45,6 +46,18 @@ fn a_log_that_is_there_is_never_overwritten() {
     let refused = loader(&bucket).audit(path.clone()).build().err().map(|error| error.to_string());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "the proof of another run\n");
     assert!(refused.is_some_and(|told| told.contains("log.jsonl") && told.contains("new log")));
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = DataSet::digits(20, 7);
+    let bucket = bucket(&set, "");
+    let builder = loader(&bucket).audit(folder.path().join("log.jsonl"));
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = builder.clone().metrics_listen(held.local_addr().unwrap().to_string()).build().unwrap_err();
+    assert!(error.kind() == Kind::Environment && error.to_string().contains("listening at"), "{error}");
+    assert_eq!(drain(&mut builder.build().unwrap(), &set).unwrap().order.len(), 20);
 }
 
 /// The proof counts what a policy left out, and calls the rest whole.

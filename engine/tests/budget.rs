@@ -106,6 +106,41 @@ fn resident_memory_stays_within_16_mib_of_what_the_stats_state_with_long_samples
     });
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn what_is_unpacked_is_within_the_limit_and_in_what_the_stats_state() {
+    use crate::common::loader_at;
+    use fuelrail::Format;
+    use fuelrail::internal::Topology;
+    use fuelrail_format::write::{Value, Writer};
+
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (dir, part) = (tempfile::tempdir().unwrap(), 4 * MIB);
+    for file in 0..8_u8 {
+        let (mut writer, row) = (Writer::new(Format::Parquet, 1 << 30, None).unwrap(), vec![file; 256 << 10]);
+        (0..16).for_each(|_| assert!(writer.push(None, &[("bin", Value::Bytes(&row))]).unwrap()));
+        std::fs::write(dir.path().join(format!("{file}.parquet")), writer.finish()).unwrap();
+    }
+    let builder = || loader_at(dir.path().to_str().unwrap()).format(Format::Parquet).batch_size(4).epochs(2);
+    let error = builder().memory_limit(ByteSize(24 * MIB)).build().expect_err("too small");
+    // All are kept unpacked; each thread has one in hand, and one waits, packed as well as unpacked; another is read.
+    let threads = Topology::here().shards().clamp(1, 4) as u64;
+    let parts = (8 + threads + 1 + threads + 2) * part;
+    assert!(error.kind() == Kind::Budget && needed(&error) >= parts + parts / 3, "{parts} bytes: {error}");
+    let limit = 2 * needed(&error);
+    let before = memory_use().rss_bytes;
+    let mut loader = builder().memory_limit(ByteSize(limit)).build().unwrap();
+    let (mut most, mut samples) = (0, 0);
+    while let Some(batch) = loader.next_batch() {
+        samples += batch.unwrap().len();
+        most = most.max(memory_use().rss_bytes.saturating_sub(before));
+    }
+    let stated = loader.stats().memory;
+    assert_eq!(samples, 2 * 8 * 16);
+    assert!(stated.arena_bytes < limit && stated.total_bytes() >= limit, "of {limit} bytes: {stated:?}");
+    assert!(most <= stated.total_bytes() + BESIDE, "grew by {most}, {stated:?}");
+}
+
 #[test]
 fn a_budget_too_small_for_one_batch_names_the_bytes_needed() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! What a shard's core does: nothing while there is nothing to do, and what it did stands in the stats.
 
-use crate::common::{bucket, eventually, loader};
-use fuelrail::{Loader, Stats};
+use crate::common::{bucket, eventually, folder, loader};
+use fuelrail::{Format, Loader, LoaderBuilder, Stats};
 use fuelrail_bucket::DataSet;
 use std::time::Duration;
 
@@ -87,4 +87,26 @@ fn loaders_near_a_node_share_its_cores_and_one_near_none_says_so() {
     assert!(cores[0] != cores[1] || on_node.len() == 1, "{cores:?}");
     let said = |loader: &Loader| loader.notices().iter().any(|notice| notice.starts_with("near: "));
     assert!(!said(&first) && said(&near(60_000)), "{:?}", first.notices());
+}
+
+/// What reads side-cars at the start is a loader, too, and over before the shards start.
+#[test]
+fn a_pass_over_objects_takes_no_cores() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.bin", "a.cls", "b.bin", "b.cls"] {
+        std::fs::write(dir.path().join(name), "1").unwrap();
+    }
+    let bucket = folder(dir.path(), "");
+    let seats = fuelrail::internal::Topology::here().seats();
+    let seat = |builder: LoaderBuilder| {
+        let mut loader = builder.pin(true).build().unwrap();
+        while let Some(batch) = loader.next_batch() {
+            drop(batch.unwrap());
+        }
+        let core = loader.stats().shards[0].core.expect("a shard bound to a core tells which");
+        seats.iter().position(|seat| seat.id == core).unwrap()
+    };
+    let first = seat(loader(&bucket));
+    let second = seat(loader(&bucket).format(Format::Objects).side_cars(["cls"]));
+    assert_eq!(second, (first + 1) % seats.len(), "it begins behind the loader before it");
 }

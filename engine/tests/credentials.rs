@@ -2,7 +2,7 @@
 
 use crate::common::keys::{at_gate, environment, expects, keys, metadata, now, signed};
 use crate::common::services::{Answer, Service};
-use crate::common::{bucket, drain, eventually, listing, loader_at};
+use crate::common::{PATIENCE, bucket, drain, eventually, listing, loader_at};
 use fuelrail::{
     Access, Credential, Credentials, Environment, Error, Kind, Result, SharedProvider, WallTime, get_with, list_with,
     put_with,
@@ -10,8 +10,8 @@ use fuelrail::{
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_wire::date;
 use std::io::Cursor;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 
 /// As the token service writes them.
 fn session(token: &str, lasts_s: i64) -> Answer {
@@ -86,6 +86,29 @@ fn a_provider_of_ones_own_is_asked_in_the_place_of_the_chain() {
     assert_eq!(list(SharedProvider::new(keys)).unwrap().len() as u64, set.len());
     let error = list(SharedProvider::new(|| Err(Error::new(Kind::Denied, "the vault is sealed")))).unwrap_err();
     assert!(error.to_string().contains("the vault is sealed"), "{error}");
+}
+
+/// The keys may lie in a bucket that needs a signature itself.
+#[test]
+fn a_provider_may_read_from_a_signed_bucket_itself() {
+    let bucket = bucket(&DataSet::digits(3, 5), "");
+    let gate = Service::before(&bucket, expects(|token| token.starts_with("marked-")));
+    let uri = at_gate(&gate, &bucket);
+    let list = |uri: &str, provider: SharedProvider| {
+        let credentials = Credentials { provider: Some(provider), ..Credentials::default() };
+        list_with(Access { credentials, ..Access::default() }, uri, |_| {})
+    };
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let secrets = uri.clone();
+        let own = SharedProvider::new(Credential::aws("marked-id", "marked-secret", Some("marked-own")).unwrap());
+        let provider = SharedProvider::new(move || {
+            list(&secrets, own.clone())?;
+            Credential::aws("marked-id", "marked-secret", Some("marked-found"))
+        });
+        let _ = tell.send(list(&uri, provider));
+    });
+    assert_eq!(told.recv_timeout(PATIENCE).expect("it waits for itself").unwrap().len(), 3);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! that is dropped in the middle.
 
 use crate::common::pictures::{self, difference, jpeg, jpeg_pixels, png, scene};
+use crate::common::reading::Reading;
 use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
 use fuelrail::internal::memory_use;
 use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken};
@@ -144,6 +145,26 @@ fn what_is_no_picture_is_left_out_with_its_reason_and_batches_stay_dense() {
             assert!(grown < 64 << 20, "headers that lie cost {grown} bytes");
         }
     }
+}
+
+/// What is not there is left out before what cannot be decoded, whatever their order.
+#[test]
+fn a_shared_read_leaves_out_for_its_jobs_what_cannot_be_had_and_what_cannot_be_decoded() {
+    let (dir, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for n in 0..8 {
+        let file = if n == 2 { b"just some text".to_vec() } else { good() };
+        pictures::write(dir.path(), &[(&format!("{n}.png"), file)]);
+    }
+    let bucket = folder(dir.path(), "missing_keys=5.png");
+    let builder = || loader(&bucket).batch_size(8).shuffle(false).bad_samples(BadSamples::Skip).decode(exact());
+    let reading = Reading::start(builder(), shared.path(), 1, PATIENCE);
+    let mut loader = builder().share_dir(shared.path()).shared_read(true).build().unwrap();
+    let batch = loader.next_batch().unwrap().unwrap();
+    let left_out: Vec<(u64, Kind)> = batch.left_out().iter().map(|(id, error)| (id.0, error.kind())).collect();
+    assert_eq!(left_out, [(2, Kind::Undecodable), (5, Kind::NotFound)]);
+    assert!(batch.len() == 6 && batch.is_borrowed());
+    drop((batch, loader));
+    assert_eq!(reading.end().0.slots, 0);
 }
 
 #[test]

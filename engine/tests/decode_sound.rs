@@ -1,6 +1,8 @@
 //! FLAC and WAV as samples: the files under `sounds/` were written by the reference encoder (`flac -8`) from numbers that this test
 //! makes again, so what comes out is held against what went in.
 
+use crate::common::pictures::png;
+use ::png::{BitDepth, ColorType};
 use fuelrail::{BadSamples, Decode, Dtype, Fit, Kind, Loader, PerChannel, PixelLayout};
 use std::fs;
 use std::path::Path;
@@ -155,6 +157,22 @@ fn what_is_not_sound_in_every_sense_is_refused_by_name() {
     let mut none = wav.clone();
     none[22..24].copy_from_slice(&0u16.to_le_bytes());
     refused(&none, exact);
+    // Floating point that is no number, and one that is beyond all.
+    for number in [f32::NAN, f32::INFINITY] {
+        let mut floats = self::wav(1, 32, FRAMES);
+        floats[20] = 3;
+        let data = floats.len() - FRAMES as usize * 4;
+        floats[data..].fill(0);
+        floats[data + 8..data + 12].copy_from_slice(&number.to_le_bytes());
+        for dtype in [Dtype::F16, Dtype::F32] {
+            assert!(refused(&floats, Decode { dtype, ..exact }).contains("not finite"));
+        }
+    }
+    // Pictures of one row, whose pixels have three numbers, or two as stereo has.
+    for (color, bytes) in [(ColorType::Rgb, 3), (ColorType::GrayscaleAlpha, 2)] {
+        let picture = png(FRAMES, 1, color, BitDepth::Eight, &vec![7; FRAMES as usize * bytes]);
+        assert!(refused(&picture, sound(FRAMES, 2, Fit::Exact)).contains("it is no sound"));
+    }
     // A bad sample is left out where that is asked for.
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a"), &torn).unwrap();

@@ -2,10 +2,13 @@
 //! object and the cause; and what the loader counts is what the bucket injected.
 
 use crate::common::{PATIENCE, bare_listing, bucket, drain, listing, loader, plain_run, planned, side_by_side};
+use crate::peers;
 use fuelrail::{Backend, Error, Kind, Listed, LoaderBuilder, Result, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
-use std::sync::mpsc;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Small objects, and ones of several blocks.
@@ -216,6 +219,53 @@ fn an_object_overwritten_while_it_is_read_is_never_mixed() {
             }
         }
     });
+}
+
+/// Without ETags in the listing, where another rank still has blocks of the version before: what it sends says of which one it is.
+#[test]
+fn blocks_of_other_ranks_are_not_joined_with_those_of_another_version() {
+    let set = DataSet::tokens(60, 3, 300_000);
+    let job = peers::Job::new(set.clone(), 2, 200);
+    let rank = |rank| {
+        let builder = job.rank(rank).listing(bare_listing(&set)).block_size("64KiB".parse().unwrap()).epochs(8);
+        builder.build().unwrap()
+    };
+    // Two epochs of its own, of eight batches each, in which it sees most samples.
+    let mut other = rank(1);
+    (0..16).for_each(|_| drop(other.next_batch().unwrap().unwrap()));
+    job.bucket.set_script("changed_keys=*".parse::<Script>().unwrap()).unwrap();
+    let mut loader = rank(0);
+    for _ in 0..8 {
+        for sample in loader.next_batch().unwrap().unwrap().samples() {
+            let mut new = Vec::new();
+            fuelrail::get(&job.bucket.url(&set.key(sample.id.0)), &mut new).unwrap();
+            let old = set.content(sample.id.0);
+            assert_ne!(new, old);
+            assert!(sample.bytes == new || sample.bytes == old, "blocks of both versions were joined");
+        }
+    }
+    let stats = loader.stats();
+    assert!(stats.unproved > 0 && stats.peers.as_ref().is_some_and(|peers| peers.hits > 0), "{stats:?}");
+}
+
+/// The bucket's fault, or the object's: nothing against the rank, but one that never has a block is asked for fewer.
+#[test]
+fn a_rank_that_cannot_get_a_block_is_asked_for_others() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let mut job = peers::Job::new(DataSet::tokens(8_000, 3, 1_000), 2, 200);
+    let count = Arc::clone(&asked);
+    job.addresses[1] = peers::liar(move |socket| {
+        let is_check = peers::request(socket)?.contains("only-if-cached");
+        count.fetch_add(u64::from(!is_check), Ordering::Relaxed);
+        socket.write_all(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+    });
+    let mut loader = job.rank(0).epochs(1).build().unwrap();
+    while let Some(batch) = loader.next_batch() {
+        batch.unwrap();
+    }
+    // This rank reads some 2 000 blocks that the other keeps.
+    let (asked, peers) = (asked.load(Ordering::Relaxed), loader.stats().peers.unwrap());
+    assert!(peers.hits == 0 && (100..1_000).contains(&asked), "asked for {asked}: {peers:?}");
 }
 
 /// Without ETags in the listing a stray answer for one block is still noticed: its parts do not agree.

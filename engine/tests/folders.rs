@@ -124,6 +124,18 @@ fn keys_are_paths_within_and_braces_links_and_prefixes_work() {
     assert_eq!(fs::read_dir(root.join("new/er")).unwrap().count(), 1, "nothing is left beside it");
 }
 
+/// A container that was killed while it saved leaves such files, of a process id that its successor has, too.
+#[test]
+fn a_file_is_put_beside_what_another_process_of_the_same_id_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = |n: u32| dir.path().join(format!(".fuelrail-new-{}-{n}", std::process::id()));
+    (0..64).for_each(|n| fs::write(left(n), "half").unwrap());
+    let uri = dir.path().join("x").display().to_string();
+    assert_eq!(put(&uri, b"whole").unwrap().bytes, 5);
+    assert!((0..64).all(|n| fs::read(left(n)).unwrap() == b"half"), "they may be another's that still writes");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 65);
+}
+
 #[test]
 fn what_cannot_be_named_or_followed_is_an_error_that_says_so() {
     for (name, target, says) in [(&b"\xFF"[..], None, "is not UTF-8"), (b"link", Some("nowhere"), "following")] {

@@ -3,7 +3,7 @@
 
 use crate::common::skip::skip_or_fail;
 use crate::common::{eventually, kept_in, loader};
-use fuelrail::{Access, Error, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
+use fuelrail::{Access, Error, Format, KeptListing, Kind, Listed, ListingDir, Result, list_kept, put};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -303,4 +303,21 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     let mut anew = build();
     assert!(listed(&anew, "40000 objects saved in"), "{:?}", anew.notices());
     assert!(anew.next_batch().unwrap().is_ok());
+}
+
+/// Side-cars are read before there is a loader.
+#[test]
+fn a_side_car_that_is_not_as_listed_drops_the_listing() {
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    put(&bucket.url("a.cls"), b"1").unwrap();
+    let plain = || loader(&bucket).listing_dir(dir.path().to_owned());
+    let build = || plain().format(Format::Objects).side_cars(["cls"]).build();
+    drop(plain().build().unwrap());
+    bucket.set_script("changed_keys=a.cls".parse().unwrap()).unwrap();
+    let error = build().unwrap_err();
+    assert_eq!(error.kind(), Kind::Changed, "{error}");
+    assert!(error.to_string().contains("is dropped: the next start lists the bucket again"), "{error}");
+    bucket.set_script(Script::default()).unwrap();
+    let anew = build().unwrap();
+    assert!(anew.notices().iter().any(|line| line.contains("40001 objects saved in")), "{:?}", anew.notices());
 }

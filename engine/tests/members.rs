@@ -45,7 +45,7 @@ fn rank() {
         .rank(rank.parse().unwrap())
         .world(addresses.len() as u32)
         .spill_dirs([disk])
-        .spill_floor(ByteSize(1))
+        .spill_floor(ByteSize(0))
         .peers(addresses)
         .peer_secret_file(Path::new(folder).join("secret"));
     if !state.is_empty() {

@@ -1,11 +1,12 @@
 //! Mixtures through the whole loader: shares by prefix, the same samples and pixels on any number of ranks, logs that prove it, errors.
 
-use crate::common::{bucket, folder, loader};
+use crate::common::{PATIENCE, bucket, folder, loader, needed};
 use fuelrail::{Audit, ByteSize, Decode, Fit, Format, Kind, Loader, LoaderBuilder, MixtureEpoch, OrderName, State};
 use fuelrail_bucket::{Bucket, DataSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
 
 const EPOCHS: u64 = 3;
 /// Three of ten classes are mixed: the others never come.
@@ -109,6 +110,28 @@ fn records_of_shards_are_mixed_by_the_names_of_shards() {
     assert_eq!(times.len(), 120, "all of both have come");
     let expected = |text: &str| if text.starts_with("en") { 1..=1 } else { 2..=3 };
     assert!(times.iter().all(|(text, times)| expected(text).contains(times)), "{times:?}");
+}
+
+/// An epoch may be longer than all data sets together, and a batch hold one of its samples many times.
+#[test]
+fn a_batch_of_more_samples_than_there_are_objects_has_room_or_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for key in ["a/0", "b/0", "b/1", "b/2", "b/3", "b/4"] {
+        std::fs::create_dir_all(dir.path().join(key).parent().unwrap()).unwrap();
+        std::fs::write(dir.path().join(key), vec![7; 100_000]).unwrap();
+    }
+    let bucket = folder(dir.path(), "");
+    let build = |memory| {
+        let builder = loader(&bucket).mixture("a/=7, b/=1".parse().ok()).mixture_epoch(MixtureEpoch::AllUsedUp);
+        builder.batch_size(20).memory_limit(ByteSize(memory)).build()
+    };
+    let error = build(2_000_000).unwrap_err();
+    assert_eq!(error.kind(), Kind::Budget, "{error}");
+    let loader = build(needed(&error)).unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(loader.map(|batch| batch.unwrap().len()).collect::<Vec<_>>()).unwrap());
+    // 28 times the one of the first data set, and each of the second once.
+    assert_eq!(told.recv_timeout(PATIENCE).expect("the run ends"), [20, 13]);
 }
 
 #[test]

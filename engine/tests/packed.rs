@@ -35,9 +35,9 @@ fn samples_of_compressed_shards_are_read_and_mixed() {
 mod parquet {
     use super::*;
     use crate::common::pictures::{png, scene};
-    use crate::common::{folder, kept_in, loader};
+    use crate::common::{eventually, folder, kept_in, loader};
     use ::png::{BitDepth, ColorType};
-    use fuelrail::{BadSamples, ByteSize, Decode, Kind, Loader, LoaderBuilder, OrderName, State};
+    use fuelrail::{BadSamples, ByteSize, Decode, Kind, Loader, LoaderBuilder, OrderName, State, Stats};
     use fuelrail_format::write::{Value, Writer};
     use std::collections::BTreeMap;
     use std::fs;
@@ -205,6 +205,37 @@ mod parquet {
     }
 
     #[test]
+    fn files_of_a_set_may_have_their_columns_in_any_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows: Vec<[String; 2]> = (0..40).map(|n| [format!("a{n}").repeat(n % 3), format!("b{n}")]).collect();
+        for (name, is_swapped) in [("0.parquet", false), ("1.parquet", true)] {
+            let mut writer = Writer::new(Format::Parquet, 1 << 30, None).unwrap();
+            for [a, b] in &rows {
+                let [first, second] = if is_swapped { [b, a] } else { [a, b] };
+                let row = [("column_a", Value::Bytes(first.as_bytes())), ("column_b", Value::Bytes(second.as_bytes()))];
+                assert!(writer.push(None, &row).unwrap());
+            }
+            let mut file = writer.finish().to_vec();
+            // The writer sorts columns by name: the names change places behind it.
+            let names: Vec<usize> = (0..file.len()).filter(|at| file[*at..].starts_with(b"column_")).collect();
+            assert!(!names.is_empty());
+            names.iter().filter(|_| is_swapped).for_each(|at| file[at + 7] ^= b'a' ^ b'b');
+            fs::write(dir.path().join(name), file).unwrap();
+        }
+        let mut samples = 0;
+        for batch in loader_at(dir.path().to_str().unwrap()).format(Format::Parquet).batch_size(16).build().unwrap() {
+            let batch = batch.unwrap();
+            for (i, id) in batch.ids().iter().enumerate() {
+                let [a, b] = &rows[id.0 as usize % rows.len()];
+                assert_eq!(batch.field(i, "column_a").as_deref(), Some(a.as_bytes()));
+                assert_eq!(batch.field(i, "column_b").as_deref(), Some(b.as_bytes()));
+            }
+            samples += batch.len();
+        }
+        assert_eq!(samples, 2 * rows.len());
+    }
+
+    #[test]
     fn pictures_in_rows_are_decoded() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::new(Format::Parquet, 1 << 30, None).unwrap();
@@ -266,14 +297,39 @@ mod parquet {
             let builder = mixed(parquet(&bucket.url("")))
                 .spill_dirs([disk.path()])
                 .spill_limit(ByteSize(64 << 20))
-                .spill_floor(ByteSize(1));
+                .spill_floor(ByteSize(0));
             let mut loader = builder.build().unwrap();
             once_each(&drain(&mut loader, &all, usize::MAX), 1, &all);
-            loader.stats().requests
+            let stats = loader.stats();
+            (stats.requests, stats.disk.expect("there is one").hits)
         };
-        assert!(run() >= 48, "the first run reads the bucket");
+        assert!(run().0 >= 48, "the first run reads the bucket");
         // A busy disk may refuse some of what comes.
-        assert!((0..10).any(|_| run() == 0), "all is on the disk by now");
+        assert!((0..10).any(|_| matches!(run(), (0, 48..))), "all is on the disk by now");
+    }
+
+    #[test]
+    fn loaders_of_parts_have_the_shards_that_are_set_and_count_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = write(dir.path(), 16, 600);
+        assert!(all.len() > 4096, "in order, one loader reads the parts of the first rows, and one the rest");
+        let bucket = folder(dir.path(), "");
+        let fetch = |stats: &Stats| stats.gates.iter().find(|gate| gate.name == "fetch").unwrap().capacity;
+        for shards in [1, 3] {
+            // Mixed, the first batches need all parts: one loader reads them.
+            let [one, two] = [true, false].map(|shuffle| {
+                let mut loader = parquet(&bucket.url("")).shards(shards).shuffle(shuffle).build().unwrap();
+                let mut seen = drain(&mut loader, &all, 1);
+                assert_eq!(loader.stats().shards.len(), usize::from(shards));
+                seen.extend(drain(&mut loader, &all, usize::MAX));
+                once_each(&seen, 1, &all);
+                eventually("the last loader ends", || loader.stats().connections_open == 0);
+                loader.stats()
+            });
+            assert_eq!((one.shards.len(), two.shards.len()), (usize::from(shards), usize::from(shards)));
+            assert_eq!((one.requests, two.requests), (16, 16));
+            assert_eq!(fetch(&one), fetch(&two));
+        }
     }
 
     #[test]

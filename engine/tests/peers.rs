@@ -21,7 +21,7 @@ pub(crate) const SECRET: &str = "0123456789abcdef";
 /// A job of some ranks on this machine.
 pub(crate) struct Job {
     set: DataSet,
-    bucket: Bucket,
+    pub(crate) bucket: Bucket,
     pub(crate) addresses: Vec<SocketAddr>,
     dir: tempfile::TempDir,
     order: OrderName,
@@ -173,7 +173,7 @@ fn the_disks_of_all_ranks_hold_the_set_together() {
     let run = || -> Vec<Stats> {
         let ended = Barrier::new(2);
         let rank = |rank: u32| {
-            let builder = job.rank(rank).epochs(10).spill_dirs([spill[rank as usize].path()]).spill_floor(ByteSize(1));
+            let builder = job.rank(rank).epochs(10).spill_dirs([spill[rank as usize].path()]).spill_floor(ByteSize(0));
             let mut loader = builder.build().unwrap();
             let mut delivered = Delivered::default();
             while let Some(batch) = loader.next_batch() {

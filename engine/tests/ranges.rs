@@ -60,7 +60,7 @@ fn ranges_of_objects_are_samples_of_a_bucket_and_of_a_folder() {
 fn ranges_on_disk_are_found_by_a_later_run_and_never_taken_for_another_cut() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (files, bucket) = (files(dir.path()), folder(dir.path(), ""));
-    let builder = || loader(&bucket).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20)).spill_floor(ByteSize(1));
+    let builder = || loader(&bucket).spill_dirs([disk.path()]).spill_limit(ByteSize(64 << 20)).spill_floor(ByteSize(0));
     let first = check(builder(), &files);
     // What finds a segment with room is written, so it may take more than a second run.
     let later: Vec<u64> = (0..8).map(|_| check(builder(), &files).requests).collect();
@@ -165,7 +165,7 @@ fn neighbours_are_read_by_one_request_in_any_world() {
         .epochs(3)
         .spill_dirs([disk.path()])
         .spill_limit(ByteSize(64 << 20))
-        .spill_floor(ByteSize(1));
+        .spill_floor(ByteSize(0));
     exactly_once(read(spilled.clone(), &files, &ranges).0, 3, ranges.len());
     // Chunks that are written to disk straight from their slots, which are not used again before that is done.
     // What finds a segment with room is written, so it may take a second run.

@@ -305,6 +305,21 @@ fn side_cars_are_fields_of_the_record_whose_key_is_theirs_but_for_the_extension(
 }
 
 #[test]
+fn side_cars_of_two_objects_are_refused_naming_both() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.cls", "a.jpg", "a.png", "b.jpg", "b.png"] {
+        fs::write(dir.path().join(name), "1").unwrap();
+    }
+    let builder = || loader_at(dir.path().to_str().unwrap()).format(Format::Objects);
+    let error = builder().side_cars(["cls"]).build().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.object().is_some_and(|key| key.ends_with("a.png")), "{error}");
+    assert!(error.to_string().contains("a.jpg'") && error.to_string().contains("in side_cars"), "{error}");
+    assert_eq!(builder().side_cars(["cls", "png"]).build().unwrap().samples(), 2);
+    fs::remove_file(dir.path().join("a.png")).unwrap();
+    assert_eq!(builder().side_cars(["cls"]).build().unwrap().samples(), 3, "those of b have none");
+}
+
+#[test]
 fn shards_that_are_missing_or_of_another_format_are_refused_by_name() {
     let refused = |uri: &Path, format| loader_at(uri.to_str().unwrap()).format(format).build().unwrap_err().to_string();
     let parquet = refused(&golden("mds"), Format::Parquet);

@@ -34,7 +34,7 @@ fn with_disk(builder: LoaderBuilder, dir: &Path, limit_bytes: u64) -> LoaderBuil
         .block_size("64KiB".parse().unwrap())
         .spill_dirs(vec![dir.to_owned()])
         .spill_limit(ByteSize(limit_bytes))
-        .spill_floor(ByteSize(1))
+        .spill_floor(ByteSize(0))
 }
 
 /// Runs loaders until one finds all of the set on disk. A block is written when there is a segment with room for it, and

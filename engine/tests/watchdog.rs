@@ -1,11 +1,12 @@
 //! Nothing hangs silently: when nothing moves, and on SIGUSR1, the state of every stage is told.
 
+use crate::common::reading::Reading;
 use crate::common::{PATIENCE, bucket, loader};
 use fuelrail::Kind;
 use fuelrail_bucket::DataSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Every loader of a process hears its signals: one test at a time.
 static SIGNALS: Mutex<()> = Mutex::new(());
@@ -79,6 +80,30 @@ fn a_resting_consumer_is_not_reported() {
     let text = told.recv_timeout(PATIENCE).expect("the signal is answered");
     assert!(text.contains("SIGUSR1"), "a rest was taken for a stall: {text}");
     assert_eq!(loader.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), 42);
+}
+
+/// A job of a shared read has no shards: what moves is the batches that come.
+#[test]
+fn a_slow_shared_read_is_not_reported() {
+    let silence = Duration::from_millis(500);
+    let (set, dir) = (DataSet::digits(60, 1), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "latency=fixed:50ms");
+    let settings = || loader(&bucket).batch_size(1).connections_max(1);
+    let reading = Reading::start(settings(), dir.path(), 1, PATIENCE);
+    let (last, (tell, told)) = (Arc::new(Mutex::new(Instant::now())), mpsc::channel());
+    let seen = Arc::clone(&last);
+    let job = settings().share_dir(dir.path()).shared_read(true).watchdog_after(silence);
+    let job = job.on_stall(move |_| tell.send(seen.lock().unwrap().elapsed()).unwrap()).build().unwrap();
+    let begun = Instant::now();
+    for batch in job {
+        assert_eq!(batch.unwrap().len(), 1);
+        *last.lock().unwrap() = Instant::now();
+    }
+    assert!(begun.elapsed() > 4 * silence, "it was slow");
+    // On a busy machine batches may really stay away, and one may come while that is told.
+    let wrong: Vec<Duration> = told.try_iter().filter(|since| *since < silence / 2).collect();
+    assert!(wrong.len() < 2, "a batch had come so long before: {wrong:?}");
+    assert_eq!(reading.end().0.slots, 0);
 }
 
 /// Schedulers use SIGUSR1 for words of their own: it is answered only where that was asked for.

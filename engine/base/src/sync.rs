@@ -9,7 +9,7 @@ pub use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, atomic};
 #[cfg(loom)]
 mod model;
 #[cfg(loom)]
-pub use model::{ArrayQueue, Condvar, Mutex, MutexGuard, OnceLock, atomic, rtrb, trial};
+pub use model::{Condvar, Mutex, MutexGuard, OnceLock, atomic, rtrb, trial};
 
 use crate::Duration;
 use std::sync::PoisonError;

@@ -42,6 +42,7 @@ impl Spares {
 }
 
 /// What the end of a request means.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub(crate) enum Verdict {
     /// The fetch is over with this outcome. Others may be under way, into memory that is not needed.
     Over(Outcome),

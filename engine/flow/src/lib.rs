@@ -47,7 +47,7 @@ pub use setup::{ShardConfig, ShardEnds, keep_for_others, scratch_bytes};
 pub use shard::Shard;
 pub use spans::{FreeLists, SampleSpan, SampleSpans};
 pub use spill::{
-    Contents, DiskStats, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
-    spill_memory_bytes,
+    Contents, DiskStats, Known, ManagerLink, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, resume,
+    segment_queues, spill_memory_bytes,
 };
 pub use status::{ShardStatus, Snapshot};

@@ -6,7 +6,6 @@ use crate::addresses::AddressBook;
 use crate::assemble::Finished;
 use crate::credential::Authority;
 use crate::deliver::{Consumer, DeliverStage, Outlet};
-use crate::spill::{SegmentChannel, SegmentGrant};
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::sync::trial::{self, JoinHandle, thread};
 use fuelrail_base::{BatchSeq, Duration, Error, Instant, Kind, WallTime};
@@ -118,18 +117,6 @@ fn a_snapshot_is_not_older_than_asked(look: fn(&ShardStatus, u64) -> Option<Snap
     join(thread);
 }
 
-/// A grant sent while the shard registers its waker is found, or wakes it.
-fn a_grant_wakes_a_shard(sleep: Sleep) {
-    let (channel, shard) = (Arc::new(SegmentChannel::default()), Waker::sleeper());
-    let manager = thread::spawn({
-        let channel = channel.clone();
-        move || assert!(channel.grant(SegmentGrant::NoMore), "there is room")
-    });
-    channel.set_shard(shard.clone());
-    sleep(&shard, &mut || channel.next_grant().is_some());
-    join(manager);
-}
-
 /// A reader that sees a new version sees its value.
 fn a_version_brings_its_value(looks_first_at_the_version: bool) {
     let all = ["10.0.0.1:80", "10.0.0.2:80"].map(|text| text.parse().expect("an address"));
@@ -189,17 +176,6 @@ fn snapshots_canary() {
         (latest.serial >= serial || status.is_gone()).then_some(latest)
     };
     trial::check(move || a_snapshot_is_not_older_than_asked(looks_first_at_the_snapshot));
-}
-
-#[test]
-fn segments() {
-    trial::check(|| a_grant_wakes_a_shard(sleep_until));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn segments_canary() {
-    trial::check(|| a_grant_wakes_a_shard(sleep_carelessly));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use fuelrail_base::{BlockId, Result, SampleId, ShardId};
 use fuelrail_io::{Filling, Receiver, Sender, Slot, Waker, Window, channel};
 use fuelrail_plan::planner::{Asker, Source};
 use fuelrail_plan::schedule::UseTime;
+use fuelrail_wire::Etag;
 use slab::Slab;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
@@ -127,9 +128,7 @@ pub struct PeerRequest {
 }
 
 /// The server's end of a shard's queue of requests.
-pub struct PeerOutbox {
-    requests: Sender<PeerRequest>,
-}
+pub type PeerOutbox = Sender<PeerRequest>;
 
 /// The shard's end.
 pub struct PeerInbox {
@@ -143,19 +142,9 @@ const REQUESTS_MAX: usize = 1024;
 /// A queue of requests to one shard, of which each lends at most `slots` slots.
 #[must_use]
 pub fn peer_queue(slots: usize) -> (PeerOutbox, PeerInbox) {
-    let (requests, inbox) = channel(REQUESTS_MAX);
+    let (outbox, requests) = channel(REQUESTS_MAX);
     let returned = Arc::new(Returned { slots: ArrayQueue::new(slots.max(1)), waker: OnceLock::new() });
-    (PeerOutbox { requests }, PeerInbox { requests: inbox, returned })
-}
-
-impl PeerOutbox {
-    /// Passes a request on.
-    ///
-    /// # Errors
-    /// The request, when too many wait or the shard has ended.
-    pub fn send(&mut self, request: PeerRequest) -> Result<(), PeerRequest> {
-        self.requests.send(request)
-    }
+    (outbox, PeerInbox { requests, returned })
 }
 
 /// Slots on their way back.
@@ -170,6 +159,8 @@ pub struct LentBlock {
     range: Range<usize>,
     /// It was fetched from the bucket for this request alone, and is not kept.
     pub passed: bool,
+    /// The entity tag of the object that it is a part of, where the bucket sent one.
+    pub tag: Option<Etag>,
     home: Arc<Returned>,
 }
 
@@ -255,7 +246,8 @@ impl PeerStage {
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
         let home = Arc::clone(&self.inbox.returned);
-        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, passed, home };
+        let tag = result.as_ref().ok().and_then(|(proof, _)| proof.etag);
+        let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, passed, tag, home };
         if result.is_ok() {
             self.served = (self.served.0 + 1, self.served.1 + bytes as u64);
         }

@@ -233,19 +233,21 @@ impl<R: Ring> Shard<R> {
     /// What the ring reports when it cannot go on.
     pub fn sleep(&mut self) -> Result<()> {
         self.now = self.ring.now();
-        let until = self.fetch.sweep(&mut self.ring, self.now);
         if self.planner.queued() + self.fetch.waiting() > 0 {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
             // Time may have passed in the kernel.
             self.now = self.ring.now();
             if self.take_completions() {
+                self.fetch.sweep(&mut self.ring, self.now);
                 return Ok(());
             }
         }
         self.tell(Fact::Idle);
         self.obey();
         self.pump();
+        // What was just sent has a timer, too.
+        let until = self.fetch.sweep(&mut self.ring, self.now);
         if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
             // A request that could not be sent has an outcome and no completion.
             return Ok(());

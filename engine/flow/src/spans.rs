@@ -58,15 +58,6 @@ impl DerefMut for SampleSpans {
     }
 }
 
-impl<'a> IntoIterator for &'a SampleSpans {
-    type Item = &'a SampleSpan;
-    type IntoIter = core::slice::Iter<'a, SampleSpan>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.list.iter()
-    }
-}
-
 /// A list of no shard's.
 impl FromIterator<SampleSpan> for SampleSpans {
     fn from_iter<I: IntoIterator<Item = SampleSpan>>(spans: I) -> SampleSpans {

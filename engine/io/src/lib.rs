@@ -56,9 +56,9 @@ pub use ring::sim::{Host, Replies, SimCounts, SimDisk, SimDiskFailure, SimFaults
 #[cfg(feature = "tokio-uring")]
 pub use ring::tokio_uring::TokioUringRing;
 pub use ring::uring::{Kernel, UringConfig, UringRing, io_uring_refusal};
-pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId, Times};
+pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId};
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, ReadPin, Slot, Window};
 pub use topology::{Core, CpuQuota, Topology, allowed_cores, pin_current_thread};
-pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, sync_directory, try_lock};
+pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, try_lock};
 pub use wake::{Waker, WakerCell};

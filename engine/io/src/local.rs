@@ -156,7 +156,8 @@ impl LocalSocket {
     /// Receives one message, if there is one; never waits.
     ///
     /// # Errors
-    /// `InvalidData` for a message that is longer than `into`, or has more descriptors than one.
+    /// `InvalidData` for a message that is longer than `into`, or has more descriptors than one; `EMFILE` for one whose descriptor this
+    /// process has no room for.
     pub fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
         let mut ended = false;
         loop {
@@ -180,6 +181,10 @@ impl LocalSocket {
                 _ => None,
             });
             let descriptor = rights.flatten().last();
+            // There is space for one: the kernel leaves out the only one when no further file may be open.
+            if message.flags.contains(ReturnFlags::CTRUNC) && descriptor.is_none() {
+                return Err(Errno::MFILE.into());
+            }
             if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is longer than any may be"));
             }
@@ -237,6 +242,7 @@ fn failed(doing: &str, path: &std::path::Path, error: &io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::tree::Tree;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
     fn one_process_listens_and_the_name_of_a_dead_one_is_taken_over() {
@@ -273,5 +279,27 @@ mod tests {
         assert!(matches!(ours.receive(&mut [0; 8]).unwrap(), Received::Bytes(4, None)));
         assert!(matches!(ours.receive(&mut [0; 8]).unwrap(), Received::Closed));
         assert!(ours.send(b"x", None).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_beyond_the_limit_of_open_files_is_an_error_of_its_own() {
+        let tree = Tree::new(&[]);
+        let listener = LocalListener::bind(OwnDirectory::open(tree.root()).unwrap(), "s").unwrap();
+        let ours = LocalSocket::connect(&OwnDirectory::open(tree.root()).unwrap(), "s").unwrap().unwrap();
+        let theirs = listener.accept().unwrap().unwrap();
+        let code = crate::conformance::in_fork(Duration::from_secs(60), || {
+            let open = || File::open("/dev/null");
+            let (sent, mut into) = (open().unwrap(), [0; 8]);
+            let few = Rlimit { current: Some(512), ..getrlimit(Resource::Nofile) };
+            setrlimit(Resource::Nofile, few).unwrap();
+            let others: Vec<File> = core::iter::from_fn(|| open().ok()).collect();
+            assert!(theirs.send(b"a", Some(sent.as_fd())).unwrap());
+            let refused = ours.receive(&mut into).unwrap_err();
+            drop(others);
+            assert!(theirs.send(b"b", Some(sent.as_fd())).unwrap());
+            let taken = matches!(ours.receive(&mut into).unwrap(), Received::Bytes(1, Some(_)));
+            i32::from(refused.raw_os_error() != Some(libc::EMFILE) || !taken)
+        });
+        assert_eq!(code, Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! Files and file systems as the control thread sees them: locks, room, alignment, and names that survive a power cut.
+//! Files and file systems as the control thread sees them: locks, room and alignment.
 //!
 //! Owns nothing: a lock lives in the open file it was taken on. Every call may wait for the disk, so no shard makes one.
 
@@ -120,17 +120,6 @@ pub struct VolumeRoom {
     pub free_bytes: u64,
 }
 
-/// Makes the names in a directory survive a power cut: what was made, renamed and removed there before.
-///
-/// # Errors
-/// `File` when the directory cannot be opened or synced.
-pub fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| {
-        Error::from_io(Kind::File, format!("syncing the directory {}", path.display()), error)
-            .with_hint("look at the kernel's log (dmesg), or use another disk")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,10 +151,6 @@ mod tests {
         let file = open(&path);
         preallocate(&file, &path, 1 << 20).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
-        sync_directory(tree.root()).unwrap();
-        let absent = tree.root().join("absent");
-        let error = sync_directory(&absent).unwrap_err();
-        assert!(error.kind() == Kind::File && error.to_string().contains("absent"), "{error}");
     }
 
     #[test]

@@ -110,10 +110,15 @@ impl Waker {
     /// When this waker is not a [`sleeper`](Waker::sleeper).
     pub fn event(&self) -> Result<Arc<File>> {
         let mut own = self.own_loop();
-        match &own.event {
-            Some(event) => Ok(Arc::clone(event)),
-            None => Ok(Arc::clone(own.event.insert(Arc::new(eventfd()?)))),
+        if let Some(event) = &own.event {
+            return Ok(Arc::clone(event));
         }
+        let event = Arc::clone(own.event.insert(Arc::new(eventfd()?)));
+        // A wake before this found no eventfd to write to; one after it finds this one, under the lock.
+        if self.is_notified() {
+            let _ = (&*event).write(&1u64.to_ne_bytes());
+        }
+        Ok(event)
     }
 
     /// Makes the eventfd unreadable again, where there is one.
@@ -245,5 +250,20 @@ mod tests {
         waker.disarm();
         assert!(waker.arm());
         assert!(waker.arm(), "arming twice is harmless");
+    }
+
+    #[test]
+    fn an_eventfd_made_behind_a_wake_is_readable() {
+        let waker = Waker::sleeper();
+        let read = |waker: &Waker| (&*waker.event().unwrap()).read(&mut [0; 8]).is_ok();
+        assert!(waker.arm());
+        waker.wake();
+        assert!(read(&waker) && !read(&waker), "once");
+        waker.disarm();
+        assert!(waker.arm() && !read(&waker));
+        waker.wake();
+        assert!(read(&waker));
+        let idle = Waker::sleeper();
+        assert!(idle.arm() && !read(&idle), "nobody has woken it");
     }
 }

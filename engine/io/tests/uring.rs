@@ -1,13 +1,16 @@
-//! What only a real kernel can show: no allocation and one system call per iteration, forks, and the locked-memory limit.
+//! What only a real kernel can show: no allocation and one system call per iteration, forks, and the limits of memory, files and threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use crate::fork::fork_at_work;
+use crate::skip::skip_or_fail;
 use crate::steps::{connect, memory, next};
-use fuelrail_base::Kind;
-use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers};
-use fuelrail_io::{FileOptions, Landed, Op, PollRing, Ring, Scatter, SockId, UringConfig, UringRing, Window};
+use fuelrail_base::{Duration, Kind};
+use fuelrail_io::conformance::{ScratchFiles, Script, TcpPeers, in_fork};
+use fuelrail_io::{FileOptions, Landed, Op, Opening, PollRing, Ring, Scatter, SockId, UringConfig, UringRing, Window};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::thread::set_thread_res_uid;
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -154,6 +157,46 @@ fn the_locked_memory_limit_is_reported_and_survived() {
     })
     .join()
     .unwrap();
+}
+
+/// The kernel takes no larger table of files than the process may have open.
+#[test]
+fn a_table_of_files_beyond_the_limit_of_open_files_is_refused_with_what_to_do() {
+    let registers = |ring: &UringRing| ring.facts().abilities.contains(&"registered files");
+    if !registers(&UringRing::new(&UringConfig { sockets: 16, ..UringConfig::default() }).unwrap()) {
+        return skip_or_fail("registered files", "the kernel has none");
+    }
+    let code = in_fork(Duration::from_secs(60), || {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(1024), ..getrlimit(Resource::Nofile) }).unwrap();
+        let ring = UringRing::new(&UringConfig { sockets: 1024, ..UringConfig::default() }).unwrap();
+        let cure = "raise the limit of open files (ulimit -n) to 1536";
+        let is_said = ring.facts().refusals.iter().any(|why| why.contains(cure));
+        i32::from(!is_said || registers(&ring))
+    });
+    assert_eq!(code, Some(0), "the refusal names the limit of open files");
+}
+
+/// Of the threads that work on files one is enough. Without any, an opening fails instead of waiting for one.
+#[test]
+fn without_threads_for_files_an_opening_fails() {
+    // What root starts is not limited.
+    let other = Uid::from_raw(54_322);
+    let opened = |threads: u64| {
+        in_fork(Duration::from_secs(60), || {
+            if set_thread_res_uid(other, other, other).is_err() {
+                return 77;
+            }
+            setrlimit(Resource::Nproc, Rlimit { current: Some(threads), maximum: Some(threads) }).unwrap();
+            let mut ring = PollRing::new(&UringConfig::default()).unwrap();
+            ring.push(Op::Open(Opening::new("/dev/null").unwrap()), 1).unwrap();
+            next(&mut ring).result.map_or_else(|errno| errno, |_| 0)
+        })
+    };
+    let none = opened(1);
+    if none == Some(77) {
+        return skip_or_fail("root", "another user's threads are to be limited");
+    }
+    assert_eq!((none, opened(2)), (Some(libc::EAGAIN), Some(0)));
 }
 
 #[test]

@@ -262,11 +262,11 @@ impl Catalog {
         size.next_multiple_of(self.direct_unit) + if self.mixed { self.direct_unit } else { 0 }
     }
 
-    /// The same where a batch may hold a sample several times: it may be the largest one.
+    /// The most room where a batch of `samples` may hold a sample several times: it may be the largest one.
     #[must_use]
     pub fn batch_room_max_drawn(&self, samples: u64) -> u64 {
         let largest = self.sizes.runs().map(|(size, _)| self.room_of(size)).max().unwrap_or(0);
-        largest.saturating_mul(samples.min(self.samples())) + self.batch_slack()
+        largest.saturating_mul(samples).saturating_add(self.batch_slack())
     }
 
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
@@ -275,7 +275,7 @@ impl Catalog {
         if samples == 0 {
             return 0;
         }
-        let Sizes::Each(sizes) = &self.sizes else { return self.batch_room_max_drawn(samples) };
+        let Sizes::Each(sizes) = &self.sizes else { return self.batch_room_max_drawn(samples.min(self.samples())) };
         let take = usize::try_from(samples).unwrap_or(usize::MAX).min(sizes.len());
         let mut rooms: Vec<u64> = sizes.iter().map(|&size| self.room_of(size)).collect();
         let (largest, mid, _) = rooms.select_nth_unstable_by(take - 1, |a, b| b.cmp(a));

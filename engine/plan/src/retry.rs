@@ -89,8 +89,6 @@ impl Tries {
     }
 }
 
-impl Tries {}
-
 /// The answer to a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {

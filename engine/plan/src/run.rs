@@ -242,6 +242,13 @@ impl Run {
         &self.order
     }
 
+    /// Samples that all ranks together take in a whole epoch: not those that `drop_last` drops.
+    #[must_use]
+    pub fn epoch_samples(&self) -> u64 {
+        // A step at least: the configuration was checked.
+        self.later.end_of(self.later.steps() - 1)
+    }
+
     /// Batches of this rank in all; the same for every rank.
     #[must_use]
     pub fn batches(&self) -> u64 {

@@ -305,6 +305,21 @@ fn a_report_that_comes_after_its_draw_is_refused() {
 }
 
 #[test]
+fn a_report_that_is_refused_settles_no_epoch() {
+    let samples = 8_000;
+    let mut horizons = horizons(on(), samples, 1);
+    report(&mut horizons, samples, 0, 4_000);
+    let settled = horizons.known().settled();
+    // Steps are missing up to this one, which ends behind the moment of the next draw.
+    for (ids, losses) in [(vec![SampleId(3)], vec![1.0_f32; 2]), (vec![SampleId(samples)], vec![1.0])] {
+        assert_eq!(horizons.report(7_020, &ids, &losses).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(horizons.known().settled(), settled);
+    }
+    assert!(horizons.report(7_020, &[SampleId(3)], &[1.0]).unwrap(), "the caller has to hear of the draw");
+    assert_eq!(horizons.known().settled(), settled + 1);
+}
+
+#[test]
 fn a_run_that_goes_on_draws_the_same_in_other_steps_too() {
     let samples = 3_000;
     for stop in [0, 20, 1_500, 2_640, 2_980, 3_000, 5_000, 5_980, 8_020] {

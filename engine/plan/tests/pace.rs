@@ -339,6 +339,21 @@ fn a_limit_of_requests_at_a_time_is_one_of_the_rate_as_well() {
 }
 
 #[test]
+fn a_rate_kept_from_before_the_machine_started_anew_is_still_cut() {
+    let words: Box<[AtomicU64]> = (0..LEDGER_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words = Arc::new(words);
+    let (mut before, late) = (Pace::new(Ledger::new(words.clone(), 0), 1), 30 * 86_400 * S);
+    let trip = Duration::from_millis(5);
+    (0..1_000).for_each(|n| before.served(Instant(late + n * MS), trip));
+    before.refused(Instant(late + S), trip);
+    let mut world = World::new(Limit::Rate(100.0), 5 * MS, vec![Pace::new(Ledger::new(words, 0), 1)]);
+    assert!(world.clients[0].pace.rate() > 800.0);
+    world.run(10.0);
+    let refused = world.refused(5.0, 10.0);
+    assert!(world.clients[0].pace.rate() < 200.0 && refused < 50.0, "{refused} refused a second");
+}
+
+#[test]
 fn numbers_that_make_no_sense_do_no_harm() {
     let mut random = Prng::new(7);
     for _ in 0..2_000 {

@@ -118,6 +118,13 @@ fn order_does_not_depend_on_the_world() {
 }
 
 #[test]
+fn an_epoch_has_the_samples_of_all_ranks_but_for_what_is_dropped() {
+    let start = Cursor { epoch: 1, position: 90 };
+    let of = |drop_last| Run::new(RunConfig { drop_last, start, ..config(100, 3, 8, 2) }).unwrap().epoch_samples();
+    assert_eq!([false, true].map(of), [100, 96]);
+}
+
+#[test]
 fn a_finished_run_has_no_batches_and_a_long_one_is_seekable() {
     let done = RunConfig { start: Cursor { epoch: 2, position: 0 }, ..config(10, 1, 3, 2) };
     assert_eq!(Run::new(done).unwrap().batches(), 0);

@@ -1,7 +1,7 @@
 //! The disk tier over whole epochs, without a disk: every write and read is done at once, and well.
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{BatchSeq, BlockId, Instant};
+use fuelrail_base::{BatchSeq, BlockId, Instant, SampleId};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
@@ -147,6 +147,37 @@ fn lru_and_fifo_lose_what_next_use_keeps() {
             assert!((0.15..0.5).contains(&epoch.hit_ratio()), "{policy}: {epoch:?}");
             assert!(epoch.written_bytes > 0 && epoch.trims > 0);
         }
+    }
+}
+
+#[test]
+fn a_refusal_makes_room_once_and_then_an_open_segment_that_is_nearly_full_does() {
+    for policy in [SpillPolicy::Lru, SpillPolicy::Fifo] {
+        let config = SpillConfig { policy, unit: 512, blocks_max: 1_000, pending_bytes_max: u64::MAX / 2 };
+        let (mut spill, mut sample) = (Spill::new(config), 0);
+        let mount = |spill: &mut Spill| {
+            spill.mount(SEGMENT_BYTES_MIN, Mount::Open { end: PAGE_BYTES, records: 0 }).unwrap();
+            spill.no_segment();
+        };
+        let mut offer = |spill: &mut Spill| {
+            let block = BlockId { sample: SampleId(sample), index: 0 };
+            sample += 1;
+            let taken = spill.offer(block, 100_000, 1.0).is_some();
+            if taken {
+                spill.written(block, 100_000, 1);
+            }
+            taken
+        };
+        (0..3).for_each(|_| mount(&mut spill));
+        assert_eq!((0..31).filter(|_| offer(&mut spill)).count(), 30, "{policy}: three segments of ten blocks");
+        let first = spill.tidy(0, |_| 0.0).expect("a block was refused");
+        spill.trimmed(first);
+        mount(&mut spill);
+        assert!(offer(&mut spill));
+        // Entries of the one that went are swept first, a few in each step.
+        assert!((0..1_000).all(|_| spill.tidy(0, |_| 0.0).is_none()), "{policy}: nothing was refused since");
+        (0..8).for_each(|_| assert!(offer(&mut spill)));
+        assert!(spill.tidy(0, |_| 0.0).is_some(), "{policy}: the open one is nearly full");
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! They sit in the simulated world or around a shard's inputs and outputs; those inside the engine are `fuelrail_base::canary`'s.
 
-use crate::scenario::{FaultShares, LifeShape, RingShares, Scenario};
+use crate::scenario::{FaultShares, LifeShape, Scenario};
+use fuelrail_io::SimFaults;
 use serde::Serialize;
 
 /// A planted bug.
@@ -57,7 +58,7 @@ impl Canary {
         s.loader.hedge_percent = 0;
         s.block_bytes = 4096;
         s.lives = vec![LifeShape { world: 2, kill_after_steps: None, kill_after_events: 0 }];
-        s.ring = RingShares::default();
+        s.ring = SimFaults::default();
         s.faults = FaultShares::default();
         (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
         match self {

@@ -138,7 +138,7 @@ impl Inspector<'_> {
 
     /// A batch that is given back must still hold what it held.
     pub(crate) fn unchanged(&self, seq: u64, batch: &Assembled) -> Checked<()> {
-        for place in &batch.samples {
+        for place in batch.samples.iter() {
             if batch.slot[place.offset..place.offset + place.len] != *self.objects.bytes(place.id) {
                 let text = format!("batch {seq}: {:?} changed while the consumer held it", place.id);
                 return Err(Violation::new(Checker::Content, text));
@@ -184,7 +184,7 @@ impl Inspector<'_> {
         }
         let seen = bookkeeping.failures_seen(now);
         // Faults of the rings may keep the client from seeing the bucket's; so may, for a while, a ring that is full.
-        let blind = !self.scenario.ring.is_quiet() || (killed && self.scenario.loader.ring_entries < 512);
+        let blind = !self.scenario.rings_are_quiet() || (killed && self.scenario.loader.ring_entries < 512);
         // Of a fetch that was hedged all requests but one may fail, and nothing is tried again.
         let Counters { retries, given_up, hedges, .. } = counters;
         if !blind && retries + given_up + hedges < seen {
@@ -201,7 +201,7 @@ impl Inspector<'_> {
         }
         let alone = self.scenario.lives.iter().all(|life| life.world == 1);
         let is_sound = self.scenario.disk.as_ref().is_some_and(DiskShape::is_sound);
-        if alone && is_sound && self.scenario.ring.keeps_files() && counters.disk_lost > 0 {
+        if alone && is_sound && self.scenario.rings_keep_files() && counters.disk_lost > 0 {
             let text = format!("nothing damaged the disk, and yet {} blocks were lost on it", counters.disk_lost);
             return Err(Violation::new(Checker::Disk, text));
         }

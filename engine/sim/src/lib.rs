@@ -29,5 +29,5 @@ pub use report::SimReport;
 pub use run::{run, run_with_canary};
 pub use scenario::{
     BucketShape, ConsumerShape, Despair, DiskFailure, DiskShape, Down, FaultShares, Flavour, LifeShape, LoaderShape,
-    OutageShape, RingShares, Scenario,
+    OutageShape, Scenario,
 };

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use fuelrail_base::prng::Prng;
-use fuelrail_base::{BlockId, Duration, SampleId, ShardId};
+use fuelrail_base::{BlockId, Duration, Kind, SampleId, ShardId};
 use fuelrail_flow::{
-    Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+    Contents, Known, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, resume, segment_queues,
 };
 use fuelrail_io::{SimDisk, SimDiskFailure, SimWorld};
 use fuelrail_plan::spill::Mount;
@@ -116,7 +115,7 @@ pub(crate) const OWNED_ELSEWHERE: u128 = 0xFF;
 pub(crate) struct SegmentManager {
     world: SimWorld,
     shape: DiskShape,
-    channels: Vec<Arc<SegmentChannel>>,
+    channels: Vec<ShardLink>,
     /// Segments its shards know, by key; `true`: owned.
     kept: BTreeMap<u64, (PathBuf, bool)>,
     next_key: u64,
@@ -137,13 +136,9 @@ impl SegmentManager {
         shards: u16,
         prng: Prng,
     ) -> (SegmentManager, Vec<SpillSetup>) {
-        let channels: Vec<Arc<SegmentChannel>> = (0..shards).map(|_| Arc::default()).collect();
-        let setup = |channel: &Arc<SegmentChannel>| SpillSetup {
-            channel: Arc::clone(channel),
-            unit: shape.unit,
-            found: Vec::new(),
-        };
-        let mut setups: Vec<SpillSetup> = channels.iter().map(setup).collect();
+        let (links, channels): (Vec<_>, _) = (0..shards).map(|_| segment_queues()).unzip();
+        let setup = |channel| SpillSetup { channel, unit: shape.unit, files_max: 8, found: Vec::new() };
+        let mut setups: Vec<SpillSetup> = links.into_iter().map(setup).collect();
         let mut manager = SegmentManager {
             world: world.clone(),
             shape: shape.clone(),
@@ -196,15 +191,22 @@ impl SegmentManager {
     pub(crate) fn work(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.channels.len() {
-            while let Some(request) = self.channels[at].next_request() {
+            while let Some(request) = self.channels[at].0.recv() {
                 any = true;
                 match request {
                     SegmentRequest::Another => {
                         let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
-                        self.channels[at].grant(grant);
+                        // A shard that has ended needs none.
+                        let _ = self.channels[at].1.send(grant);
                     }
                     SegmentRequest::Trimmed(key) => {
                         self.trimmed += 1;
+                        if let Some((path, true)) = self.kept.remove(&key) {
+                            self.world.remove_file(&path);
+                        }
+                    }
+                    // No descriptor was left to open it: its shard has given it up, and its disk is sound.
+                    SegmentRequest::Failed(key, error) if error.kind() == Kind::Environment => {
                         if let Some((path, true)) = self.kept.remove(&key) {
                             self.world.remove_file(&path);
                         }

@@ -59,7 +59,8 @@ pub struct Scenario {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskShape>,
     /// What goes wrong in the rings.
-    pub ring: RingShares,
+    #[serde(serialize_with = "as_text")]
+    pub ring: SimFaults,
     /// How the trainer takes its batches.
     pub consumer: ConsumerShape,
     /// Samples that can never be had, and why.
@@ -241,37 +242,6 @@ pub enum Down {
     ServerError,
 }
 
-/// Faults of the rings, as probabilities per operation.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct RingShares {
-    /// A receive gets fewer bytes than have arrived.
-    pub short_receive: f64,
-    /// A send takes fewer bytes than it was given.
-    pub short_send: f64,
-    /// The completions of one iteration are shuffled.
-    pub reorder: f64,
-    /// An operation fails for the moment.
-    pub transient_errno: f64,
-    /// An operation fails for good.
-    pub fatal_errno: f64,
-    /// A completion comes late.
-    pub delay: f64,
-    /// By at most this, µs.
-    pub delay_us_max: u64,
-    /// An operation fails for want of memory.
-    pub no_memory: f64,
-    /// No descriptor is left for a socket or a file.
-    pub no_descriptor: f64,
-    /// The queue of completions overflows.
-    pub overflow: f64,
-    /// A read from a file gets fewer bytes than there are.
-    pub short_read: f64,
-    /// A write to a file takes fewer bytes than it was given.
-    pub short_write: f64,
-    /// An operation on a file fails.
-    pub disk_errno: f64,
-}
-
 /// The trainer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ConsumerShape {
@@ -312,7 +282,7 @@ impl Scenario {
     pub fn is_calm(&self) -> bool {
         self.faults
             == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }
-            && !self.ring.breaks()
+            && !self.rings_break()
             && self.outage.is_none()
             && self.bucket.addresses == 1
             && self.hopeless.is_empty()
@@ -341,7 +311,8 @@ impl Scenario {
         let largest = self.sizes.iter().max().copied().unwrap_or(0).min(self.block_bytes) + 4096;
         let b = &self.bucket;
         Duration::from_secs_f64(largest as f64 / self.slowest_bytes_per_s())
-            + Duration::from_micros(b.latency_us.1 + b.connect_us + self.ring.delay_us_max)
+            + Duration::from_micros(b.latency_us.1 + b.connect_us)
+            + self.ring.delay_max
     }
 
     /// Longest pause before an attempt.
@@ -360,53 +331,30 @@ impl Scenario {
         let total = if b.total_bytes_per_s == 0 { u64::MAX } else { b.total_bytes_per_s };
         b.connection_bytes_per_s.min(total) as f64
     }
+
+    /// Whether the rings make attempts fail.
+    fn rings_break(&self) -> bool {
+        self.ring.fatal_errno > 0.0 || self.ring.transient_errno > 0.0 || self.ring.no_memory > 0.0
+    }
+
+    /// Whether the rings let every operation on a file end well.
+    pub(crate) fn rings_keep_files(&self) -> bool {
+        self.ring.no_memory == 0.0 && self.ring.no_descriptor == 0.0 && self.ring.disk_errno == 0.0
+    }
+
+    /// Whether the rings hide no failure of the bucket from the client.
+    pub(crate) fn rings_are_quiet(&self) -> bool {
+        let SimFaults { short_receive, short_send, reorder, delay, no_descriptor, overflow, .. } = self.ring;
+        !self.rings_break()
+            && [short_receive, short_send, reorder, delay, no_descriptor, overflow].iter().all(|&part| part == 0.0)
+    }
 }
 
 /// Longest Retry-After the bucket sends, seconds.
 pub(crate) const RETRY_AFTER_S_MAX: u64 = 3;
 
-impl RingShares {
-    /// Whether it makes attempts fail.
-    pub(crate) fn breaks(&self) -> bool {
-        self.fatal_errno > 0.0 || self.transient_errno > 0.0 || self.no_memory > 0.0
-    }
-
-    /// Whether every operation on a file ends well.
-    pub(crate) fn keeps_files(&self) -> bool {
-        self.no_memory == 0.0 && self.no_descriptor == 0.0 && self.disk_errno == 0.0
-    }
-
-    /// Whether it does anything at all.
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.breaks()
-            && self.short_receive == 0.0
-            && self.short_send == 0.0
-            && self.reorder == 0.0
-            && self.delay == 0.0
-            && self.no_descriptor == 0.0
-            && self.overflow == 0.0
-    }
-
-    pub(crate) fn faults(&self) -> SimFaults {
-        let &RingShares { short_receive, short_send, reorder, transient_errno, fatal_errno, delay, .. } = self;
-        let &RingShares { no_memory, no_descriptor, overflow, short_read, short_write, disk_errno, .. } = self;
-        SimFaults {
-            short_receive,
-            short_send,
-            reorder,
-            transient_errno,
-            fatal_errno,
-            corrupt: 0.0,
-            delay,
-            delay_max: Duration::from_micros(self.delay_us_max),
-            short_read,
-            short_write,
-            disk_errno,
-            no_memory,
-            no_descriptor,
-            overflow,
-        }
-    }
+fn as_text<T: fmt::Debug, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:?}"))
 }
 
 fn as_word<N: fmt::Display, S: serde::Serializer>(name: &N, serializer: S) -> Result<S::Ok, S::Error> {

@@ -87,7 +87,7 @@ impl<'a> Life<'a> {
         let flips = canary == Some(Canary::FlippedByte);
         let bucket = Bucket::new(scenario, life, Rc::clone(objects), Rc::clone(&bookkeeping), flips);
         let mut prng = scenario.prng(life, "world");
-        let world = SimWorld::new(prng.next(), scenario.ring.faults(), Box::new(bucket));
+        let world = SimWorld::new(prng.next(), scenario.ring, Box::new(bucket));
         let flipped_bits = start_disk(scenario, life, objects, &world, before)?;
         let (mut ranks, mut trainers) = (Vec::new(), Vec::new());
         for (id, run) in runs.iter().enumerate() {
@@ -294,7 +294,7 @@ impl<'a> Life<'a> {
             + s.stall_cost() * count(silent)
             + s.attempt_cost() * (count(bookkeeping.faults_total() + broken) + hopeless)
             + s.retry_cost() * in_a_row
-            + Duration::from_micros(s.ring.delay_us_max) * count(ring.delays)
+            + s.ring.delay_max * count(ring.delays)
     }
 
     fn check_waits(&mut self) -> Checked<()> {

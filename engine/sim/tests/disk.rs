@@ -1,8 +1,9 @@
 //! Machines with disks: power cuts in the middle of everything, rot, files of others, damage on the wire.
 
 use crate::seeds::seeds;
+use fuelrail_io::SimFaults;
 use fuelrail_plan::spill::SpillPolicy;
-use fuelrail_sim::{DiskShape, FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
+use fuelrail_sim::{DiskShape, FaultShares, LifeShape, Scenario, SimReport, run};
 
 fn sound(scenario: &Scenario) -> SimReport {
     let report = run(scenario);
@@ -68,7 +69,7 @@ fn power_cuts_cost_requests_and_never_a_byte() {
 pub(crate) fn damaged(seed: u64) -> Scenario {
     let mut s = small(seed);
     s.sizes = (0..16).map(|i| if i % 4 == 0 { 1_200_000 + i * 9_001 } else { 70_000 + i * 313 }).collect();
-    (s.epochs, s.total_bytes, s.ring) = (2, s.sizes.iter().sum(), RingShares::default());
+    (s.epochs, s.total_bytes, s.ring) = (2, s.sizes.iter().sum(), SimFaults::default());
     (s.bucket.crc32c, s.bucket.crc32c_of_parts) = (true, true);
     s.faults = FaultShares { flipped: 0.3, per_key_max: 2, ..FaultShares::default() };
     s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];

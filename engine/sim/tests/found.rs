@@ -1,6 +1,7 @@
 //! What the simulator found once, kept as scenarios that fail without the fix.
 
-use fuelrail_sim::{Despair, FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
+use fuelrail_io::SimFaults;
+use fuelrail_sim::{Despair, FaultShares, LifeShape, Scenario, SimReport, run};
 
 /// One rank, one shard, one address, 60 objects, no trouble.
 fn plain(seed: u64) -> Scenario {
@@ -11,7 +12,7 @@ fn plain(seed: u64) -> Scenario {
     s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
     (s.loader.shards, s.loader.room_bytes, s.loader.bad_samples) = (1, 128 << 10, "raise");
     s.disk = None;
-    (s.faults, s.ring, s.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
+    (s.faults, s.ring, s.hopeless) = (FaultShares::default(), SimFaults::default(), Vec::new());
     (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);
     s
 }
@@ -43,7 +44,7 @@ fn a_resumed_body_keeps_its_checksum() {
         s.bucket.crc32c = true;
         s.bucket.segment_bytes = 100;
         s.faults = FaultShares { flipped: 0.5, per_key_max: 2, ..FaultShares::default() };
-        s.ring = RingShares { fatal_errno: 0.01, short_receive: 0.9, ..RingShares::default() };
+        s.ring = SimFaults { fatal_errno: 0.01, short_receive: 0.9, ..SimFaults::default() };
         unproved += sound(&s).counters.unproved;
     }
     assert!(unproved > 0, "nothing was damaged");

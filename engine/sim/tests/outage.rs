@@ -1,7 +1,8 @@
 //! A bucket that serves nothing for a minute in the middle of an epoch: the read goes on by itself, asks seldom meanwhile, and
 //! comes back at once. And one that does not come back.
 
-use fuelrail_sim::{Checker, Down, FaultShares, LifeShape, OutageShape, RingShares, Scenario, SimReport, run};
+use fuelrail_io::SimFaults;
+use fuelrail_sim::{Checker, Down, FaultShares, LifeShape, OutageShape, Scenario, SimReport, run};
 
 const HOW: [Down; 5] = [Down::Refused, Down::Reset, Down::Silent, Down::SlowDown, Down::ServerError];
 /// What the retry budget of a shard holds.
@@ -22,7 +23,7 @@ fn scenario(seed: u64, shards: u16, how: Down, for_s: u64) -> Scenario {
     (s.bucket.connect_us, s.bucket.total_bytes_per_s, s.bucket.connection_bytes_per_s) = (10_000, 0, 100 << 20);
     (s.consumer.step_us, s.consumer.pause, s.consumer.lease_ms) = (5_000, 0.0, 20);
     s.disk = None;
-    (s.faults, s.ring, s.hopeless) = (FaultShares::default(), RingShares::default(), Vec::new());
+    (s.faults, s.ring, s.hopeless) = (FaultShares::default(), SimFaults::default(), Vec::new());
     s.outage = Some(OutageShape { from_ms: 500, for_ms: for_s * 1_000, how });
     s
 }

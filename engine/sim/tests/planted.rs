@@ -2,10 +2,11 @@
 
 use crate::seeds::seeds;
 use fuelrail_base::canary::{self, Mistake};
+use fuelrail_io::SimFaults;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
 use fuelrail_plan::spill::SpillPolicy;
-use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, RingShares, Scenario, run};
+use fuelrail_sim::{Checker, DiskShape, FaultShares, LifeShape, Scenario, run};
 
 /// Which checks may notice it. A mistake that breaks what the code itself asserts is noticed by that.
 fn checkers(mistake: Mistake) -> &'static [Checker] {
@@ -25,7 +26,7 @@ fn scenario(mistake: Mistake, seed: u64) -> Scenario {
     s.sizes = vec![3_000; 60];
     (s.order, s.shuffle) = (OrderName::Global, true);
     (s.batch_size, s.epochs, s.drop_last, s.hopeless) = (3, 3, false, Vec::new());
-    (s.block_bytes, s.disk, s.ring) = (4096, None, RingShares::default());
+    (s.block_bytes, s.disk, s.ring) = (4096, None, SimFaults::default());
     s.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
     (s.faults, s.bucket.crc32c, s.bucket.etags) = (FaultShares::default(), false, (true, true));
     (s.bucket.addresses, s.bucket.responses_per_connection, s.bucket.until_close) = (1, 0, 0.0);

@@ -1,8 +1,9 @@
 //! A swarm of seeds: every batch checked, every kind of trouble met, every run repeatable.
 
 use crate::seeds::seeds;
+use fuelrail_io::SimFaults;
 use fuelrail_plan::order::OrderName;
-use fuelrail_sim::{Counters, FaultShares, LifeShape, RingShares, Scenario, SimReport, run};
+use fuelrail_sim::{Counters, FaultShares, LifeShape, Scenario, SimReport, run};
 use std::collections::BTreeMap;
 
 fn sound(scenario: &Scenario) -> SimReport {
@@ -99,7 +100,7 @@ fn faults_and_worlds_change_nothing_that_is_delivered() {
         let mut rough = Scenario::draw(seed);
         (rough.hopeless, rough.drop_last) = (Vec::new(), false);
         let mut calm = rough.clone();
-        (calm.faults, calm.ring) = (FaultShares::default(), RingShares::default());
+        (calm.faults, calm.ring) = (FaultShares::default(), SimFaults::default());
         (calm.bucket.addresses, calm.bucket.responses_per_connection) = (1, 0);
         calm.disk = None;
         let life = |world| vec![LifeShape { world, kill_after_steps: None, kill_after_events: 0 }];

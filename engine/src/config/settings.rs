@@ -313,7 +313,7 @@ settings! {
         /// Disk for blocks in all directories together, whichever loader and process of this machine wrote them; without one what
         /// `spill_floor` leaves.
         limit as spill_limit ("spill_limit_bytes"): Option<ByteSize> = None,
-        /// Room to leave free on every directory's file system; without one a twentieth of it.
+        /// Room to leave free on every directory's file system, 0 for none; without a number a twentieth of it.
         floor as spill_floor ("spill_floor_bytes"): Option<ByteSize> = None,
         /// What the disk keeps: `next-use`, `lru` or `fifo`.
         policy as spill_policy: SpillPolicy = SpillPolicy::default(),

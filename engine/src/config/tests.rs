@@ -50,6 +50,18 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
+fn zero_is_a_number_where_that_has_a_meaning() {
+    let load = |name: &str| Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &[pair(name, "0")]);
+    assert_eq!(load("spill_floor_bytes").unwrap().disk.floor, Some(ByteSize(0)));
+    assert_eq!(load("disk.floor").unwrap().disk.floor, Some(ByteSize(0)));
+    assert_eq!(load("token_document_end").unwrap().token_document_end, Some(0));
+    assert_eq!(load("near").unwrap().near, Some(0));
+    assert_eq!(load("memory_limit_bytes").unwrap().memory.limit, None);
+    let error = load("spill_limit_bytes").unwrap_err();
+    assert!(error.to_string().contains("spill_limit is 0") && error.hint().is_some(), "{error}");
+}
+
+#[test]
 fn the_default_round_trips_through_toml() {
     let config = Config { uri: "http://h/b".into(), ..Config::default() };
     let text = toml::to_string(&config).unwrap();

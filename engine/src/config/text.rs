@@ -216,14 +216,15 @@ macro_rules! names {
 
 names!(Addressing BadSamples Dtype Fit Format Mixture MixtureEpoch Mode OrderName PerChannel PixelLayout PixelShape PolicyName Prefetch RingChoice SpillPolicy);
 
+/// Settings in which 0 does not mean "not set": nodes and tokens count from 0, nothing may be left free, and no limit is not a limit of 0.
+const WITH_ZERO: [&str; 4] = ["near", "spill_floor_bytes", "spill_limit_bytes", "token_document_end"];
 /// Words for "not set".
 const NOTHING: [&str; 5] = ["", "auto", "never", "none", "off"];
 
 impl<T: Value> Value for Option<T> {
     fn parse(text: &str, key: &str) -> Result<Option<T>> {
         match T::parse(text, key) {
-            // NUMA nodes count from 0.
-            Ok(value) => Ok(Some(value).filter(|value| !value.is_nothing() || key == "near")),
+            Ok(value) => Ok(Some(value).filter(|value| !value.is_nothing() || WITH_ZERO.contains(&key))),
             Err(_) if NOTHING.contains(&text) => Ok(None),
             Err(error) => Err(error),
         }

@@ -10,9 +10,9 @@ use crate::client::on_thread;
 use crate::system::spawn;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
-use fuelrail_io::{Waker, wall_now};
+use fuelrail_io::{ForkGuard, Waker, wall_now};
 use fuelrail_wire::sign::{Realm, Scope};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// A new credential is fetched this long before the old one expires, or at half of a shorter lifetime.
@@ -33,8 +33,31 @@ struct Chain {
     account: Option<String>,
 }
 
+/// An authority in use.
+struct Kept {
+    chain: Chain,
+    authority: Weak<Authority>,
+    /// A child made by `fork` has no thread that refreshes it.
+    guard: ForkGuard,
+}
+
 /// The authorities in use in this process.
-static KEPT: Mutex<Vec<(Chain, Weak<Authority>)>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+/// Locks them. `None` in a child made by `fork` where they are locked: perhaps by a thread that it does not have.
+fn lock() -> Option<MutexGuard<'static, Vec<Kept>>> {
+    static OWN: OnceLock<ForkGuard> = OnceLock::new();
+    if OWN.get_or_init(ForkGuard::new).holds() {
+        return Some(KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    KEPT.try_lock().ok()
+}
+
+/// The authority of this chain that is in use, if one is.
+fn in_use(kept: &mut Vec<Kept>, chain: &Chain) -> Option<Arc<Authority>> {
+    kept.retain(|kept| kept.guard.holds() && kept.authority.strong_count() > 0);
+    kept.iter().find(|kept| kept.chain == *chain)?.authority.upgrade()
+}
 
 /// The authority that signs requests to `origin`; `None` when they are unsigned.
 ///
@@ -59,20 +82,27 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     };
     let realm = Realm { scope: Scope { region, service: "s3" }, requester_pays: settings.requester_pays };
     let account = if provider == Provider::Azure { tokens::account_of(endpoint) } else { None };
-    let chain = Chain { provider, settings: settings.clone(), realm, account };
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.retain(|(_, authority)| authority.strong_count() > 0);
-    if let Some(authority) = kept.iter().find(|(of, _)| *of == chain).and_then(|(_, authority)| authority.upgrade()) {
+    // Where a variable has changed since, this is another chain.
+    let settings = Credentials { environment: settings.environment.snapshot(), ..settings.clone() };
+    let chain = Chain { provider, settings, realm, account };
+    if let Some(authority) = lock().and_then(|mut kept| in_use(&mut kept, &chain)) {
         return Ok(Some(authority));
     }
+    // Not locked meanwhile: a provider may wait, or read a signed object itself.
     let fetched = chain.fetch()?;
     let authority = Arc::new(Authority::new(chain.realm.clone(), fetched.credential.clone(), wall_now));
+    let mut kept = lock();
+    if let Some(other) = kept.as_mut().and_then(|kept| in_use(kept, &chain)) {
+        return Ok(Some(other));
+    }
     if !fetched.fixed {
         let refresher =
             Refresher { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
         spawn("fuelrail-keys", move || refresher.run(&fetched))?;
     }
-    kept.push((chain, Arc::downgrade(&authority)));
+    if let Some(kept) = &mut kept {
+        kept.push(Kept { chain, authority: Arc::downgrade(&authority), guard: ForkGuard::new() });
+    }
     Ok(Some(authority))
 }
 

@@ -16,6 +16,7 @@ use fuelrail_wire::sign::{Credential, Grant, Secret, assertion};
 use futures_util::FutureExt;
 use hyper::Method;
 use serde::Deserialize;
+use serde_json::Value;
 use std::net::IpAddr;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -23,25 +24,16 @@ use zeroize::Zeroizing;
 #[derive(Deserialize)]
 struct Token {
     access_token: Option<Secret>,
-    expires_in: Option<Seconds>,
-    expires_on: Option<Seconds>,
+    expires_in: Option<Value>,
+    expires_on: Option<Value>,
     error: Option<String>,
 }
 
 /// A number, or one in quotes.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Seconds {
-    Number(u64),
-    Text(String),
-}
-
-impl Seconds {
-    fn get(&self) -> Option<u64> {
-        match self {
-            Seconds::Number(seconds) => Some(*seconds),
-            Seconds::Text(text) => text.parse().ok(),
-        }
+fn seconds(value: Option<Value>) -> Option<u64> {
+    match value? {
+        Value::String(text) => text.parse().ok(),
+        value => value.as_u64(),
     }
 }
 
@@ -56,10 +48,9 @@ pub(super) fn token_in(answer: &Answer, make: impl FnOnce(&str) -> Result<Creden
             format!("the {} response contains no token ({name})", answer.status.as_str()),
         ));
     };
-    let on = expires_on.and_then(|seconds| seconds.get()).map(WallTime);
+    let on = seconds(expires_on).map(WallTime);
     let now = answer.date().unwrap_or_else(wall_now);
-    let lasts = expires_in.and_then(|seconds| seconds.get());
-    let expires = on.or(lasts.map(|seconds| WallTime(now.0.saturating_add(seconds))));
+    let expires = on.or(seconds(expires_in).map(|lasts| WallTime(now.0.saturating_add(lasts))));
     let credential = make(text.expose())?.until(expires);
     Ok(Fetched { at: answer.date(), ..Fetched::new(credential) })
 }

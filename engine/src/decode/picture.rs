@@ -81,6 +81,10 @@ impl SampleDecoder {
     }
 
     fn decode_pixels(&mut self, bytes: &[u8], draw_key: DrawKey, out: &mut [u8]) -> Result<Cut> {
+        if self.wanted.channels == 2 {
+            let shape = self.wanted.shape();
+            return Err(undecodable(&format!("it is no sound, and decode = {shape} asks for sound of two channels")));
+        }
         if bytes.starts_with(&png::SIGNATURE) {
             png::open(bytes).and_then(|picture| self.finish(picture, (|_, _, _| 8, png::decode), draw_key, out))
         } else if bytes.starts_with(&jpeg::SIGNATURE) {

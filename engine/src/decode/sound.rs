@@ -58,6 +58,9 @@ pub(super) fn decode(wanted: &Decode, bytes: &[u8], draw_key: DrawKey, out: &mut
             if numbers.len() as u64 != packet.dur.get() * channels as u64 {
                 return Err(undecodable(&format!("the packet at frame {at} is not whole")));
             }
+            if numbers.iter().any(|number| !number.is_finite()) {
+                return Err(undecodable(&format!("the packet at frame {at} has a number that is not finite")));
+            }
             let numbered = (at..behind).zip(numbers.chunks_exact(channels));
             for (number, frame) in numbered.filter(|(number, _)| (start..end).contains(number)) {
                 place.put((number - start) as usize, frame);

@@ -25,7 +25,7 @@ pub struct ListingDir {
 }
 
 /// A listing, and how it was come by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeptListing {
     /// The objects.
@@ -38,7 +38,7 @@ pub struct KeptListing {
 }
 
 impl KeptListing {
-    pub(super) fn plain(listing: Listing) -> KeptListing {
+    pub(crate) fn plain(listing: Listing) -> KeptListing {
         KeptListing { listing, reused: false, notices: Vec::new(), saved: Saved::default() }
     }
 
@@ -143,10 +143,10 @@ pub(super) fn ago(seconds: u64) -> String {
 }
 
 /// The file a loader's listing is saved in. Dropped from the disk when an object turns out to be not as listed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Saved(Option<SavedFile>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SavedFile {
     own: Arc<OwnDirectory>,
     name: String,

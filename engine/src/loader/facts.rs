@@ -18,16 +18,14 @@ impl Loader {
         if !self.guard.holds() {
             return Stats::new(&self.tally, self.started.elapsed(), &[]);
         }
-        let shards = self.snapshots(Duration::from_secs(1));
-        let slots = self.parts.arena.outstanding() as u64;
+        let shards = self.parts.shards.snapshots(Duration::from_secs(1));
+        let slots = self.from.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
-            .with_decode(self.parts.supply.stage().map(|stage| stage.facts()));
-        let disk = match &self.parts.segment_manager {
-            Some(segment_manager) => stats.disk.map(|disk| disk.with_segment_manager(&segment_manager.facts())),
-            None => None,
-        };
+            .with_decode(self.supply.stage().map(|stage| stage.facts()));
+        let counted = self.from.segment_manager.as_ref().map(|manager| manager.facts()).unwrap_or_default();
+        let disk = stats.disk.map(|disk| disk.with_segment_manager(&counted));
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
-        let memory = MemoryStats { tables_bytes: self.parts.memory.tables_bytes + on_disk, ..self.parts.memory };
+        let memory = MemoryStats { tables_bytes: self.from.memory.tables_bytes + on_disk, ..self.from.memory };
         Stats { slots, disk, memory, ..stats }
     }
 
@@ -37,38 +35,38 @@ impl Loader {
         if !self.guard.holds() {
             return Remains::default();
         }
-        let (arena, shards) = (self.parts.arena.clone(), self.shards().to_vec());
+        let (arena, shards) = (self.from.arena.clone(), self.parts.shards.clone());
         drop(self);
-        let operations = shards.iter().map(|shard| shard.status.latest().operations as u64).sum();
+        let operations = shards.snapshots(Duration::ZERO).iter().map(|shard| shard.operations as u64).sum();
         Remains { operations, slots: arena.outstanding() as u64 }
     }
 
     /// The memory that holds all batches. A caller that registers it elsewhere keeps this until it is unregistered.
     #[must_use]
     pub fn memory(&self) -> Memory {
-        Memory(Mapped::Own(self.parts.arena.clone()))
+        Memory(Mapped::Own(self.from.arena.clone()))
     }
 
     /// The memory that batches lie in where this loader [`borrows`](Loader::borrows): that of the process that reads, and once this job
     /// reads alone, its own. `None` before the first batch. Batches that were handed over between the two may lie in neither.
     #[must_use]
     pub fn shared_memory(&self) -> Option<Memory> {
-        self.parts.relay.as_ref().filter(|_| self.borrows())?.memory()
+        self.from.relay.as_ref().filter(|_| self.borrows())?.memory()
     }
 
     pub(crate) fn arena(&self) -> &Arena {
-        &self.parts.arena
+        &self.from.arena
     }
 
     /// Whether batches lie outside [`memory`](Loader::memory): in [`shared_memory`](Loader::shared_memory), under `shared_read`.
     #[must_use]
     pub fn borrows(&self) -> bool {
-        self.parts.relay.is_some() && self.parts.supply.stage().is_none()
+        self.from.relay.is_some() && self.supply.stage().is_none()
     }
 
     /// Batches of the greatest size that fit into its memory.
     pub(crate) fn room(&self) -> u64 {
-        self.parts.room
+        self.from.room
     }
 
     /// The order that it delivers.
@@ -102,6 +100,12 @@ impl Loader {
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.parts.objects.catalog().samples()
+    }
+
+    /// Samples that all ranks together deliver in an epoch: not those that `drop_last` leaves out; of a mixture its places.
+    #[must_use]
+    pub fn epoch_samples(&self) -> u64 {
+        self.parts.run.epoch_samples()
     }
 
     /// Batches of this rank in this run, from its start.

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::decode::Facts;
 use crate::memory::MemoryStats;
 use crate::stats::Tally;
-use crate::watch::Counts;
+use crate::watch::Shards;
 use fuelrail_base::{Error, Kind, Result};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) enum Metrics {}
 
 impl Metrics {
-    pub(crate) fn start(config: &Config, _: Counts, _: Option<&Arc<Facts>>, _: MemoryStats) -> Result<Option<Metrics>> {
+    pub(crate) fn start(config: &Config, _: Shards, _: Option<&Arc<Facts>>, _: MemoryStats) -> Result<Option<Metrics>> {
         if config.metrics_listen.is_none() {
             return Ok(None);
         }

@@ -7,7 +7,7 @@ use crate::decode::Facts;
 use crate::memory::MemoryStats;
 use crate::serve::{Answer, HttpServer, address_of, listen};
 use crate::stats::{Stats, Tally};
-use crate::watch::Counts;
+use crate::watch::Shards;
 use fuelrail_base::Result;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 struct Shown {
     rank: u32,
     tally: Mutex<(Tally, Option<Instant>)>,
-    counts: Counts,
+    shards: Shards,
     decode: Option<Arc<Facts>>,
     memory: MemoryStats,
     started: Instant,
@@ -42,7 +42,7 @@ impl Metrics {
     /// Serves it where the configuration says so.
     pub(crate) fn start(
         config: &Config,
-        counts: Counts,
+        shards: Shards,
         decode: Option<&Arc<Facts>>,
         memory: MemoryStats,
     ) -> Result<Option<Metrics>> {
@@ -52,7 +52,7 @@ impl Metrics {
         let shown = Arc::new(Shown {
             rank: config.rank,
             tally: Mutex::default(),
-            counts,
+            shards,
             decode: decode.cloned(),
             memory,
             started: Instant::now(),
@@ -86,7 +86,7 @@ impl Shown {
             return answer;
         }
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
-        let shards = (self.counts)(EVERY);
+        let shards = self.shards.snapshots(EVERY);
         let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
         let page = Stats { memory: self.memory, ..stats }.prometheus(self.rank);
         *answer.body_mut() = Full::new(Bytes::from(page));

@@ -2,9 +2,9 @@
 //!
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
 //! RAM, on disk, in a fetch under way, or by a fetch of its own, unless it is asked only for what is cached; its memory is sent from where it
-//! lies. `Server-Timing` tells how long that took, and whether it is only passed on from the bucket. `POST`, with `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a
-//! block itself. Requests without
-//! the secret or a certificate are refused before their path is looked at.
+//! lies. `Server-Timing` tells how long that took, whether it is only passed on from the bucket, and its object's entity tag. `POST`, with
+//! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a block itself. Requests without the secret or a
+//! certificate are refused before their path is looked at.
 
 use super::trust::{Shown, unprotected};
 use crate::serve::{Answer, HttpServer, address_of, listen};
@@ -88,21 +88,22 @@ struct Service {
 /// The rate limit of every address: when its next block may be sent. Holds only addresses whose requests were authorised.
 struct Pace {
     bytes_per_s: ByteSize,
-    next: Mutex<HashMap<IpAddr, Instant>>,
+    next: Mutex<HashMap<IpAddr, Arc<tokio::sync::Mutex<Instant>>>>,
 }
 
 impl Pace {
     /// Waits until so many bytes may be sent to this address, in order of arrival. Unused rate adds up to [`BURST_MAX`] only.
     async fn wait(&self, to: IpAddr, bytes: usize) {
-        let now = Instant::now();
-        let due = {
+        let next = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let next = next.entry(to).or_insert(now);
-            let due = (*next).max(now.checked_sub(BURST_MAX).unwrap_or(now));
-            *next = due + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s.0 as f64);
-            due
+            Arc::clone(next.entry(to).or_insert_with(|| Arc::new(Instant::now().into())))
         };
-        tokio::time::sleep_until(due.into()).await;
+        // Who is cancelled in here has taken nothing of the rate.
+        let mut next = next.lock().await;
+        tokio::time::sleep_until((*next).into()).await;
+        let now = Instant::now();
+        let due = (*next).max(now.checked_sub(BURST_MAX).unwrap_or(now));
+        *next = due + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s.0 as f64);
     }
 }
 
@@ -127,7 +128,7 @@ impl Service {
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
         let Wanted { block, at, asker, part, range } = wanted;
-        if let Some(pace) = &self.pace {
+        if let (Some(pace), Asker::Rank | Asker::RankIfHeld) = (&self.pace, asker) {
             // Before the block is lent, so that a waiting request holds no memory.
             pace.wait(from, part.len()).await;
         }
@@ -152,14 +153,15 @@ impl Service {
             return said(StatusCode::NO_CONTENT);
         }
         let how = if lent.passed { "pass" } else { "held" };
+        let tag = lent.tag.map(|tag| format!(";tag={tag}")).unwrap_or_default();
         let body = Bytes::from_owner(lent).slice(part);
         let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
         let mut response = Response::new(Full::new(body));
         let headers = response.headers_mut();
         headers.insert("x-amz-checksum-crc32c", text(sum));
         // Of one length, so that heads can be foretold.
-        headers
-            .insert("server-timing", text(format!("found;dur={:08.1};desc={how}", came.elapsed().as_secs_f64() * 1e3)));
+        let took_ms = came.elapsed().as_secs_f64() * 1e3;
+        headers.insert("server-timing", text(format!("found;dur={took_ms:08.1};desc={how}{tag}")));
         if let Some((first, end, len)) = range {
             headers.insert(CONTENT_RANGE, text(format!("bytes {first}-{}/{len}", end - 1)));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;

@@ -7,6 +7,7 @@ use fuelrail_format::{Format, Index};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::kept::SourceId;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,10 +61,27 @@ impl Kept {
     /// # Errors
     /// What the disk refuses; what was there stays then.
     pub(super) fn save(&self, index: &[u8]) -> std::io::Result<PathBuf> {
-        let new = format!("{}-{:x}", self.name, std::process::id());
-        let written = self.own.make_file(&new).and_then(|mut file| file.write_all(index));
+        // Containers that share a directory have the same process ids.
+        let number = RandomState::new().build_hasher().finish();
+        let new = format!("{}-{:x}-{number:x}", self.name, std::process::id());
+        let written = self.own.make_file(&new)?.write_all(index);
         let saved = written.and_then(|()| self.own.rename(&new, &self.name));
         saved.inspect_err(|_| drop(self.own.remove(&new)))?;
         Ok(self.own.path().join(&self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_kept_beside_what_another_process_of_the_same_id_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::open(dir.path(), SourceId([7; 16]), Format::Objects).unwrap();
+        let left = format!("{}-{:x}", kept.name, std::process::id());
+        kept.own.make_file(&left).unwrap();
+        assert!(kept.save(b"index").unwrap().exists());
+        assert!(kept.own.path().join(left).exists(), "it may be another's that still writes");
     }
 }

@@ -7,9 +7,9 @@ use super::thread::{RelayEnds, RelayThread};
 use crate::config::Config;
 use crate::layout::Layout;
 use crate::listing::Saved;
-use crate::loader::Loader;
+use crate::loader::{Delivery, Loader, Parts};
 use crate::memory::{Mapped, Memory, MemoryStats, share_out};
-use crate::prepared::{Delivery, Prepared, settle_decoding};
+use crate::prepared::{Prepared, settle_decoding};
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
@@ -39,8 +39,8 @@ pub(crate) fn join(mut prepared: Prepared) -> Result<Loader> {
     match agree(&prepared)? {
         Ok((connection, decodes)) => relayed(prepared, connection, decodes),
         Err(why) => {
-            prepared.notices.push(format!("shared_read: {why}; this job reads alone"));
-            prepared.config.network.shared_read = false;
+            prepared.parts.notices.push(format!("shared_read: {why}; this job reads alone"));
+            prepared.parts.config.network.shared_read = false;
             prepared.start()
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn join(mut prepared: Prepared) -> Result<Loader> {
 
 /// The connection to the process that reads, and whether it decodes; or why the job reads alone.
 fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
-    let Prepared { config, run, fingerprint, .. } = prepared;
+    let Parts { config, run, fingerprint, .. } = &prepared.parts;
     let dir = config.network.share_dir.as_deref().expect("checked: shared_read has a share_dir");
     let found = OwnDirectory::find(dir).and_then(|own| match own {
         None => Ok(None),
@@ -88,17 +88,17 @@ fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
 /// A loader whose batches come over this connection.
 fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Result<Loader> {
     prepared.settle();
-    let config = &mut prepared.config;
+    let Parts { config, objects, .. } = &prepared.parts;
     let topology = config.topology();
     let has_disk = !prepared.directories.is_empty();
-    let layout = share_out(config, &prepared.objects, &topology, (has_disk, PeerRoom::default()))?;
+    let layout = share_out(config, objects, &topology, (has_disk, PeerRoom::default()))?;
     let decodes = config.decode.shape.is_some() && !decoded;
     let alone = alone(&mut prepared, decodes.then_some(&layout));
     // What is decoded here needs memory here; the rest waits until this job reads alone.
     let extra_bytes = if decodes { layout.extra_bytes } else { 0 };
     let memory = ArenaConfig { bytes: PAGE_BYTES + extra_bytes, extra_bytes, ..ArenaConfig::default() };
     let (arena, mut regions) = Arena::new(&memory)?;
-    let Prepared { config, objects, run, notices, .. } = &mut prepared;
+    let Parts { config, objects, run, notices, .. } = &mut prepared.parts;
     let extra = regions.pop().filter(|_| decodes);
     let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
     let memory = MemoryStats::new(config, objects, &layout, &arena, &[]);
@@ -129,34 +129,27 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
         consumer: Arc::clone(&consumer),
     };
     let relay = Some(RelayThread::start(ends, &consumer, move || relay.serve())?);
-    prepared.deliver(Delivery { decoding, relay, ..Delivery::of(outlet, consumer, arena, memory) })
+    prepared.deliver(outlet, decoding, Delivery { relay, ..Delivery::of(consumer, arena, memory) })
 }
 
 /// The loader that reads alone where sharing ends. Where its batches are decoded behind the relay, it leaves the memory for that.
 fn alone(prepared: &mut Prepared, decoding: Option<&Layout>) -> Prepared {
-    let Prepared { config, ring, objects, run, labels, records, fingerprint, report, .. } = prepared;
-    let mut own = Config { audit: None, metrics_listen: None, ..config.clone() };
-    own.network.shared_read = false;
+    let Prepared { parts, ring, directories, packed, report, .. } = prepared;
+    let mut config = Config { audit: None, metrics_listen: None, ..parts.config.clone() };
+    config.network.shared_read = false;
     if let Some(layout) = decoding {
-        own.decode.shape = None;
-        own.memory.limit = own.memory.limit.map(|limit| ByteSize(limit.0 - layout.extra_bytes));
+        config.decode.shape = None;
+        config.memory.limit = config.memory.limit.map(|limit| ByteSize(limit.0 - layout.extra_bytes));
     }
+    // Errors are judged where they are delivered.
+    let (saved, notices) = (Saved::default(), Vec::new());
     Prepared {
-        config: own,
+        parts: Parts { config, saved, notices, ..parts.clone() },
         ring: (ring.0, None),
-        objects: Arc::clone(objects),
-        directories: core::mem::take(&mut prepared.directories),
-        packed: prepared.packed.clone(),
-        run: run.clone(),
+        directories: core::mem::take(directories),
+        packed: packed.clone(),
         horizons: None,
-        labels: Arc::clone(labels),
-        records: records.clone(),
-        fingerprint: fingerprint.clone(),
-        // Errors are judged where they are delivered.
-        saved: Saved::default(),
-        notices: Vec::new(),
         report: Arc::clone(report),
-        lent: false,
     }
 }
 
@@ -213,7 +206,8 @@ impl Relay {
         if let Some(reader) = &mut self.reader {
             reader.release();
             reader.connection.flush();
-            let starves = self.consumer.waits() && self.ready.is_empty() && self.out.room() > 0;
+            let wants_more = self.next < self.run.batches() && self.ready.is_empty();
+            let starves = wants_more && self.consumer.waits() && self.out.room() > 0;
             moved |= reader.hear(&mut self.next, &mut self.ready, &self.ends)?;
             if !reader.serves {
                 // Others wait for that memory, perhaps.
@@ -248,10 +242,9 @@ impl Relay {
         if let Some(mut prepared) = self.alone.take() {
             let last = self.next.checked_sub(1);
             let start = last.map_or(self.run.config().start, |last| self.run.cursor_after(BatchSeq(last)));
-            prepared.run = prepared.run.starting_at(start)?;
+            prepared.parts.run = prepared.parts.run.starting_at(start)?;
             let loader = prepared.start()?;
             loader.notices().iter().for_each(|notice| tracing::info!("{notice}"));
-            drop(self.ends.alone.set(loader.shards().to_vec()));
             self.ends.lies_in(loader.memory());
             self.loader = Some(loader);
         }
@@ -346,12 +339,13 @@ impl Expected {
             let of = format!("epoch {} and positions {}..{}", head.epoch, head.from, head.to);
             return Err(format!("a batch of {of} in the place of epoch {epoch} and {positions:?}"));
         }
-        let mut left_out = head.left_out.iter().map(LeftOut::read).peekable();
+        // In any order: what could not be fetched, then what could not be decoded.
+        let mut left_out: Vec<_> = head.left_out.iter().map(LeftOut::read).collect();
         let mut given = samples(table).ok_or("a table that is cut")?;
         let (mut spans, mut missing) = (self.lists.list(), Vec::new());
         for (at, id) in self.run.samples(&spec).enumerate() {
-            if let Some(out) = left_out.next_if(|(out, _)| *out == id) {
-                missing.push(out);
+            if let Some(found) = left_out.iter().position(|(out, _)| *out == id) {
+                missing.push(left_out.swap_remove(found));
                 continue;
             }
             let span =
@@ -363,7 +357,7 @@ impl Expected {
             }
             spans.push(span);
         }
-        if given.len() > 0 || left_out.next().is_some() {
+        if given.len() > 0 || !left_out.is_empty() {
             return Err("more samples than the batch has".into());
         }
         self.is_dense(&spec, head, spans.len())?;

@@ -150,6 +150,9 @@ pub(super) struct Connection {
     sent: usize,
 }
 
+/// The process has no descriptor left.
+const EMFILE: i32 = 24;
+
 /// What a connection has brought.
 #[derive(Debug)]
 pub(super) enum Heard<M> {
@@ -202,10 +205,15 @@ impl Connection {
     /// The next message.
     ///
     /// # Errors
-    /// `Protocol` for what is no message.
+    /// `Protocol` for what is no message; `Environment` where no further file can be open for what comes with one.
     pub(super) fn hear<M: DeserializeOwned>(&mut self) -> Result<Heard<M>> {
         loop {
             let (bytes, descriptor) = match self.socket.receive(&mut self.packet) {
+                Err(error) if error.raw_os_error() == Some(EMFILE) => {
+                    let doing = "receiving a descriptor of the other process";
+                    return Err(Error::from_io(Kind::Environment, doing, error)
+                        .with_hint("raise the limit of open files (ulimit -n)"));
+                }
                 Err(error) => return Err(garbled(&error.to_string())),
                 Ok(Received::Nothing) => return Ok(Heard::Nothing),
                 Ok(Received::Closed) => return Ok(Heard::Closed),

@@ -9,7 +9,7 @@ use super::protocol::{
 };
 use crate::batch::Batch;
 use crate::config::Config;
-use crate::loader::{Loader, Taken};
+use crate::loader::{Loader, Parts, Taken};
 use crate::prepared::Prepared;
 use crate::state::state_at;
 use crate::stats::Stats;
@@ -80,6 +80,8 @@ pub struct Sharing {
     /// The next batch to be taken from the loader.
     end: u64,
     over: bool,
+    /// No further file can be open: those that connect wait until the next look.
+    out_of_files: bool,
     /// Whether a slow job has kept others waiting since the last look, and when that was.
     delayed: bool,
     looked: Instant,
@@ -148,7 +150,7 @@ impl Job {
 
 impl Sharing {
     pub(crate) fn new(listener: LocalListener, prepared: Prepared, options: SharingOptions) -> Result<Sharing> {
-        let Prepared { config, run, fingerprint, .. } = &prepared;
+        let Parts { config, run, fingerprint, .. } = &prepared.parts;
         Ok(Sharing {
             listener,
             options,
@@ -161,6 +163,7 @@ impl Sharing {
             held: BTreeMap::new(),
             end: 0,
             over: false,
+            out_of_files: false,
             delayed: false,
             looked: Instant::now(),
         })
@@ -188,19 +191,7 @@ impl Sharing {
 
     fn turns(&mut self, stop: &dyn Fn() -> bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
         while !stop() {
-            while let Some(socket) = self.listener.accept()? {
-                self.jobs.push(Job {
-                    pid: socket.peer(),
-                    connection: Connection::over(socket),
-                    stage: Stage::New,
-                    start: Cursor::default(),
-                    at: 0,
-                    given: 0,
-                    holds: BTreeSet::new(),
-                    waits: None,
-                    delay: Duration::ZERO,
-                });
-            }
+            self.accept(tell);
             let mut moved = self.hear(tell);
             if self.loader.is_none()
                 && self.jobs.iter().filter(|job| job.is_served()).count() >= self.options.jobs.max(1)
@@ -222,13 +213,44 @@ impl Sharing {
         Ok(())
     }
 
+    /// Takes in the jobs that have connected.
+    fn accept(&mut self, tell: &mut dyn FnMut(&str)) {
+        let was_out = core::mem::replace(&mut self.out_of_files, false);
+        loop {
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    self.out_of_files = true;
+                    if !was_out {
+                        tell(&format!("a job that has connected waits: {error}"));
+                    }
+                    return;
+                }
+            };
+            self.jobs.push(Job {
+                pid: socket.peer(),
+                connection: Connection::over(socket),
+                stage: Stage::New,
+                start: Cursor::default(),
+                at: 0,
+                given: 0,
+                holds: BTreeSet::new(),
+                waits: None,
+                delay: Duration::ZERO,
+            });
+        }
+    }
+
     /// Sleeps until a job says something or takes something, or the loader has something.
     fn rest(&self) -> Result<()> {
         // Readable until the loader is looked at.
         let event = self.loader.as_ref().filter(|_| !self.is_full()).map(Loader::event).transpose()?;
         let jobs = self.jobs.iter().map(|job| (job.connection.socket.as_fd(), job.connection.is_stuck()));
         let event = event.iter().map(|event| (event.as_fd(), false));
-        wait_for(jobs.chain(event).chain([(self.listener.as_fd(), false)]), LOOK_AGAIN);
+        // One that cannot be accepted would end every sleep at once.
+        let listener = (!self.out_of_files).then(|| (self.listener.as_fd(), false));
+        wait_for(jobs.chain(event).chain(listener), LOOK_AGAIN);
         Ok(())
     }
 
@@ -323,9 +345,9 @@ impl Sharing {
     /// Hands over the memory that batches lie in, once it is there.
     fn lend(&mut self, at: usize) {
         let Some(loader) = &self.loader else { return };
-        // Without a descriptor to spare the job hears of no batch, and is left behind.
-        if let Some(memory) = loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
-            self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory));
+        match loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
+            Some(memory) => self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory)),
+            None => self.jobs[at].part("the process that reads has no file descriptor left"),
         }
     }
 
@@ -333,7 +355,7 @@ impl Sharing {
     fn begin(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
         let Some(mut prepared) = self.prepared.take() else { return Ok(()) };
         let first = self.jobs.iter().filter(|job| job.is_served()).map(|job| job.start).min().unwrap_or_default();
-        prepared.run = prepared.run.starting_at(first)?;
+        prepared.parts.run = prepared.parts.run.starting_at(first)?;
         let loader = prepared.start()?;
         if loader.room() < 2 * AHEAD_MIN {
             let (room, bytes) = (loader.room(), ByteSize(2 * AHEAD_MIN * loader.batch_bytes_max()));
@@ -433,7 +455,7 @@ impl Sharing {
     }
 
     /// Leaves those behind that have kept others waiting for too long, because nothing can be read for the ones before the others are done;
-    /// and those that wait for a batch while they keep all they may hold.
+    /// and those that wait for a batch while they keep all they may hold. Those that want more than is read go on alone at once.
     fn look_for_slow(&mut self, tell: &mut dyn FnMut(&str)) {
         let since = if self.delayed { self.looked.elapsed() } else { Duration::ZERO };
         self.looked = Instant::now();
@@ -442,6 +464,11 @@ impl Sharing {
         let keeps_all_it_may = |job: &Job| waits(job) && job.holds.len() >= ahead;
         let starves = |job: &Job| waits(job) && job.at == end && !keeps_all_it_may(job);
         self.jobs.iter_mut().filter(|job| starves(job)).for_each(|job| job.delay = Duration::ZERO);
+        for job in self.jobs.iter_mut().filter(|job| self.over && starves(job)) {
+            let why = "the last epoch is read";
+            tell(&format!("job {} reads alone: {why}", job.pid));
+            job.part(why);
+        }
         let delays = !self.over && self.is_full() && self.jobs.iter().any(starves);
         let oldest = self.oldest().filter(|_| delays);
         self.delayed = delays || self.jobs.iter().any(keeps_all_it_may);

@@ -1,14 +1,18 @@
-//! A process that speaks the protocol wrongly, on either side: an error, and nothing of it is believed.
+//! A process that speaks the protocol wrongly, on either side: an error, and nothing of it is believed. And one that reads less than its job.
 
 use super::protocol::{Connection, Head, Heard, ToJob, ToReader, message, socket_name};
 use super::{Sharing, SharingOptions};
-use crate::{Loader, LoaderBuilder};
+use crate::{Loader, LoaderBuilder, Taken};
 use fuelrail_base::{Duration, Error, Kind};
+use fuelrail_io::conformance::in_fork;
 use fuelrail_io::{Arena, ArenaConfig, LocalListener, LocalSocket, OwnDirectory, wait_for};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -105,7 +109,7 @@ fn a_job_reads_alone_behind_a_sound_batch_and_refuses_what_is_none() {
         (
             "a file in the place of memory",
             job_meets(|connection, _| {
-                connection.say(message(&ToJob::Memory, &[]), Some(std::fs::File::open("/dev/null").unwrap().into()));
+                connection.say(message(&ToJob::Memory, &[]), Some(File::open("/dev/null").unwrap().into()));
             }),
         ),
         ("no JSON", job_meets(|connection, _| connection.say(Arc::from(&b"\x0a\0\0\0\x02\0\0\0xx"[..]), None))),
@@ -175,4 +179,79 @@ fn a_job_that_speaks_wrongly_is_dropped() {
     }
     let told = reader_meets(|_| {});
     assert!(told.iter().all(|line| !line.contains("dropped")), "silence is none: {told:?}");
+}
+
+#[test]
+fn a_job_with_more_epochs_than_are_read_for_it_reads_the_rest_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path());
+    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}));
+        let mut job = builder.epochs(2).shared_read(true).build().unwrap();
+        assert!(job.notices().iter().all(|notice| !notice.contains("shared_read")), "{:?}", job.notices());
+        let mut samples = 0;
+        loop {
+            match job.next_batch_within(PATIENCE).unwrap() {
+                Taken::Batch(batch) => samples += batch.len(),
+                Taken::NotYet => panic!("nothing comes after {samples} samples"),
+                Taken::Over => break,
+            }
+        }
+        assert_eq!(samples, 2 * 8);
+        drop(job);
+        assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
+    });
+}
+
+/// Works in a child that can open no further file until it drops those that it is given.
+fn without_descriptors(work: impl FnOnce(Vec<File>)) {
+    let code = in_fork(PATIENCE, || {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(512), ..getrlimit(Resource::Nofile) }).unwrap();
+        work(core::iter::from_fn(|| File::open("/dev/null").ok()).collect());
+        0
+    });
+    assert_eq!(code, Some(0), "what went wrong is said above");
+}
+
+#[test]
+fn a_job_without_a_descriptor_for_the_memory_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = LocalListener::bind(own(dir.path()), "s").unwrap();
+    let ours = LocalSocket::connect(&own(dir.path()), "s").unwrap().unwrap();
+    let theirs = listener.accept().unwrap().unwrap();
+    without_descriptors(|others| {
+        assert!(theirs.send(&message(&ToJob::Memory, &[]), Some(others[0].as_fd())).unwrap());
+        let error = Connection::over(ours).hear::<ToJob>().unwrap_err();
+        assert!(error.kind() == Kind::Environment && error.to_string().contains("ulimit -n"), "{error}");
+    });
+}
+
+#[test]
+fn a_job_that_meets_a_reader_without_descriptors_is_accepted_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path());
+    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    let socket = LocalSocket::connect(&own(dir.path()), &name(&builder)).unwrap().unwrap();
+    without_descriptors(|others| {
+        let (stop, told) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));
+        let wait_for_line = |text: &str| {
+            let begun = Instant::now();
+            while !told.lock().unwrap().iter().any(|line| line.contains(text)) {
+                assert!(begun.elapsed() < Duration::from_secs(20), "nothing is told with '{text}'");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                sharing.serve(&|| stop.load(Ordering::Relaxed), &mut |line| told.lock().unwrap().push(line.to_owned()))
+            });
+            wait_for_line("ulimit -n");
+            drop(others);
+            assert!(socket.send(b"GET / HTTP/1.1", None).unwrap());
+            wait_for_line("is dropped");
+            stop.store(true, Ordering::Relaxed);
+            assert!(serving.join().unwrap().unwrap().is_none(), "it had nothing to read");
+        });
+    });
 }

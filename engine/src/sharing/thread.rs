@@ -2,12 +2,11 @@
 
 use crate::memory::Memory;
 use crate::system::spawn_guarded;
-use crate::watch::{Counts, Watched, snapshots};
 use fuelrail_base::Result;
 use fuelrail_flow::Consumer;
 use fuelrail_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// What a relay and its loader share.
@@ -16,23 +15,17 @@ pub(super) struct RelayEnds {
     stop: Arc<AtomicBool>,
     /// Wakes the relay.
     pub waker: Waker,
-    /// The shards that read alone, from when they do.
-    pub alone: Arc<OnceLock<Vec<Watched>>>,
     /// What the relay's next batches lie in.
     memory: Arc<Mutex<Option<Memory>>>,
 }
 
 impl RelayEnds {
     pub(super) fn new() -> RelayEnds {
-        RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), alone: Arc::default(), memory: Arc::default() }
+        RelayEnds { stop: Arc::default(), waker: Waker::sleeper(), memory: Arc::default() }
     }
 
     pub(super) fn lies_in(&self, memory: Memory) {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
-    }
-
-    fn alone(&self) -> &[Watched] {
-        self.alone.get().map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -57,20 +50,9 @@ impl RelayThread {
         Ok(RelayThread { ends, thread })
     }
 
-    /// The shards that read alone, if they do.
-    pub(crate) fn shards(&self) -> &[Watched] {
-        self.ends.alone()
-    }
-
     /// What its next batches lie in.
     pub(crate) fn memory(&self) -> Option<Memory> {
         self.ends.memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Snapshots of those shards, for the page of metrics.
-    pub(crate) fn counts(&self) -> Counts {
-        let ends = self.ends.clone();
-        Box::new(move |patience| snapshots(ends.alone(), patience))
     }
 }
 

@@ -88,7 +88,7 @@ impl Directory {
     /// disk is full.
     ///
     /// # Errors
-    /// `File` when the disk refuses; nothing is left of it then.
+    /// `File` when the disk refuses, `Environment` when no further file can be open; nothing is left of it then.
     pub(crate) fn make(&self, len: u64) -> Result<Option<Owned>> {
         let id = random()?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -181,7 +181,7 @@ fn random() -> Result<u128> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 16];
     let read = File::open(path).and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(|error| Error::from_io(Kind::Environment, format_args!("reading {}", path.display()), error))?;
+    read.map_err(|error| refused(path, "reading", &error))?;
     Ok(u128::from_le_bytes(bytes))
 }
 

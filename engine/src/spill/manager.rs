@@ -11,15 +11,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::stats::DiskFacts;
 use crate::system::spawn;
-use fuelrail_base::{Error, Result, ShardId};
+use fuelrail_base::{Error, Kind, Result, ShardId};
 use fuelrail_flow::{
-    Contents, Known, Objects, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, resume,
+    Contents, Known, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, resume,
+    segment_queues,
 };
+use fuelrail_io::{Waker, open_files_max};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
 
 use super::directory::{Directory, Named, Owned, Segment, Unfit, named};
-use super::{Lengths, Limits, Room};
+use super::{Lengths, Limits, Room, owned_max, read_max};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
@@ -39,6 +41,7 @@ pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
 pub(crate) struct SegmentManager {
     facts: Arc<Mutex<DiskFacts>>,
     stop: Arc<AtomicBool>,
+    waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -56,19 +59,21 @@ impl SegmentManager {
     ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let mut work = Work::new((limits, lengths, shards), directories, tell);
-        let setup = |desk: &Arc<SegmentChannel>| SpillSetup {
-            channel: Arc::clone(desk),
+        let setup = |channel| SpillSetup {
+            channel,
             unit: u64::from(unit),
+            files_max: read_max(open_files_max(), shards),
             found: Vec::new(),
         };
-        let mut setups: Vec<SpillSetup> = work.desks.iter().map(setup).collect();
+        let mut setups: Vec<SpillSetup> = work.links.drain(..).map(setup).collect();
         work.recover(objects, &mut setups);
         let facts = Arc::clone(&work.facts);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, waker) = (Arc::new(AtomicBool::new(false)), Waker::sleeper());
+        work.desks.iter().for_each(|(requests, _)| requests.set_waker(waker.clone()));
+        let (stopped, woken) = (Arc::clone(&stop), waker.clone());
         let objects = Arc::clone(objects);
-        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &objects))?;
-        Ok((SegmentManager { facts, stop, thread: Some(thread) }, setups))
+        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &woken, &objects))?;
+        Ok((SegmentManager { facts, stop, waker, thread: Some(thread) }, setups))
     }
 
     /// What it did so far: counts of segments, failures and failed directories.
@@ -82,7 +87,7 @@ impl Drop for SegmentManager {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
+            self.waker.wake();
             // A thread that panicked has said so on standard error; its locks are gone with it.
             let _ = thread.join();
         }
@@ -114,7 +119,9 @@ struct Foreign {
 
 /// The thread's side.
 pub(super) struct Work {
-    pub(super) desks: Vec<Arc<SegmentChannel>>,
+    desks: Vec<ShardLink>,
+    /// The ends of shards that have not started.
+    pub(super) links: Vec<ManagerLink>,
     room: Room,
     lengths: Lengths,
     kept: HashMap<u64, Kept>,
@@ -122,6 +129,10 @@ pub(super) struct Work {
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
     foreign: HashMap<SegmentName, Foreign>,
+    /// Segments to own at a time: each is an open file.
+    owned_max: usize,
+    /// Somebody was told that the system refuses this process something.
+    is_short: bool,
     facts: Arc<Mutex<DiskFacts>>,
     tell: Tell,
 }
@@ -132,14 +143,18 @@ impl Work {
         directories: Vec<Directory>,
         tell: Tell,
     ) -> Work {
+        let (links, desks) = (0..shards).map(|_| segment_queues()).unzip();
         Work {
-            desks: (0..shards).map(|_| Arc::default()).collect(),
+            desks,
+            links,
             room: Room::new(directories, limits),
             lengths,
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
             foreign: HashMap::new(),
+            owned_max: owned_max(open_files_max()),
+            is_short: false,
             facts: Arc::default(),
             tell,
         }
@@ -154,21 +169,29 @@ impl Work {
         counted(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Mounts what is there. A shard goes on with one segment that has room left; the others are full as they are.
+    /// Mounts what is there: ended processes' segments with blocks of this data set are taken over, as many as may be owned, and those
+    /// with no record at all are removed; others stay as they are. A shard goes on with one segment that has room left; the others are full as
+    /// they are.
     pub(super) fn recover(&mut self, objects: &Objects, setups: &mut [SpillSetup]) {
-        let contents = Contents::new(objects);
-        let all: Vec<_> = self.room.directories().map(|d| recover(d, &contents, setups.len() as u16)).collect();
-        for (directory, recovered) in all.into_iter().enumerate() {
-            let recovered = recovered.unwrap_or_else(|error| {
+        let (contents, mut left) = (Contents::new(objects), self.owned_max);
+        let listed: Vec<_> = self.room.directories().map(|directory| named(&directory.own)).collect();
+        for (directory, listed) in listed.into_iter().enumerate() {
+            let listed = listed.unwrap_or_else(|error| {
                 self.give_up_directory(directory, &error);
-                Recovered::default()
+                Vec::new()
             });
-            for flaw in &recovered.flaws {
+            for named in listed.iter().filter(|named| !named.name.new) {
+                let flaw = match look(named, &contents, setups.len() as u16, &mut left) {
+                    Ok(found) => {
+                        found.into_iter().for_each(|found| self.mount(directory, found, setups));
+                        continue;
+                    }
+                    Err(Unfit::Gone) => continue,
+                    Err(Unfit::Flawed(why)) => format!("disk: {} is ignored: {why}", named.path().display()),
+                    Err(Unfit::Failed(error)) => format!("disk: {error}"),
+                };
                 self.count(|facts| facts.failures += 1);
-                (self.tell)(flaw);
-            }
-            for found in recovered.segments {
-                self.mount(directory, found, setups);
+                (self.tell)(&flaw);
             }
         }
     }
@@ -200,16 +223,13 @@ impl Work {
         key
     }
 
-    fn live(mut self, stop: &AtomicBool, objects: &Objects) {
+    fn live(mut self, stop: &AtomicBool, waker: &Waker, objects: &Objects) {
         let mut look_at = Instant::now() + LOOK_AT_OTHERS;
-        for desk in &self.desks {
-            desk.set_manager(std::thread::current());
-        }
         loop {
             // Looked at before the wishes: those of shards that have ended are all there then.
             let last = stop.load(Ordering::Acquire);
             for shard in 0..self.desks.len() {
-                while let Some(wish) = self.desks[shard].next_request() {
+                while let Some(wish) = self.desks[shard].0.recv() {
                     self.grant(shard, wish);
                 }
             }
@@ -223,7 +243,10 @@ impl Work {
             }
             // One at a time: a wish waits for no more than that.
             if !self.stock() {
-                std::thread::park_timeout(LOOK);
+                if waker.arm() {
+                    waker.sleep(LOOK);
+                }
+                waker.disarm();
             }
         }
     }
@@ -266,7 +289,7 @@ impl Work {
                     // One that failed is not spoken of again.
                     if self.kept.contains_key(&key) {
                         let file = segment_file(key, &named, &segment.header, segment.is_direct(), Mount::Foreign);
-                        told &= self.desks[usize::from(shard.0)].grant(SegmentGrant::Listed(file, known));
+                        told &= self.desks[usize::from(shard.0)].1.send(SegmentGrant::Listed(file, known)).is_ok();
                     }
                 }
                 if told {
@@ -281,7 +304,7 @@ impl Work {
         match wish {
             SegmentRequest::Another => {
                 let supply = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
-                if let (SegmentGrant::Segment(file), false) = (&supply, self.desks[shard].grant(supply.clone())) {
+                if let Err(SegmentGrant::Segment(file)) = self.desks[shard].1.send(supply) {
                     self.trim(file.key);
                 }
             }
@@ -312,8 +335,11 @@ impl Work {
     }
 
     /// Makes a segment. A `wanted` one may replace segments of ended processes, and may be shorter if there is too little room, so
-    /// that the limit is used up.
+    /// that the limit is used up. None while as many are owned as may be: one must be trimmed first.
     fn make(&mut self, wanted: bool) -> Option<(usize, Owned)> {
+        if self.own().count() >= self.owned_max {
+            return None;
+        }
         let lengths = self.lengths.halves().take(if wanted { usize::MAX } else { 1 });
         lengths.into_iter().find_map(|len| self.make_of(len, wanted))
     }
@@ -332,7 +358,12 @@ impl Work {
                     self.count(|facts| facts.segments_made += 1);
                     return Some((directory, owned));
                 }
-                Err(error) => self.give_up_directory(directory, &error),
+                Err(error) => {
+                    self.give_up_directory(directory, &error);
+                    if error.kind() == Kind::Environment {
+                        return None;
+                    }
+                }
             }
         }
     }
@@ -354,11 +385,22 @@ impl Work {
             return;
         }
         self.give_up_directory(kept.directory, error);
+        if error.kind() == Kind::Environment {
+            // The directory stays in use, and the shard has given the segment up.
+            self.trim(key);
+        }
     }
 
-    /// Says once what is wrong with a directory, and makes nothing in it any more.
+    /// Says once what is wrong with a directory, and makes nothing in it any more. What the system refuses this process, a further
+    /// open file, is said once and is no fault of the directory.
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
         self.count(|facts| facts.failures += 1);
+        if error.kind() == Kind::Environment {
+            if !core::mem::replace(&mut self.is_short, true) {
+                (self.tell)(&format!("disk: no further segment can be opened: {error}"));
+            }
+            return;
+        }
         if let Some(path) = self.room.give_up(directory) {
             self.count(|facts| facts.directories_failed += 1);
             let (gone, ready) = self.ready.drain(..).partition(|ready| ready.0 == directory);
@@ -396,31 +438,6 @@ struct Found {
     shares: Vec<(ShardId, Vec<Known>)>,
 }
 
-/// What a directory holds.
-#[derive(Debug, Default)]
-struct Recovered {
-    segments: Vec<Found>,
-    /// Files that are named as segments and are none, or cannot be read: one line each.
-    flaws: Vec<String>,
-}
-
-/// Looks through a directory. Ended processes' segments with blocks of this data set are taken over, and those with no record
-/// at all are removed; others stay as they are.
-fn recover(directory: &Directory, contents: &Contents<'_>, shards: u16) -> Result<Recovered> {
-    let mut recovered = Recovered::default();
-    for named in named(&directory.own)?.iter().filter(|named| !named.name.new) {
-        match look(named, contents, shards) {
-            Ok(found) => recovered.segments.extend(found),
-            Err(Unfit::Gone) => {}
-            Err(Unfit::Flawed(why)) => {
-                recovered.flaws.push(format!("disk: {} is ignored: {why}", named.path().display()));
-            }
-            Err(Unfit::Failed(error)) => recovered.flaws.push(format!("disk: {error}")),
-        }
-    }
-    Ok(recovered)
-}
-
 /// The blocks of a segment by whose they are: first of whom most are.
 fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
     let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
@@ -432,7 +449,7 @@ fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(Shard
     shares
 }
 
-fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Found>, Unfit> {
+fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -> Result<Option<Found>, Unfit> {
     let segment = Segment::open(named)?;
     let scanned = segment.scan().map_err(Unfit::Failed)?;
     if scanned.records.is_empty() {
@@ -446,8 +463,9 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16) -> Result<Option<Fo
     if shares.is_empty() {
         return Ok(None);
     }
-    // A disk that takes no locks, or no writes, is read all the same.
-    let owned = segment.try_own().unwrap_or(None);
+    // What cannot be owned, on a disk that takes no locks or no writes, or for want of open files, is read all the same.
+    let owned = if *left > 0 { segment.try_own().unwrap_or(None) } else { None };
+    *left -= usize::from(owned.is_some());
     let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
     Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

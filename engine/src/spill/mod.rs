@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, SpillSetup};
-use fuelrail_io::VolumeRoom;
+use fuelrail_io::{VolumeRoom, open_files_max};
 use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
@@ -73,8 +73,8 @@ pub(crate) fn start_segment_manager(
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));
     }
-    let bytes = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
-    let limits = Limits { limit_bytes: bytes(config.disk.limit), floor_bytes: bytes(config.disk.floor) };
+    let (limit, floor) = (config.disk.limit, config.disk.floor);
+    let limits = Limits { limit_bytes: limit.map_or(0, |limit| limit.0), floor_bytes: floor.map(|floor| floor.0) };
     let catalog = objects.catalog();
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
@@ -88,6 +88,7 @@ pub(crate) fn start_segment_manager(
                 .push(format!("disk: {path} has {free} free, and spill_floor leaves {floor}: no room for new blocks"));
         }
     }
+    notices.extend(few_files(open_files_max(), lengths.usual, usable(limits, &directories).min(catalog.total_bytes())));
     let tell = Box::new(move |line: &str| report(line));
     let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
@@ -99,13 +100,49 @@ pub(crate) fn start_segment_manager(
     Ok((Some(manager), setups.into_iter().map(Some).collect()))
 }
 
+/// Of the files that this process may have open, owned segments are at most one in so many, …
+const OWNED_SHARE: u64 = 4;
+/// … and those that its shards keep open to read and write one in so many: connections and the program want some, too.
+const READ_SHARE: u64 = 8;
+
+/// Segments that this process owns at most.
+fn owned_max(open_files: Option<u64>) -> usize {
+    open_files.map_or(usize::MAX, |files| usize::try_from(files / OWNED_SHARE).unwrap_or(usize::MAX))
+}
+
+/// Segments that a shard keeps open, but for those in use.
+fn read_max(open_files: Option<u64>, shards: u16) -> usize {
+    let share = |files: u64| files / READ_SHARE / u64::from(shards.max(1));
+    open_files.map_or(usize::MAX, |files| usize::try_from(share(files)).unwrap_or(usize::MAX))
+}
+
+/// What is said where so many bytes are more than segments of this length hold, as many as may be owned.
+fn few_files(open_files: Option<u64>, segment_bytes: u64, bytes: u64) -> Option<String> {
+    let (files, most) = (open_files?, owned_max(open_files));
+    let held = segment_bytes.saturating_mul(most as u64);
+    (held < bytes).then(|| {
+        let (held, bytes) = (ByteSize(held), ByteSize(bytes));
+        format!(
+            "disk: {held} instead of {bytes}, in {most} segments, a quarter of the {files} files that this process may \
+             open: raise that (ulimit -n)"
+        )
+    })
+}
+
+/// Bytes that segments may take of these directories' file systems.
+fn usable(limits: Limits, directories: &[Directory]) -> u64 {
+    let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
+    let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
+    if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) }
+}
+
 /// How much disk may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Limits {
     /// Bytes of all segments in all directories, of this and every other process; zero: what the floor leaves.
     pub(crate) limit_bytes: u64,
-    /// Bytes to leave free on every file system; zero: a twentieth of it.
-    pub(crate) floor_bytes: u64,
+    /// Bytes to leave free on every file system; `None`: a twentieth of it.
+    pub(crate) floor_bytes: Option<u64>,
 }
 
 /// Default share of a file system that is left free.
@@ -114,7 +151,7 @@ const FLOOR_SHARE: u64 = 20;
 impl Limits {
     /// Bytes of this file system to leave free.
     fn floor(self, volume: VolumeRoom) -> u64 {
-        if self.floor_bytes == 0 { volume.total_bytes / FLOOR_SHARE } else { self.floor_bytes }
+        self.floor_bytes.unwrap_or(volume.total_bytes / FLOOR_SHARE)
     }
 }
 
@@ -205,10 +242,12 @@ impl Room {
         let working = self.directories.iter().filter(|directory| directory.1);
         let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
-        let opened = found.filter(free).filter_map(|named| Segment::open(&named).ok());
-        let mut segments: Vec<Segment> = opened.collect();
-        segments.sort_unstable_by_key(|segment| segment.header.created_s);
-        let mut ownerless = segments.iter().filter_map(|segment| segment.try_own().ok().flatten());
+        // One is open at a time: there may be more of them than this process may open files.
+        let created = |named: Named| Some((Segment::open(&named).ok()?.header.created_s, named));
+        let mut segments: Vec<(u64, Named)> = found.filter(free).filter_map(created).collect();
+        segments.sort_unstable_by_key(|segment| segment.0);
+        let mut ownerless =
+            segments.iter().filter_map(|(_, named)| Segment::open(named).ok()?.try_own().ok().flatten());
         ownerless.any(|owned| owned.remove().is_ok())
     }
 }
@@ -227,10 +266,7 @@ impl Lengths {
     /// blocks. No block is longer than `block_bytes`.
     pub(crate) fn new(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> Lengths {
         use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_PAGE_BYTES};
-        let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
-        let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
-        let bytes = if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) };
-        let share = bytes / u64::from(shards.max(1));
+        let share = usable(limits, directories) / u64::from(shards.max(1));
         let room_for = |bytes: u64| bytes.next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let at_most = |bytes: u64| if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
         // The head and the journal of a segment for one block have a page each.

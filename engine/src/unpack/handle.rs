@@ -1,11 +1,8 @@
 //! The threads that unpack, as the loader sees them.
 
-use crate::watch::{Counts, Watched, snapshots};
-use fuelrail_base::Duration;
-use fuelrail_flow::Snapshot;
 use fuelrail_io::Waker;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// The threads of a loader that unpacks, as the loader sees them.
@@ -20,26 +17,12 @@ pub(super) struct Shared {
     pub waker: Waker,
     /// The next batch waits for memory that only the consumer can give back.
     pub starved: AtomicBool,
-    /// What loaders of ranges that are over have counted, and the shards of the one that reads.
-    read: Mutex<Read>,
 }
-
-type Read = (Vec<Snapshot>, Vec<Watched>);
 
 impl Shared {
     pub(super) fn new() -> Shared {
         let (stop, starved) = (AtomicBool::new(false), AtomicBool::new(false));
-        Shared { stop, waker: Waker::sleeper(), starved, read: Mutex::default() }
-    }
-
-    fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        let (mut found, reading) = self.read().clone();
-        found.extend(snapshots(&reading, patience));
-        found
-    }
-
-    pub(super) fn read(&self) -> MutexGuard<'_, Read> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        Shared { stop, waker: Waker::sleeper(), starved }
     }
 }
 
@@ -51,17 +34,6 @@ impl Unpacker {
 
     pub(crate) fn waker(&self) -> &Waker {
         &self.shared.waker
-    }
-
-    /// What was counted of reading.
-    pub(crate) fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        self.shared.snapshots(patience)
-    }
-
-    /// [`snapshots`](Unpacker::snapshots) as a function, for the page of metrics.
-    pub(crate) fn counts(&self) -> Counts {
-        let shared = Arc::clone(&self.shared);
-        Box::new(move |patience| shared.snapshots(patience))
     }
 }
 

@@ -125,8 +125,9 @@ impl Packed {
 pub(crate) struct Shares {
     /// Its own settings: what its batches, decoded or not, are given, and no connection.
     pub own: Config,
-    /// Parts that are unpacked, bytes outside the arena.
+    /// Parts that are unpacked or about to be, bytes outside the arena.
     pub unpacked_bytes: u64,
+    /// The arena of what reads them.
     pub reading_bytes: u64,
     pub threads: usize,
 }
@@ -139,8 +140,11 @@ impl Packed {
     pub(crate) fn shares(&self, config: &Config, run: &Run, topology: &Topology) -> Result<Shares> {
         let limit = config.memory.limit.map_or(0, |limit| limit.0);
         let threads = topology.shards().clamp(1, THREADS_MAX);
-        // Each thread has one in hand, and one waits.
-        let unpacked_bytes = self.keep(run).1 + (threads as u64 + 1) * self.total_and_longest().1;
+        let packed = self.shards.parts().iter().map(|part| part.ranges.iter().map(|range| range.len).sum::<u64>());
+        let (unpacked, packed) = (self.total_and_longest().1, packed.max().unwrap_or(0));
+        // Each thread has one in hand, and one waits; of those that are still packed another one is read.
+        let turns = threads as u64 + 1;
+        let unpacked_bytes = self.keep(run).1 + turns * unpacked + (turns + 1) * packed;
         if unpacked_bytes > limit - limit / UNPACKED_SHARE {
             let need = unpacked_bytes + unpacked_bytes.div_ceil(UNPACKED_SHARE - 1);
             let cause = format!(

@@ -199,37 +199,6 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// As crossbeam's: pushes and pops are in one order that all threads agree on.
-#[derive(Debug)]
-pub struct ArrayQueue<T> {
-    items: Mutex<std::collections::VecDeque<T>>,
-    capacity: usize,
-}
-
-#[allow(missing_docs, reason = "as their namesakes")]
-impl<T> ArrayQueue<T> {
-    pub fn new(capacity: usize) -> ArrayQueue<T> {
-        ArrayQueue { items: Mutex::new(std::collections::VecDeque::new()), capacity }
-    }
-    pub fn push(&self, item: T) -> Result<(), T> {
-        let mut items = self.items.lock().expect("no panic inside");
-        if items.len() == self.capacity {
-            return Err(item);
-        }
-        items.push_back(item);
-        Ok(())
-    }
-    pub fn pop(&self) -> Option<T> {
-        self.items.lock().expect("no panic inside").pop_front()
-    }
-    pub fn len(&self) -> usize {
-        self.items.lock().expect("no panic inside").len()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// As the crate `rtrb`: a position that the producer releases and one that the consumer releases.
 #[allow(missing_docs, reason = "as their namesakes")]
 pub mod rtrb {

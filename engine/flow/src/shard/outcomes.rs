@@ -91,18 +91,16 @@ impl<R: Ring> Shard<R> {
 
     /// Another rank sent a block, or did not: then nothing of it is kept, and the bucket is asked.
     pub(super) fn take_peer_outcome(&mut self, outcome: Outcome) {
-        let Outcome { asked: Asked { fetch, rank, .. }, mut window, found, end, .. } = outcome;
+        let Outcome { asked: Asked { fetch, .. }, mut window, found, end, .. } = outcome;
         let displaced = match end {
             End::Landed { total, .. } => {
-                self.land(fetch, window, Proof::default());
+                self.land(fetch, window, Proof { etag: found.tag, crc32c: None });
                 let transit = total.saturating_sub(Duration::from_micros(found.took_us.into()));
                 return self.tell(Fact::Sent { fetch, transit, passed: found.passed });
             }
-            // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request, nor not having it.
-            End::Failed { fault, .. } => {
-                let is_absent = fault.error.kind() == Kind::Server && rank.is_some_and(|rank| rank.if_held);
-                fault.idled_out || is_absent
-            }
+            // A connection that was idle for too long is no fault of the rank's, nor is waiting behind another request, nor that it
+            // does not have the block or, for a fault of the bucket or the object, cannot get it.
+            End::Failed { fault, .. } => fault.idled_out || fault.error.kind() == Kind::Server,
             End::Unserved { displaced } => displaced,
         };
         window.rewind(0);

@@ -1,20 +1,15 @@
 //! What a shard and the segment manager tell each other: two bounded queues, requests up and grants down, and the journal of a segment that
 //! was found. Neither side blocks.
 //!
-//! The segment manager has a thread of its own, because making a file may take long. Owns the two queues. Never opens a file.
+//! The segment manager has a thread of its own, because making a file may take long. Never opens a file.
 
 use crate::objects::Objects;
-#[cfg(not(loom))]
-use crossbeam_queue::ArrayQueue;
-#[cfg(loom)]
-use fuelrail_base::sync::ArrayQueue;
 use fuelrail_base::{BlockId, Error, SampleId};
-use fuelrail_io::{OwnDirectory, Waker, WakerCell};
+use fuelrail_io::{OwnDirectory, Receiver, Sender, channel};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, PLACE_STEP_BYTES};
 use fuelrail_wire::block::{Record, Scanned, journal_page};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
+use std::sync::Arc;
 
 /// Requests and grants that may wait at a time: a shard requests one segment after the other, and trims rarely.
 const QUEUE_ENTRIES: usize = 256;
@@ -73,63 +68,17 @@ pub enum SegmentGrant {
     NoMore,
 }
 
+/// A shard's ends of the two queues between it and the segment manager.
+pub type ManagerLink = (Sender<SegmentRequest>, Receiver<SegmentGrant>);
+
+/// The segment manager's ends.
+pub type ShardLink = (Receiver<SegmentRequest>, Sender<SegmentGrant>);
+
 /// The two queues between one shard and the segment manager.
-#[derive(Debug)]
-pub struct SegmentChannel {
-    requests: ArrayQueue<SegmentRequest>,
-    grants: ArrayQueue<SegmentGrant>,
-    shard: WakerCell,
-    manager: OnceLock<Thread>,
-}
-
-impl Default for SegmentChannel {
-    fn default() -> SegmentChannel {
-        SegmentChannel {
-            requests: ArrayQueue::new(QUEUE_ENTRIES),
-            grants: ArrayQueue::new(QUEUE_ENTRIES),
-            shard: WakerCell::default(),
-            manager: OnceLock::new(),
-        }
-    }
-}
-
-impl SegmentChannel {
-    /// Sets the manager's thread, which every request unparks.
-    pub fn set_manager(&self, manager: Thread) {
-        // A channel has one manager for life: a second call sets the same thread.
-        drop(self.manager.set(manager));
-    }
-
-    /// The next request of the shard.
-    pub fn next_request(&self) -> Option<SegmentRequest> {
-        self.requests.pop()
-    }
-
-    /// Sends the shard a grant. False when the queue is full, as the shard has ended.
-    pub fn grant(&self, grant: SegmentGrant) -> bool {
-        let taken = self.grants.push(grant).is_ok();
-        self.shard.wake();
-        taken
-    }
-
-    pub(crate) fn set_shard(&self, waker: Waker) {
-        self.shard.set(waker);
-    }
-
-    /// Sends a request to the manager. False when the queue is full and the request is dropped: request a segment again; one that was not
-    /// unlinked is found at the next start.
-    pub(crate) fn request(&self, request: SegmentRequest) -> bool {
-        let taken = self.requests.push(request).is_ok();
-        if let Some(manager) = self.manager.get() {
-            manager.unpark();
-        }
-        taken
-    }
-
-    /// The next of what the manager says.
-    pub fn next_grant(&self) -> Option<SegmentGrant> {
-        self.grants.pop()
-    }
+#[must_use]
+pub fn segment_queues() -> (ManagerLink, ShardLink) {
+    let ((request, requests), (grant, grants)) = (channel(QUEUE_ENTRIES), channel(QUEUE_ENTRIES));
+    ((request, grants), (requests, grant))
 }
 
 /// Share of a segment that must be left for it to be appended to again.

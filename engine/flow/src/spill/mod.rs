@@ -10,7 +10,9 @@ mod segments;
 mod transfer;
 
 pub(crate) use flight::SpillOutcome;
-pub use manager::{Contents, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, resume};
+pub use manager::{
+    Contents, Known, ManagerLink, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, resume, segment_queues,
+};
 
 use crate::conn::Proof;
 use crate::objects::Objects;
@@ -30,9 +32,11 @@ use std::sync::Arc;
 /// What a shard's spill stage starts from.
 pub struct SpillSetup {
     /// To the segment manager.
-    pub channel: Arc<SegmentChannel>,
+    pub channel: ManagerLink,
     /// What direct transfers are multiples of, bytes: the largest of all directories'.
     pub unit: u64,
+    /// Files of segments that the shard keeps open at a time, but for those in use.
+    pub files_max: usize,
     /// Segments that were there, with the blocks of this shard in them.
     pub found: Vec<(SegmentFile, Vec<Known>)>,
 }
@@ -80,7 +84,7 @@ fn bounce_bytes() -> usize {
 /// The spill stage of one shard.
 pub(crate) struct SpillStage {
     objects: Arc<Objects>,
-    channel: Arc<SegmentChannel>,
+    channel: ManagerLink,
     unit: u64,
     segments: Segments,
     flights: Slab<Flight>,
@@ -116,12 +120,12 @@ impl SpillStage {
         let buffer = buffer.pop().expect("one was allocated");
         let pages: Result<Vec<Vec<Window>>> =
             (0..JOURNAL_PAGES).map(|_| piece(region, 1, PAGE_BYTES as usize)).collect();
-        setup.channel.set_shard(waker);
+        setup.channel.1.set_waker(waker);
         let mut stage = SpillStage {
             objects,
             channel: setup.channel,
             unit: setup.unit,
-            segments: Segments::default(),
+            segments: Segments::new(setup.files_max),
             flights: Slab::with_capacity(256),
             reads: VecDeque::with_capacity(256),
             writes: VecDeque::with_capacity(256),
@@ -167,7 +171,7 @@ impl SpillStage {
 
     /// Mounts granted segments, and requests another when one will be needed.
     pub(crate) fn restock(&mut self, planner: &mut Spill) {
-        while let Some(grant) = self.channel.next_grant() {
+        while let Some(grant) = self.channel.1.recv() {
             self.asked &= matches!(grant, SegmentGrant::Listed(..));
             match grant {
                 SegmentGrant::Listed(file, known) => self.take_over(file, &known, planner),
@@ -176,8 +180,14 @@ impl SpillStage {
             }
         }
         if !self.asked && planner.wants_segment() {
-            self.asked = self.channel.request(SegmentRequest::Another);
+            self.asked = self.request(SegmentRequest::Another);
         }
+    }
+
+    /// Sends the manager a request. False when the queue is full, and the request is dropped: a segment is requested again, and one that was
+    /// not unlinked is found at the next start.
+    fn request(&mut self, request: SegmentRequest) -> bool {
+        self.channel.0.send(request).is_ok()
     }
 
     /// Writes a landed block. What is not written at once holds its batch's memory.
@@ -247,7 +257,8 @@ impl SpillStage {
     pub(crate) fn trim<R: Ring>(&mut self, ring: &mut R, segment: SegmentId) {
         let Some(key) = self.segments.key(segment) else { return };
         if !canary::on(Mistake::TrimForgets) {
-            self.channel.request(SegmentRequest::Trimmed(self.segments.get(key).file.key));
+            let trimmed = SegmentRequest::Trimmed(self.segments.get(key).file.key);
+            self.request(trimmed);
         }
         self.segments.give_up(key);
         self.segments.reap(ring);
@@ -268,7 +279,7 @@ impl SpillStage {
         !self.outcomes.is_empty()
     }
 
-    /// Bytes of reads that wait or are under way.
+    /// How many reads wait or are under way.
     pub(crate) fn reading(&self) -> usize {
         self.reads.len() + self.reading
     }

@@ -42,9 +42,16 @@ pub(super) struct Segments {
     leaving: Vec<usize>,
     /// Those with records that are not on disk.
     unwritten: Vec<usize>,
+    /// Files that stay open at a time, but for those in use.
+    files_max: usize,
 }
 
 impl Segments {
+    /// None yet; so many of their files stay open at a time.
+    pub(super) fn new(files_max: usize) -> Segments {
+        Segments { files_max, ..Segments::default() }
+    }
+
     /// Mounts a segment under the planner's number.
     pub(super) fn mount(&mut self, id: SegmentId, file: SegmentFile) {
         let journal = match file.mount {
@@ -102,8 +109,14 @@ impl Segments {
         let options = FileOptions { write, create: false, direct: mounted.file.direct, len: None };
         let (path, directory) = (mounted.file.path.clone(), mounted.file.directory.clone());
         let open = |ring: &mut R| ring.open_in(directory.as_deref(), &path, &options);
+        if self.mounted.values().filter(|mounted| mounted.open.is_some()).count() >= self.files_max {
+            self.close_one(ring);
+        }
         let file = match open(ring) {
-            Err(error) if error.kind() == Kind::Budget && self.close_one(ring) => open(ring)?,
+            // The ring's table is full, or the process has no descriptor left.
+            Err(error) if matches!(error.kind(), Kind::Budget | Kind::Environment) && self.close_one(ring) => {
+                open(ring)?
+            }
             other => other?,
         };
         self.get(key).open = Some(file);
@@ -295,5 +308,41 @@ impl Journal {
     /// Nothing is on its way or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.pages.iter().all(|page| !page.busy && page.written == page.records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail_base::Duration;
+    use fuelrail_io::conformance::ScriptedHost;
+    use fuelrail_io::{SimFaults, SimRing, SimWorld};
+    use std::path::PathBuf;
+
+    /// Half of all openings find no descriptor: those that find none twice fail, and those that have no idle file to close for it.
+    #[test]
+    fn idle_files_are_closed_for_others() {
+        const SEGMENTS: u16 = 40;
+        let faults = SimFaults { no_descriptor: 0.5, ..SimFaults::default() };
+        let world = SimWorld::new(1, faults, Box::new(ScriptedHost::new(Duration::ZERO)));
+        let mut ring = SimRing::with_capacity(&world, 8, 8);
+        let mut segments = Segments::new(3);
+        for number in 0..SEGMENTS {
+            let path = PathBuf::from(format!("/cache/{number}"));
+            world.write_file(&path, &[0; PAGE_BYTES]).unwrap();
+            let (len, mount) = (PAGE_BYTES as u64, Mount::Sealed);
+            let key = number.into();
+            segments.mount(
+                SegmentId(number),
+                SegmentFile { key, mark: 0, path, directory: None, len, direct: true, mount },
+            );
+        }
+        let mut refused = 0;
+        for turn in 0..1_000 {
+            refused += u32::from(segments.open(&mut ring, turn % usize::from(SEGMENTS)).is_err());
+            let open = segments.mounted.values().filter(|mounted| mounted.open.is_some()).count();
+            assert!(open <= 3, "{open} files stay open");
+        }
+        assert!((200..400).contains(&refused), "{refused} of 1000 openings failed");
     }
 }

@@ -348,7 +348,7 @@ impl SpillStage {
             self.fail_segment(segment, error);
         } else {
             let key = self.segments.get(segment).file.key;
-            self.channel.request(SegmentRequest::Failed(key, error));
+            self.request(SegmentRequest::Failed(key, error));
         }
     }
 
@@ -356,7 +356,7 @@ impl SpillStage {
     fn fail_segment(&mut self, segment: usize, error: Error) {
         let (id, key) = (self.segments.get(segment).id, self.segments.get(segment).file.key);
         if self.segments.key(id) == Some(segment) {
-            self.channel.request(SegmentRequest::Failed(key, error));
+            self.request(SegmentRequest::Failed(key, error));
             self.segments.give_up(segment);
             self.outcomes.push_back(SpillOutcome::Broken(id));
         }

@@ -130,7 +130,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
             if let Some(batch) = outlet.try_take() {
                 outlet.set_waiting(false);
                 let batch = batch.result.unwrap();
-                for placed in &batch.samples {
+                for placed in batch.samples.iter() {
                     let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
                     assert_eq!(bytes, content(placed.id, shape.sizes[placed.id.0 as usize]), "{:?}", placed.id);
                     life.samples += 1;

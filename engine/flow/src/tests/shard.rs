@@ -66,7 +66,7 @@ fn every_sample_arrives_and_the_second_epoch_comes_from_the_cache() {
         assert!(shard.iterate());
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
-            for placed in &batch.samples {
+            for placed in batch.samples.iter() {
                 let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
                 assert_eq!(bytes, content(placed.id, sizes[placed.id.0 as usize]));
                 samples += 1;

@@ -8,11 +8,12 @@ use crate::deliver::{Consumer, Outlet};
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{
-    Contents, Known, SegmentChannel, SegmentFile, SegmentGrant, SegmentRequest, SpillSetup, SpillStage, resume,
+    Contents, Known, ManagerLink, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, SpillStage, resume,
+    segment_queues,
 };
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId};
-use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, Waker, channel};
+use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, channel};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, Record, Scanned, records};
@@ -35,7 +36,9 @@ fn config(policy: SpillPolicy) -> ShardConfig {
 struct Manager {
     world: SimWorld,
     ring: SimRing,
-    channel: Arc<SegmentChannel>,
+    channel: ShardLink,
+    /// The next shard's ends.
+    next: Option<ManagerLink>,
     dir: PathBuf,
     made: u64,
     alive: u64,
@@ -46,10 +49,12 @@ struct Manager {
 impl Manager {
     fn new(world: &SimWorld, segments_max: u64) -> Manager {
         let made = world.files().len() as u64;
+        let (next, channel) = segment_queues();
         Manager {
             world: world.clone(),
             ring: SimRing::with_capacity(world, 8, 8),
-            channel: Arc::default(),
+            channel,
+            next: Some(next),
             dir: PathBuf::from("/cache"),
             made,
             alive: made,
@@ -62,18 +67,27 @@ impl Manager {
         self.dir.join(key.to_string())
     }
 
+    /// The ends of a shard that starts.
+    fn connect(&mut self) -> ManagerLink {
+        self.next.take().unwrap_or_else(|| {
+            let (shard, channel) = segment_queues();
+            self.channel = channel;
+            shard
+        })
+    }
+
     fn work(&mut self) {
-        while let Some(request) = self.channel.next_request() {
+        while let Some(request) = self.channel.0.recv() {
             match request {
                 SegmentRequest::Another => {
                     let supply = self.another();
-                    assert!(self.channel.grant(supply));
+                    self.channel.1.send(supply).unwrap();
                 }
                 SegmentRequest::Trimmed(key) => {
                     assert!(self.world.remove_file(&self.path(key)));
                     self.alive -= 1;
                     let supply = self.another();
-                    assert!(self.channel.grant(supply));
+                    self.channel.1.send(supply).unwrap();
                 }
                 SegmentRequest::Failed(_, error) => self.failures.push(error.to_string()),
             }
@@ -155,7 +169,7 @@ fn drive(
     let mut outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
     let status = Arc::new(ShardStatus::default());
     let found = manager.recover(case.sizes, case.block_bytes);
-    let setup = SpillSetup { channel: Arc::clone(&manager.channel), unit: UNIT, found };
+    let setup = SpillSetup { channel: manager.connect(), unit: UNIT, files_max: 3, found };
     let ends = ShardEnds {
         channels: channels(1, true).remove(0),
         deliver,
@@ -173,7 +187,7 @@ fn drive(
         each_iteration(iterations, manager);
         while let Some(batch) = outlet.try_take() {
             let batch = batch.result.unwrap();
-            for placed in &batch.samples {
+            for placed in batch.samples.iter() {
                 let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
                 assert!(*bytes == *whole(placed.id, case.sizes[placed.id.0 as usize]), "{:?} is damaged", placed.id);
                 samples += 1;
@@ -252,7 +266,8 @@ fn a_segment_that_could_not_be_asked_for_is_asked_for_again() {
     let mut manager = Manager::new(&world, 20);
     // The queue to the manager is full when the shard first wants a segment.
     let error = Error::new(Kind::File, "an earlier one");
-    while manager.channel.request(SegmentRequest::Failed(0, error.clone())) {}
+    let (requests, _) = manager.next.as_mut().unwrap();
+    while requests.send(SegmentRequest::Failed(0, error.clone())).is_ok() {}
     let end = drive(&world, &mut manager, &Case { sizes: &sizes, ..CASE }, |_, _| ());
     assert!(manager.made > 0 && end.planner.spill.hit_bytes > 0, "it has no segment: {}", end.text);
 }
@@ -398,7 +413,8 @@ fn proofs_leave_with_their_segment() {
     let mut ring = SimRing::with_capacity(&world, 8, 8);
     let objects = Arc::new(tagged_objects(&[200_000; SAMPLES as usize], 128 << 10).direct(UNIT).unwrap());
     let mut planner = Spill::new(config(SpillPolicy::NextUse).planner.spill.unwrap());
-    let setup = SpillSetup { channel: Arc::default(), unit: UNIT, found: Vec::new() };
+    let (channel, _manager) = segment_queues();
+    let setup = SpillSetup { channel, unit: UNIT, files_max: 3, found: Vec::new() };
     let mut memory = region(16 << 20);
     let waker = ring.waker();
     let mut stage = SpillStage::new(&mut memory, objects, setup, waker, &mut planner).unwrap();
@@ -469,27 +485,4 @@ fn a_record_is_of_a_block_when_content_place_and_length_are() {
         Record { fingerprint: other, ..whole },
     ];
     assert_eq!(known(odd.to_vec()), []);
-}
-
-/// A request wakes the manager's thread, and a grant wakes the shard.
-#[test]
-fn a_request_wakes_the_manager_and_a_grant_the_shard() {
-    let channel: Arc<SegmentChannel> = Arc::default();
-    let waker = Waker::sleeper();
-    channel.set_shard(waker.clone());
-    let manager = Arc::clone(&channel);
-    let thread = std::thread::spawn(move || {
-        manager.set_manager(std::thread::current());
-        loop {
-            match manager.next_request() {
-                Some(SegmentRequest::Another) => return assert!(manager.grant(SegmentGrant::NoMore)),
-                Some(request) => panic!("{request:?}"),
-                // Without a time: if no request wakes it, the test hangs and fails.
-                None => std::thread::park(),
-            }
-        }
-    });
-    assert!(channel.next_grant().is_none() && channel.request(SegmentRequest::Another));
-    thread.join().unwrap();
-    assert!(waker.is_notified() && matches!(channel.next_grant(), Some(SegmentGrant::NoMore)));
 }

@@ -41,7 +41,7 @@ pub fn suite<V: Harness>() -> Vec<Check<V>> {
         16 files: what_is_written_is_read a_file_ends_where_it_ends files_open_as_they_are_asked_to
             files_run_out_and_come_back direct_access_is_aligned_or_refused sockets_and_files_together;
         16 life: cancel_races_lose_nothing close_with_operations_in_flight sockets_run_out_and_come_back a_wait_ends_in_time
-            a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations;
+            a_wake_ends_a_wait no_wake_up_is_lost wakes_do_not_disturb_operations patience_ends_with_its_receive;
         16 read_pins: pinned_bytes_outlive_their_batch a_batch_is_sealed_and_read_while_it_is_pinned
             a_cancelled_write_gives_its_read_pin_back a_padded_window_is_written_and_read_whole;
         16 opening: a_file_is_marked_by_what_was_written an_operation_opens_a_file_and_examines_it

@@ -129,10 +129,14 @@ pub fn open_regular(path: &Path) -> Result<File> {
     open_file(None, path, &FileOptions::default()).map(File::from)
 }
 
+/// What helps where no thread can be started.
+pub(super) const MORE_THREADS: &str = "raise the limit of threads (ulimit -u, or pids.max of the cgroup)";
+
 fn refusal(path: &Path, options: &FileOptions, errno: i32) -> Error {
     let doing = format!("opening {}", path.display());
     let (kind, cure) = match errno {
         libc::EMFILE | libc::ENFILE => (Kind::Environment, "raise the limit of open files (ulimit -n)"),
+        libc::EAGAIN => (Kind::Environment, MORE_THREADS),
         libc::EINVAL if options.direct => (
             Kind::File,
             "its file system offers no direct access (O_DIRECT): use ext4, XFS or btrfs, or open it without",
@@ -292,6 +296,7 @@ mod tests {
             (FileOptions::default(), libc::ENOENT, Kind::NotFound, "check the path"),
             (FileOptions::default(), libc::EACCES, Kind::Denied, "permission to read"),
             (FileOptions::default(), libc::EMFILE, Kind::Environment, "ulimit -n"),
+            (FileOptions::default(), libc::EAGAIN, Kind::Environment, "ulimit -u"),
             (create, libc::EROFS, Kind::File, "this user"),
         ] {
             let error = refusal(path, &options, errno);

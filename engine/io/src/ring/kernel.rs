@@ -54,11 +54,6 @@ pub trait Backend {
     /// Closes what had this place in the table; no operation is on it.
     fn end(&mut self, index: u32, held: Self::Held);
 
-    /// Whether the back-end has the resources for this operation, besides room in the table.
-    fn admits(&mut self, _op: &Op) -> bool {
-        true
-    }
-
     /// Queues an operation that was just registered.
     fn start(&mut self, name: Name);
 
@@ -203,9 +198,6 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn push(&mut self, op: Op, token: u64) -> Result<OpId, Full> {
         op.check();
-        if !self.backend.admits(&op) {
-            return Err(Full(op));
-        }
         let (name, submits) = self.backend.ops_mut().register(op, token)?;
         // The parent would submit what a forked child queues.
         if submits && self.guard.holds() {
@@ -222,10 +214,8 @@ impl<B: Backend> Ring for KernelRing<B> {
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
         self.guard.check()?;
-        let now = monotonic_now();
-        self.backend.ops_mut().submitting(now);
         self.backend.submit();
-        let limit = until.map(|until| until.since(now));
+        let limit = until.map(|until| until.since(monotonic_now()));
         let may_sleep = !self.backend.ops_mut().has_ready() && limit != Some(Duration::ZERO);
         let outcome = self.enter_and_reap(may_sleep, limit);
         self.close_idle();

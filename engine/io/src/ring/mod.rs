@@ -83,7 +83,8 @@ pub enum Op {
         start: usize,
     },
     /// Opens an existing file for reading, without waiting where it is no regular file: check its facts before reading.
-    /// Result: zero; [`Opening::file`] is its name then. `EMFILE` also when the ring's table of files is full.
+    /// Result: zero; [`Opening::file`] is its name then. `EMFILE` also when the ring's table of files is full, `EAGAIN` when the ring
+    /// can start no thread for it.
     Open(Opening),
     /// Reads the facts of an open file. Result: zero; `facts` are those of the time it was done.
     Stat {
@@ -153,18 +154,6 @@ impl Op {
     }
 }
 
-/// Times of an operation, by the ring's clock. It was queued for `submitted - pushed`, and in the kernel or waiting for the
-/// shard to wake for `reaped - submitted`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Times {
-    /// Given to [`Ring::push`]; precise to one iteration of the loop.
-    pub pushed: Instant,
-    /// Handed to the kernel.
-    pub submitted: Instant,
-    /// Its completion was reaped.
-    pub reaped: Instant,
-}
-
 /// A completed operation.
 #[derive(Debug)]
 pub struct Done {
@@ -175,8 +164,6 @@ pub struct Done {
     /// Bytes moved (zero where none are to be), or the error number. A cancelled operation ends with `ECANCELED`, unless
     /// it was done before the cancellation reached it; an operation on a stale socket or file ends with `EBADF`.
     pub result: Result<usize, i32>,
-    /// When it was pushed, submitted and reaped.
-    pub times: Times,
 }
 
 /// The ring has no room: the operation is returned unchanged. [`Ring::pop`] makes room.
@@ -190,24 +177,12 @@ pub struct RingCounts {
     pub enters: u64,
     /// Waits that may have put the thread to sleep.
     pub sleeps: u64,
-    /// Wakes by another thread that ended a sleep.
-    pub wakes: u64,
     /// Operations taken by `push`.
     pub ops: u64,
     /// Operations returned by `pop`.
     pub completions: u64,
-    /// Operations that failed, cancelled ones not counted.
-    pub failures: u64,
-    /// Operations that were cancelled.
-    pub cancelled: u64,
-    /// Times `push` found no room.
-    pub full: u64,
-    /// Receives that used registered memory.
-    pub fixed_receives: u64,
     /// Bytes received.
     pub received_bytes: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
     /// Bytes read from files.
     pub read_bytes: u64,
     /// Bytes written to files.

@@ -6,17 +6,15 @@
 
 use std::collections::VecDeque;
 
-use fuelrail_base::Instant;
 use fuelrail_base::limits::RING_FILES_MAX;
 
 use super::file::Opening;
 use super::table::{Name, Table};
-use super::{Done, FileId, Full, Op, RingCounts, Times};
+use super::{Done, FileId, Full, Op, RingCounts};
 
 struct Flight {
     op: Op,
     token: u64,
-    times: Times,
     /// Its cancellation was requested.
     cancelled: bool,
     /// Set when it completed.
@@ -38,31 +36,25 @@ pub struct OpTable<S> {
     /// Free places for sockets and for files: two separate limits.
     sockets_left: u32,
     files_left: u32,
-    /// Pushed since the last submission.
-    fresh: Vec<Name>,
     ready: VecDeque<Name>,
     /// Closing sockets and files whose last operation has completed.
     closable: Vec<Name>,
     pub(super) counts: RingCounts,
     pub(super) in_flight: usize,
-    /// When the current iteration of the loop began: the time of all pushes in it.
-    iteration: Instant,
 }
 
 impl<S> OpTable<S> {
     /// A table for so many operations and sockets, and [`RING_FILES_MAX`] files.
-    pub(super) fn new(entries: u32, sockets: u32, now: Instant) -> OpTable<S> {
+    pub(super) fn new(entries: u32, sockets: u32) -> OpTable<S> {
         OpTable {
             flights: Table::new(entries),
             holdings: Table::new(sockets + RING_FILES_MAX),
             sockets_left: sockets,
             files_left: RING_FILES_MAX,
-            fresh: Vec::with_capacity(entries as usize),
             ready: VecDeque::with_capacity(entries as usize),
             closable: Vec::with_capacity((sockets + RING_FILES_MAX) as usize),
             counts: RingCounts::default(),
             in_flight: 0,
-            iteration: now,
         }
     }
 
@@ -85,11 +77,9 @@ impl<S> OpTable<S> {
     /// Registers an operation. The flag says whether it goes to the kernel: on a stale socket or file it is complete at once.
     pub(super) fn register(&mut self, op: Op, token: u64) -> Result<(Name, bool), Full> {
         if self.flights.is_full() {
-            self.counts.full += 1;
             return Err(Full(op));
         }
         self.counts.ops += 1;
-        let times = Times { pushed: self.iteration, submitted: self.iteration, reaped: self.iteration };
         let holding = self.holdings.get_mut(op.holding()).filter(|holding| !holding.closing);
         let submits = holding.is_some() || matches!(op, Op::Open(_));
         self.in_flight += usize::from(submits);
@@ -97,11 +87,9 @@ impl<S> OpTable<S> {
             holding.in_flight += 1;
         }
         let result = if submits { None } else { Some(Err(libc::EBADF)) };
-        let flight = Flight { op, token, times, cancelled: false, result };
+        let flight = Flight { op, token, cancelled: false, result };
         let Ok(name) = self.flights.insert(flight) else { unreachable!("room was checked above") };
-        if submits {
-            self.fresh.push(name);
-        } else {
+        if !submits {
             self.ready.push_back(name);
         }
         Ok((name, submits))
@@ -165,21 +153,6 @@ impl<S> OpTable<S> {
         out.map(|(name, _)| name).collect()
     }
 
-    /// Stamps the operations of the next submission, and starts an iteration.
-    pub(super) fn submitting(&mut self, now: Instant) {
-        self.iteration = now;
-        for name in self.fresh.drain(..) {
-            if let Some(flight) = self.flights.get_mut(name) {
-                flight.times.submitted = now;
-            }
-        }
-    }
-
-    /// Starts an iteration: completions seen from now on, and pushes, carry this time.
-    pub(super) fn begin_iteration(&mut self, now: Instant) {
-        self.iteration = now;
-    }
-
     /// Completes an operation with the kernel's result: a count, or a negative error number.
     pub(super) fn complete(&mut self, name: Name, kernel: i32) {
         let Some(flight) = self.flights.get_mut(name).filter(|flight| flight.result.is_none()) else {
@@ -199,7 +172,6 @@ impl<S> OpTable<S> {
                 into.advance(n);
                 self.counts.received_bytes += n as u64;
             }
-            (Op::Send { .. }, Ok(n)) => self.counts.sent_bytes += n as u64,
             (Op::ReadAt { into, .. }, Ok(n)) => {
                 into.fill(n);
                 self.counts.read_bytes += n as u64;
@@ -208,7 +180,6 @@ impl<S> OpTable<S> {
             _ => {}
         }
         flight.result = Some(result);
-        flight.times.reaped = self.iteration;
         let id = flight.op.holding();
         self.ready.push_back(name);
         self.in_flight -= 1;
@@ -252,11 +223,6 @@ impl<S> OpTable<S> {
         let flight = self.flights.remove(name)?;
         let result = flight.result?;
         self.counts.completions += 1;
-        match result {
-            Ok(_) => {}
-            Err(libc::ECANCELED) => self.counts.cancelled += 1,
-            Err(_) => self.counts.failures += 1,
-        }
-        Some(Done { token: flight.token, op: flight.op, result, times: flight.times })
+        Some(Done { token: flight.token, op: flight.op, result })
     }
 }

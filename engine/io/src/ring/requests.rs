@@ -15,8 +15,8 @@ use crate::scatter::TRANSFER_BYTES_MAX;
 /// Most bytes one registered buffer may have: the kernel's limit.
 pub(super) const BUFFER_BYTES_MAX: usize = 1 << 30;
 
-/// The request for an operation on this descriptor, through registered memory where its bytes lie in it; and whether it is a
-/// receive that does. With `table`, the descriptor has in the kernel's table the place that it has in the ring's.
+/// The request for an operation on this descriptor, through registered memory where its bytes lie in it. With `table`, the descriptor
+/// has in the kernel's table the place that it has in the ring's.
 pub(super) fn request(
     name: Name,
     op: &mut Op,
@@ -24,14 +24,14 @@ pub(super) fn request(
     table: bool,
     msghdrs: &mut MsghdrTable,
     registered: Option<&Mapping>,
-) -> (squeue::Entry, bool) {
+) -> squeue::Entry {
     // `statx` takes a descriptor of the process only.
     let (fd, flags) = match &held {
         Some(_) if table && !matches!(op, Op::Stat { .. }) => (op.holding().index as i32, squeue::Flags::FIXED_FILE),
         Some(held) => (held.fd.as_raw_fd(), squeue::Flags::empty()),
         None => (libc::AT_FDCWD, squeue::Flags::empty()),
     };
-    let (fd, mut fixed_receive) = (types::Fd(fd), false);
+    let fd = types::Fd(fd);
     let entry = match op {
         Op::Connect { addr, .. } => {
             let (addr, len) = msghdrs.address(name.index, addr);
@@ -53,10 +53,7 @@ pub(super) fn request(
                 let registered = registered.filter(|_| patience == 0 && into.is_one_body());
                 let (target, len) = into.first_target();
                 match buffer(registered, target, len) {
-                    Some((buffer, len)) => {
-                        fixed_receive = true;
-                        opcode::ReadFixed::new(fd, target, len, buffer).build()
-                    }
+                    Some((buffer, len)) => opcode::ReadFixed::new(fd, target, len, buffer).build(),
                     None => {
                         let flags = if patience > 0 { libc::MSG_WAITALL } else { 0 };
                         opcode::Recv::new(fd, target, len as u32).flags(flags).build()
@@ -90,7 +87,7 @@ pub(super) fn request(
         }
         Op::SyncData { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
     };
-    (entry.flags(flags).user_data(name.to_bits()), fixed_receive)
+    entry.flags(flags).user_data(name.to_bits())
 }
 
 /// The registered buffer this place lies in, and how much of `len` bytes does: a transfer that crosses from one buffer into

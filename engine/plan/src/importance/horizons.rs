@@ -163,6 +163,7 @@ impl Horizons {
             let cause = format!("losses of a step that ends at {end} came after the draw of epoch {epoch}");
             return usage(cause, format!("take at most {half} samples, of all ranks, ahead of what you report"));
         }
+        self.scores.check(ids, losses)?;
         let before = self.settle_while(|cut| end > cut);
         let epoch = (end - 1) / self.samples;
         let (sum, count) = self.scores.report(epoch, ids, losses)?;

@@ -51,13 +51,11 @@ impl Scores {
         &self.scores
     }
 
-    /// Takes the losses of one whole global step, in any order: what comes out is the same, bit by bit. Of a sample that
-    /// is in the step several times, the greatest loss counts. A loss that is no number is left out. Returns the sum of the
-    /// losses and how many there were.
+    /// Checks the losses of a step.
     ///
     /// # Errors
-    /// [`Kind::Usage`], and nothing is changed, when there are not as many losses as ids, or an id is not of the data set.
-    pub fn report(&mut self, epoch: u64, ids: &[SampleId], losses: &[f32]) -> Result<(f64, u64)> {
+    /// [`Kind::Usage`] when there are not as many losses as ids, or an id is not of the data set.
+    pub fn check(&self, ids: &[SampleId], losses: &[f32]) -> Result<()> {
         if ids.len() != losses.len() {
             let cause = format!("{} losses for {} samples", losses.len(), ids.len());
             return usage(cause, "report one loss for each sample of the step");
@@ -66,6 +64,17 @@ impl Scores {
             let cause = format!("a loss for sample {} of {}", id.0, self.scores.len());
             return usage(cause, "report the ids that the batch has");
         }
+        Ok(())
+    }
+
+    /// Takes the losses of one whole global step, in any order: what comes out is the same, bit by bit. Of a sample that
+    /// is in the step several times, the greatest loss counts. A loss that is no number is left out. Returns the sum of the
+    /// losses and how many there were.
+    ///
+    /// # Errors
+    /// As [`check`](Scores::check), and nothing is changed.
+    pub fn report(&mut self, epoch: u64, ids: &[SampleId], losses: &[f32]) -> Result<(f64, u64)> {
+        self.check(ids, losses)?;
         self.ranked.clear();
         self.ranked.extend(ids.iter().copied().zip(losses.iter().copied()).filter(|(_, loss)| loss.is_finite()));
         self.ranked.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));

@@ -208,7 +208,7 @@ impl Ledger {
                 others += (own[0] + own[1]) as f64 / elapsed.as_secs_f64();
             }
         }
-        let mut law = self.read();
+        let mut law = self.read(now);
         let limited = wanting > 0;
         if law.step(&Round { now, elapsed, served, refused, limited, round_trip }) {
             self.share_out(law.rate, wanting, others);
@@ -228,8 +228,9 @@ impl Ledger {
         }
     }
 
-    fn read(&self) -> Law {
-        let instant = |at| Instant(self.word(at).load(Relaxed));
+    fn read(&self, now: Instant) -> Law {
+        // What lies ahead was written before the machine started anew.
+        let instant = |at| Instant(self.word(at).load(Relaxed)).min(now);
         let rate = rate_in(self.word(RATE));
         let mut law = Law { rate, cut_at: instant(CUT_AT), busy_at: instant(BUSY_AT), ..Law::default() };
         for (at, value) in numbers(&mut law) {

@@ -158,6 +158,9 @@ impl Assembler {
             });
         }
         if self.credit == 0 && samples > 0 {
+            let (next, room) = (self.next, self.room_bytes);
+            // Nothing that comes back would make room.
+            assert!(!self.open.is_empty() || bytes <= room, "batch {next} takes {bytes} bytes, and there are {room}");
             return false;
         }
         self.opening = Some((samples, bytes));

@@ -293,6 +293,10 @@ impl<W> Owner<W> {
             (State::Sent(Origin::Peer { rank, role, .. }), _) => {
                 let peers = self.peers.as_mut().expect("one was asked");
                 peers.unserved(rank, displaced, self.window.round_trip());
+                if role == Role::Home && displaced {
+                    // It is up, and a rank that never has a block is asked for fewer.
+                    peers.kept(false);
+                }
                 match role {
                     Role::Former if displaced => peers.moved(false),
                     Role::Home | Role::Former => self.stats.peer_misses += 1,

@@ -25,8 +25,8 @@ const SLOW_MIN: Duration = Duration::from_millis(50);
 const ANSWERS_KNOWN: u32 = 64;
 /// Misses that requests to former homes may have. A request misses when the rank does not have the block.
 const FORMER: MissBudget = MissBudget { left: 32, per_hit: 8, most: 256, skipped: 0 };
-/// Misses that requests to homes may have. One misses when the home fetches the block and does not keep it. Homes are asked as long as more than
-/// one request in 129 hits, so that the bucket is asked for less than a hundredth more than the caches lack.
+/// Misses that requests to homes may have. One misses when the home fetches the block and does not keep it, or cannot fetch it. Homes are
+/// asked as long as more than one request in 129 hits, so that the bucket is asked for less than a hundredth more than the caches lack.
 const HOMES: MissBudget = MissBudget { left: 256, per_hit: 128, most: 1024, skipped: 0 };
 /// Of the blocks that come when no miss is left, one in so many is requested.
 const SAMPLED_EVERY: u32 = 64;
@@ -99,7 +99,7 @@ pub(super) struct Peers {
     round_trips: Option<RoundTrip>,
     former_misses: MissBudget,
     home_misses: MissBudget,
-    /// The epoch in which homes were asked last.
+    /// The latest epoch in which homes were asked.
     epoch: u64,
     /// Requests under way, by when they have taken too long; some are over.
     due: BinaryHeap<Reverse<(Instant, FetchId)>>,
@@ -133,8 +133,9 @@ impl Peers {
     /// The rank to ask for a block that another one keeps, for its use in this epoch. `None` while homes only pass on what
     /// the bucket sends them: the data set is far larger than all caches.
     pub(super) fn home_to_ask(&mut self, block: BlockId, epoch: u64) -> Option<u16> {
-        if core::mem::replace(&mut self.epoch, epoch) != epoch {
-            self.home_misses = HOMES;
+        // At an epoch's edge, requests of both come in turn.
+        if epoch > self.epoch {
+            (self.epoch, self.home_misses) = (epoch, HOMES);
         }
         self.home_misses.allows().then(|| self.homes.of(block))
     }
@@ -364,6 +365,15 @@ mod tests {
         assert_eq!(asked(1, &|n| n % 100 == 0), 10_000);
         assert!((1_000..1_300).contains(&asked(1, &|_| false)));
         assert!(asked(2, &|n| n % 1_000 == 0) < 3_500);
+        // At an epoch's edge.
+        let in_turn = |n: &u64| {
+            let asks = peers.home_to_ask(theirs, 3 - n % 2).is_some();
+            if asks {
+                peers.kept(false);
+            }
+            asks
+        };
+        assert_eq!((0..10_000).filter(in_turn).count(), 256 + (10_000 - 256) / 64);
     }
 
     #[test]

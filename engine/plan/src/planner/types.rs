@@ -133,7 +133,7 @@ pub enum Fact {
     Unserved {
         /// The fetch.
         fetch: FetchId,
-        /// Its connection was closed for the sake of another, hedged fetch.
+        /// Its connection was closed for the sake of another, hedged fetch; or a rank that is up does not have the block.
         displaced: bool,
     },
     /// The shard is about to sleep.

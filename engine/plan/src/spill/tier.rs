@@ -370,6 +370,7 @@ impl Spill {
             SpillPolicy::NextUse => self.least_worth(epoch),
         }?;
         self.stats.trims += 1;
+        self.refused = (0.0, 0.0);
         self.drop_segment(victim, true);
         self.at_limit = false;
         Some(victim)
@@ -427,10 +428,11 @@ impl Spill {
         None
     }
 
-    /// The first sealed segment, when the open ones are nearly full.
+    /// The first sealed segment, when an open one is nearly full, or none is open.
     fn first(&self, by: impl Fn(&Segment) -> (UseTime, u64)) -> Option<SegmentId> {
-        let filling = |id: &Option<SegmentId>| id.and_then(|id| self.ledger.get(id)).is_none_or(|s| s.fullness() > 0.8);
-        if self.refused.0 == 0.0 && !self.open.iter().any(filling) {
+        let mut open = self.open.iter().flatten().filter_map(|id| self.ledger.get(*id)).peekable();
+        let is_due = open.peek().is_none() || open.any(|segment| segment.fullness() > 0.8);
+        if self.refused.0 == 0.0 && !is_due {
             return None;
         }
         let sealed = self.ledger.iter().filter(|(_, s)| s.is_settled());

@@ -2,11 +2,13 @@
 //!
 //! Each kind of trouble is off in many seeds, so that faults are seen alone as well as mixed.
 
-use super::{BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, RingShares, Scenario};
+use super::{BucketShape, ConsumerShape, Despair, FaultShares, Flavour, LifeShape, LoaderShape, Scenario};
 use fuelrail_base::prng::{Prng, mix64};
+use fuelrail_io::SimFaults;
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::policy::PolicyName;
+use std::time::Duration;
 
 /// Bytes of the largest data set drawn: keeps a run in fractions of a second.
 pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
@@ -30,9 +32,9 @@ impl Scenario {
         let bucket = bucket(&mut p);
         let mut loader = loader(&mut p, &sizes, block_bytes, batch_size);
         let (faults, ring) = if calm {
-            (FaultShares::default(), if p.chance(0.5) { RingShares::default() } else { ring(&mut p).gentle() })
+            (FaultShares::default(), if p.chance(0.5) { SimFaults::default() } else { gentle(ring(&mut p)) })
         } else {
-            (faults(&mut p), if p.chance(0.4) { RingShares::default() } else { ring(&mut p) })
+            (faults(&mut p), if p.chance(0.4) { SimFaults::default() } else { ring(&mut p) })
         };
         let hopeless = if calm { Vec::new() } else { hopeless(&mut p, samples, &mut loader) };
         if bucket.responses_per_connection > 0 && !bucket.announces_close {
@@ -79,7 +81,7 @@ impl Scenario {
         (scenario.epochs, scenario.lockstep, scenario.disk) = (1, false, None);
         scenario.lives = vec![LifeShape { world: 1, kill_after_steps: None, kill_after_events: 0 }];
         (scenario.faults, scenario.ring, scenario.hopeless) =
-            (FaultShares::default(), RingShares::default(), Vec::new());
+            (FaultShares::default(), SimFaults::default(), Vec::new());
         let bucket = &mut scenario.bucket;
         (bucket.chunked, bucket.until_close, bucket.interim) = (0.0, 0.0, 0.0);
         (bucket.responses_per_connection, bucket.addresses, bucket.segment_bytes) = (0, 1, 64 << 10);
@@ -97,11 +99,9 @@ impl Scenario {
     }
 }
 
-impl RingShares {
-    /// The same without anything that makes an attempt fail.
-    fn gentle(self) -> RingShares {
-        RingShares { transient_errno: 0.0, fatal_errno: 0.0, ..self }
-    }
+/// The same without anything that makes an attempt fail.
+fn gentle(ring: SimFaults) -> SimFaults {
+    SimFaults { transient_errno: 0.0, fatal_errno: 0.0, ..ring }
 }
 
 fn pick<'a, T>(p: &mut Prng, list: &'a [T]) -> &'a T {
@@ -229,16 +229,16 @@ fn faults(p: &mut Prng) -> FaultShares {
     }
 }
 
-fn ring(p: &mut Prng) -> RingShares {
-    RingShares {
+fn ring(p: &mut Prng) -> SimFaults {
+    SimFaults {
         short_receive: share(p, 0.9),
         short_send: share(p, 0.9),
         reorder: share(p, 1.0),
         transient_errno: share(p, 0.05),
         fatal_errno: share(p, 0.01),
         delay: share(p, 0.5),
-        delay_us_max: within(p, 1, 20_000),
-        ..RingShares::default()
+        delay_max: Duration::from_micros(within(p, 1, 20_000)),
+        ..SimFaults::default()
     }
 }
 

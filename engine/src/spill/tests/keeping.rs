@@ -9,6 +9,7 @@ use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
 use super::super::manager::SegmentManager;
+use super::super::{few_files, owned_max, read_max};
 use super::*;
 use crate::stats::DiskFacts;
 
@@ -170,13 +171,13 @@ fn shards_are_told_what_others_write_and_the_others_room_is_taken_when_they_have
     assert_eq!((found.len(), found[0].1.len(), found[0].0.mount), (1, of(0..5).len(), Mount::Foreign));
     spill(&theirs.path, &objects, &of(5..12), place, of(0..5).len());
     work.look_at_others(&objects);
-    let Some(SegmentGrant::Listed(file, known)) = work.desks[0].next_grant() else { panic!("the shard is told") };
+    let Some(SegmentGrant::Listed(file, known)) = work.links[0].1.recv() else { panic!("the shard is told") };
     assert_eq!((file.key, file.mount, known.len()), (found[0].0.key, Mount::Foreign, of(0..12).len()));
     assert!(work.another().is_some() && work.another().is_none(), "the other lives");
     drop(other);
     assert!(work.another().is_some() && !theirs.path.exists());
     work.look_at_others(&objects);
-    assert!(work.desks[0].next_grant().is_none());
+    assert!(work.links[0].1.recv().is_none());
 }
 
 /// What is made ahead of need is within the limit, is handed out first, and is gone when nobody wanted it.
@@ -204,7 +205,7 @@ fn segments_are_ready_before_they_are_wanted() {
 fn the_limit_is_used_to_its_end() {
     let scratch = tempdir().unwrap();
     let told = Told::default();
-    let limits = Limits { limit_bytes: 15 * MIB, floor_bytes: 1 };
+    let limits = Limits { limit_bytes: 15 * MIB, floor_bytes: Some(0) };
     let config = (limits, Lengths { usual: 8 * MIB, least: 2 * MIB }, 1);
     let mut work = Work::new(config, vec![open(scratch.path())], told.tell());
     let mut lens = vec![work.another().unwrap().len / MIB];
@@ -217,11 +218,22 @@ fn the_limit_is_used_to_its_end() {
 fn the_floor_is_left_free() {
     let scratch = tempdir().unwrap();
     let told = Told::default();
-    let free = open(scratch.path()).own.room().unwrap().free_bytes;
-    let limits = Limits { limit_bytes: 0, floor_bytes: free + (1 << 40) };
+    let volume = open(scratch.path()).own.room().unwrap();
+    let limits = Limits { limit_bytes: 0, floor_bytes: Some(volume.free_bytes + (1 << 40)) };
     let config = (limits, ONE_MIB, 1);
     let mut poor = Work::new(config, vec![open(scratch.path())], told.tell());
     assert!(poor.another().is_none() && names(scratch.path()).is_empty() && told.lines().is_empty());
+    let left_free = |floor_bytes| Limits { limit_bytes: 0, floor_bytes }.floor(volume);
+    assert_eq!((left_free(Some(0)), left_free(None)), (0, volume.total_bytes / 20));
+}
+
+#[test]
+fn the_limit_of_open_files_is_shared_out() {
+    assert_eq!((owned_max(Some(1024)), owned_max(None)), (256, usize::MAX));
+    assert_eq!((read_max(Some(1024), 2), read_max(Some(8), 4), read_max(None, 1)), (64, 0, usize::MAX));
+    assert_eq!((few_files(Some(1024), 1 << 30, 256 << 30), few_files(None, MIB, u64::MAX)), (None, None));
+    let line = few_files(Some(1024), 1 << 30, 300 << 30).unwrap();
+    assert!(line.contains("256.0 GiB instead of 300.0 GiB, in 256 segments") && line.contains("ulimit -n"), "{line}");
 }
 
 /// A directory that fails is told of once, and the other one serves; when none is left there is no more.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use fuelrail_base::{BlockId, SampleId};
-use fuelrail_flow::{Listed, Objects, SegmentFile, SpillSetup};
+use fuelrail_flow::{Listed, Objects, SegmentFile, SpillSetup, segment_queues};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, SegmentName, journal_page};
 
 use super::directory::Directory;
@@ -89,14 +89,14 @@ fn open(path: &Path) -> Directory {
 
 /// A segment manager's work over these directories, for so many shards, with a limit in MiB and segments of one.
 fn work(directories: &[&Path], shards: u16, limit_mib: u64, told: &Told) -> Work {
-    let limits = Limits { limit_bytes: limit_mib * MIB, floor_bytes: 1 };
+    let limits = Limits { limit_bytes: limit_mib * MIB, floor_bytes: Some(0) };
     let config = (limits, ONE_MIB, shards);
     Work::new(config, directories.iter().map(|path| open(path)).collect(), told.tell())
 }
 
 /// What each shard is given at the start.
 fn recovered(work: &mut Work, objects: &Objects, shards: u16) -> Vec<Vec<(SegmentFile, Vec<fuelrail_flow::Known>)>> {
-    let setup = |_| SpillSetup { channel: Arc::default(), unit: 4096, found: Vec::new() };
+    let setup = |_| SpillSetup { channel: segment_queues().0, unit: 4096, files_max: 8, found: Vec::new() };
     let mut setups: Vec<SpillSetup> = (0..shards).map(setup).collect();
     work.recover(objects, &mut setups);
     setups.into_iter().map(|setup| setup.found).collect()

@@ -1,11 +1,15 @@
-//! Two processes and one directory: a child owns, is killed, and is inherited from.
+//! Two processes and one directory: a child owns, is killed, and is inherited from; and a child that may open few files.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
+use fuelrail_base::{Error, Kind};
+use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
 use super::super::{SegmentState, list_cache};
+use super::keeping::left_behind;
 use super::*;
 
 /// Tells a child which directory to keep blocks in.
@@ -55,7 +59,7 @@ fn a_killed_owners_segments_are_taken_over_and_its_room_is_not_lost() {
     let mut ours = work(&[scratch.path()], 1, 3, &told);
     let found = recovered(&mut ours, &objects, 1).remove(0);
     assert_eq!(found.len(), 2, "blocks of the living are read");
-    assert!(found.iter().all(|(file, _)| file.mount == fuelrail_plan::spill::Mount::Foreign));
+    assert!(found.iter().all(|(file, _)| file.mount == Mount::Foreign));
     assert!(ours.another().is_none(), "the limit is both processes'");
     // A second process of the same kind finds no room either.
     let (mut second, made) = child(scratch.path());
@@ -69,7 +73,54 @@ fn a_killed_owners_segments_are_taken_over_and_its_room_is_not_lost() {
     let mut heir = work(&[scratch.path()], 1, 3, &told);
     let found = recovered(&mut heir, &objects, 1).remove(0);
     assert_eq!(found.len(), 2);
-    assert!(found.iter().all(|(file, _)| file.mount != fuelrail_plan::spill::Mount::Foreign));
+    assert!(found.iter().all(|(file, _)| file.mount != Mount::Foreign));
     assert_eq!(states(), [SegmentState::Owned; 2], "the one without blocks is removed");
     assert!(heir.another().is_some() && heir.another().is_none() && told.lines().is_empty(), "{:?}", told.lines());
+}
+
+/// Tells a child which directory to use although it may open few files.
+const FEW_FILES: &str = "FUELRAIL_TEST_FEW_FILES";
+
+/// Not a test by itself: what the child does. Of 48 files a quarter are segments, it can open others, and where it cannot, the
+/// directory is not at fault.
+#[test]
+fn a_child_with_few_files() {
+    let Some(path) = std::env::var_os(FEW_FILES) else { return };
+    let (objects, told) = (objects("e"), Told::default());
+    let mut work = work(&[Path::new(&path)], 1, 0, &told);
+    let found = recovered(&mut work, &objects, 1).remove(0);
+    let owned: Vec<u64> =
+        found.iter().filter(|(file, _)| file.mount != Mount::Foreign).map(|(file, _)| file.key).collect();
+    assert_eq!((found.len(), owned.len(), told.lines()), (40, 12, vec![]));
+    assert!(work.another().is_none() && !work.stock(), "one must be trimmed first");
+    work.trim(owned[0]);
+    assert!(work.another().is_some() && work.another().is_none());
+    let others: Vec<File> = core::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(others.len() > 20, "{} files are left to the program", others.len());
+    work.trim(owned[1]);
+    assert!(work.another().is_none(), "a segment is made with less than it takes");
+    work.failed(owned[2], &Error::from_errno(Kind::Environment, "opening a segment", 24));
+    drop(others);
+    assert!(work.another().is_some() && work.another().is_some() && work.another().is_none());
+    let lines = told.lines();
+    assert!(lines.len() == 1 && lines[0].contains("ulimit -n"), "{lines:?}");
+    assert_eq!((work.facts().directories_failed, work.facts().failures), (0, 2));
+}
+
+#[test]
+fn few_open_files_are_shared_with_the_program() {
+    let (scratch, objects) = (tempdir().unwrap(), objects("e"));
+    for sample in 0..40 {
+        left_behind(scratch.path(), &objects, sample..sample + 1);
+    }
+    let run = "ulimit -n 48 && exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
+    let child = Command::new("sh")
+        .args(["-c", run])
+        .arg(std::env::current_exe().unwrap())
+        .arg("spill::tests::processes::a_child_with_few_files")
+        .env(FEW_FILES, scratch.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
 }

@@ -17,7 +17,6 @@ use glommio::net::{TcpStream, UnixStream};
 use glommio::timer::Timer;
 
 use super::files::{FileHandle, Job, JobOutput};
-use crate::process::monotonic_now;
 use crate::ring::Op;
 use crate::ring::calls::{MsghdrTable, on_socket};
 use crate::ring::op_table::OpTable;
@@ -65,7 +64,7 @@ impl Inside {
         // SAFETY: the descriptor is open and given up here: the stream is its only owner from now on.
         let wakes = unsafe { UnixStream::from_raw_fd(wakes.into_raw_fd()) };
         let mut inside = Inside {
-            ops: OpTable::new(entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(entries, config.sockets),
             msghdrs: MsghdrTable::new(1),
             queues: (0..2 * places).map(|_| VecDeque::new()).collect(),
             jobs: (0..entries).map(|_| None).collect(),
@@ -126,7 +125,6 @@ impl Inside {
             return false;
         }
         let before = self.ops.in_flight;
-        self.ops.begin_iteration(monotonic_now());
         let (first_job, wake) = (self.first_job(), self.first_job() + self.jobs.len() as u32);
         for number in notified.drain(..) {
             if number < first_job {
@@ -212,8 +210,7 @@ impl Inside {
         let number = self.first_job() + self.jobs.len() as u32;
         let mut context = Context::from_waker(self.bridge.waker(number));
         let mut written = [0; 64];
-        while let Poll::Ready(Ok(n @ 1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut written) {
-            self.ops.counts.wakes += (n / size_of::<u64>()) as u64;
+        while let Poll::Ready(Ok(1..)) = Pin::new(&mut self.wakes).poll_read(&mut context, &mut written) {
             self.woken = true;
         }
     }

@@ -202,11 +202,15 @@ impl ReadinessTable {
         Some(index)
     }
 
-    /// Removes an operation from the queue it waits in.
+    /// Removes an operation from the queue it waits in. The receive behind it is tried: what has come meanwhile, less than the low-water
+    /// mark of the one before, gives no edge.
     pub(super) fn give_up(&mut self, index: u32, name: Name) {
         let socket = self.socket(index);
+        let receives = socket.inward.queue.len();
         socket.inward.queue.retain(|waiting| *waiting != name);
         socket.outward.queue.retain(|waiting| *waiting != name);
+        socket.inward.ready |= socket.inward.queue.len() < receives;
+        self.list(index);
     }
 }
 

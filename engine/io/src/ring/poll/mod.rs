@@ -25,7 +25,6 @@ use super::table::Name;
 use super::uring::UringConfig;
 use super::{FileId, Op};
 use crate::directory::OwnDirectory;
-use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// The waker's number for epoll. No place in the table has it.
@@ -75,7 +74,7 @@ impl PollRing {
             epoll.add(fd, WAKE).map_err(|errno| Error::from_errno(Kind::Environment, "polling an eventfd", errno))?;
         }
         let poll = Poll {
-            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets),
             readiness: ReadinessTable::new(config.sockets + RING_FILES_MAX),
             epoll,
             pool: Pool::new(waker.clone()),
@@ -144,13 +143,9 @@ impl Poll {
         self.ops.counts.enters += 1;
         self.ops.counts.sleeps += u64::from(limit != Some(Duration::ZERO));
         let waited = self.epoll.wait(limit);
-        self.ops.begin_iteration(monotonic_now());
         waited.map_err(|errno| Error::from_errno(Kind::Environment, "waiting with epoll", errno))?;
-        for event in self.epoll.events() {
-            match event.number {
-                WAKE => self.ops.counts.wakes += 1,
-                index => self.readiness.note(index as u32, event),
-            }
+        for event in self.epoll.events().filter(|event| event.number != WAKE) {
+            self.readiness.note(event.number as u32, event);
         }
         Ok(())
     }
@@ -207,11 +202,6 @@ impl Backend for Poll {
         }
     }
 
-    /// An opening needs a thread. Where none can be started the ring counts as full: a later push may succeed.
-    fn admits(&mut self, op: &Op) -> bool {
-        !matches!(op, Op::Open(_)) || self.pool.start().is_ok()
-    }
-
     fn start(&mut self, name: Name) {
         let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
         let file = match held {
@@ -221,6 +211,8 @@ impl Backend for Poll {
                 self.readiness.socket(index).direction(inward).queue.push_back(name);
                 return self.readiness.list(index);
             }
+            // An opening needs a thread, and fails where none can be started.
+            None if self.pool.start().is_err() => return self.ops.complete(name, -libc::EAGAIN),
             None => None,
         };
         // A sync of the same file stands in for the operation, which moves to the thread.

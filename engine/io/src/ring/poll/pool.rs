@@ -1,7 +1,7 @@
 //! A pool of threads for file operations: files are always "ready" for epoll, and block then.
 //!
 //! An operation belongs to the pool, with all its memory, from submission until it is collected. The threads start with the
-//! first file and end with the pool, which waits for their operations.
+//! first file, as many as the system allows, and end with the pool, which waits for their operations.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,6 +12,7 @@ use fuelrail_base::{Error, Kind, Result};
 
 use crate::ring::Op;
 use crate::ring::calls::on_file;
+use crate::ring::file::MORE_THREADS;
 use crate::ring::table::Name;
 use crate::wake::Waker;
 
@@ -80,16 +81,25 @@ impl Pool {
         Pool { shared: Arc::default(), threads: Vec::new(), waker }
     }
 
-    /// Starts the threads, once.
+    /// Starts the threads, once. Where the system refuses some of them, the others do the work.
+    ///
+    /// # Errors
+    /// `Environment` when it refuses all.
     pub(super) fn start(&mut self) -> Result<()> {
-        while self.threads.len() < THREADS {
+        if !self.threads.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..THREADS {
             let (shared, waker) = (self.shared.clone(), self.waker.clone());
             let thread = std::thread::Builder::new().name("fuelrail-file".to_owned());
-            let thread = thread.spawn(move || shared.work(&waker)).map_err(|error| {
-                Error::from_io(Kind::Environment, "starting a thread for file operations", error)
-                    .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
-            })?;
-            self.threads.push(thread);
+            match thread.spawn(move || shared.work(&waker)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(_) if !self.threads.is_empty() => break,
+                Err(error) => {
+                    return Err(Error::from_io(Kind::Environment, "starting a thread for file operations", error)
+                        .with_hint(MORE_THREADS));
+                }
+            }
         }
         Ok(())
     }

@@ -167,7 +167,7 @@ impl World {
 
     pub(super) fn add_ring(&mut self, entries: u32, sockets: u32, waker: Waker) -> usize {
         self.rings.push(Some(RingState {
-            ops: OpTable::new(entries, sockets, self.now),
+            ops: OpTable::new(entries, sockets),
             waker,
             queued: Vec::new(),
             cancels: Vec::new(),
@@ -219,7 +219,7 @@ impl World {
     pub(super) fn open_there(&mut self, path: &Path, options: &FileOptions) -> Result<Held> {
         if self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
-            return Err(Error::from_errno(Kind::File, &format!("opening {}", path.display()), libc::EMFILE));
+            return Err(Error::from_errno(Kind::Environment, &format!("opening {}", path.display()), libc::EMFILE));
         }
         self.disk.open(path, options).map(Held::File)
     }
@@ -243,8 +243,6 @@ impl World {
         };
         let notified = state.waker.is_notified();
         state.waker.disarm();
-        state.ops.submitting(now);
-        state.ops.counts.wakes += u64::from(notified);
         for name in queued.iter().copied() {
             self.submit((ring, name.to_bits()));
         }
@@ -261,7 +259,6 @@ impl World {
     }
 
     fn reap(&mut self, ring: usize) {
-        let now = self.now;
         let mut completed = core::mem::take(&mut self.ring_state(ring).completed);
         let overflows = completed.len() > 1 && self.strikes(self.faults.overflow);
         self.ring_state(ring).overflown = overflows;
@@ -277,7 +274,6 @@ impl World {
             }
         }
         let state = self.ring_state(ring);
-        state.ops.begin_iteration(now);
         for (name, result) in completed {
             state.ops.complete(name, result);
         }

@@ -28,7 +28,6 @@ use super::requests::request;
 use super::table::Name;
 use super::uring::{UringConfig, refusal};
 use super::wake_bridge::WakeBridge;
-use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// A ring on tokio-uring. Must be made on the thread that uses it, outside every other async runtime.
@@ -113,7 +112,7 @@ impl TokioUringRing {
         }
         let entries = config.entries as usize;
         let inside = Inside {
-            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets),
             msghdrs: MsghdrTable::new(config.entries),
             flights: (0..entries).map(|_| None).collect(),
             bridge: WakeBridge::new(config.entries),
@@ -135,7 +134,7 @@ impl Inside {
         for name in backlog.drain(..) {
             // Completed already: cancelled before it was submitted.
             let Some((op, held)) = ops.flight(name) else { continue };
-            let (entry, _) = request(name, op, held, false, msghdrs, None);
+            let entry = request(name, op, held, false, msghdrs, None);
             // SAFETY: each version's entry is the kernel's `struct io_uring_sqe` and nothing else, which is plain numbers.
             let entry: io_uring::squeue::Entry = unsafe { core::mem::transmute(entry) };
             let mut flight = UnsubmittedOneshot::new((), Outcome(name), entry).submit();
@@ -159,7 +158,6 @@ impl Inside {
         if self.notified.is_empty() {
             return false;
         }
-        self.ops.begin_iteration(monotonic_now());
         for number in self.notified.drain(..) {
             let Some(flight) = &mut self.flights[number as usize] else { continue };
             let mut context = Context::from_waker(self.bridge.waker(number));
@@ -225,7 +223,6 @@ impl Inside {
             Poll::Pending => false,
             Poll::Ready(Ok(mut guard)) => {
                 guard.clear_ready();
-                self.ops.counts.wakes += 1;
                 // Polled again, so that the next edge wakes this stay.
                 let _ = self.wakes.poll_read_ready(context);
                 true

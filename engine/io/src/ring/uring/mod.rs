@@ -24,7 +24,6 @@ use super::op_table::OpTable;
 use super::requests::request;
 use super::table::Name;
 use crate::arena::Mapping;
-use crate::process::monotonic_now;
 use crate::wake::Waker;
 
 /// User data of the poll of the waker. No operation has such a number, nor the next: indices are below 2^15.
@@ -74,7 +73,7 @@ impl UringRing {
         let Opened { ring, fixed_files, registered, abilities } = setup::open(config, kernel)?;
         let waker = Waker::eventfd()?;
         let uring = Uring {
-            ops: OpTable::new(config.entries, config.sockets, monotonic_now()),
+            ops: OpTable::new(config.entries, config.sockets),
             msghdrs: MsghdrTable::new(config.entries),
             registered,
             fixed: fixed_files,
@@ -179,8 +178,7 @@ impl Backend for Uring {
 
     fn start(&mut self, name: Name) {
         let Some((op, held)) = self.ops.flight(name) else { unreachable!("{name:?} was just registered") };
-        let (entry, fixed) = request(name, op, held, self.fixed, &mut self.msghdrs, self.registered.as_deref());
-        self.ops.counts.fixed_receives += u64::from(fixed);
+        let entry = request(name, op, held, self.fixed, &mut self.msghdrs, self.registered.as_deref());
         self.enqueue(entry);
     }
 
@@ -234,15 +232,11 @@ impl Backend for Uring {
 
     /// Reaps all completions the kernel has posted.
     fn reap(&mut self) {
-        self.ops.begin_iteration(monotonic_now());
         for entry in self.ring.completion() {
             let result = entry.result();
             match entry.user_data() {
                 CANCEL => {}
-                WAKE => {
-                    self.ops.counts.wakes += 1;
-                    self.wake_polled = cqueue::more(entry.flags());
-                }
+                WAKE => self.wake_polled = cqueue::more(entry.flags()),
                 bits => {
                     let name = Name::from_bits(bits);
                     if result >= 0 && self.ops.opening(name).is_some() {

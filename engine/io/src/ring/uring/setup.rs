@@ -102,8 +102,13 @@ pub(super) fn open(config: &UringConfig, kernel: Kernel) -> Result<Opened> {
         Kernel::V5_13 => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
         _ => ring.submitter().register_files_sparse(descriptors),
     };
-    let table =
-        table.map_err(|error| format!("registering a table of {descriptors} files: {error}; kernel 5.19 has them"));
+    let table = table.map_err(|error| {
+        let cure = match error.raw_os_error() {
+            Some(libc::EMFILE) => format!("raise the limit of open files (ulimit -n) to {descriptors}"),
+            _ => "kernel 5.19 has them".to_owned(),
+        };
+        format!("registering a table of {descriptors} files: {error}; {cure}")
+    });
     let fixed_files = abilities.note("registered files", table);
     let mapping = config.register.as_ref().map(Arena::mapping);
     let registered = mapping.filter(|mapping| abilities.note("registered memory", register_memory(&ring, mapping)));
@@ -226,12 +231,18 @@ impl Default for UringConfig {
 }
 
 impl UringConfig {
+    /// Most operations of a ring.
+    pub const ENTRIES_MAX: u32 = 1 << 14;
+    /// Most sockets of a ring.
+    pub const SOCKETS_MAX: u32 = 1 << 15;
+
     /// Checks the counts.
     ///
     /// # Errors
     /// `Usage` for counts of zero or beyond the kernel's limits.
     pub fn validate(&self) -> Result<()> {
-        for (name, count, most) in [("operations", self.entries, 1 << 14), ("sockets", self.sockets, 1 << 15)] {
+        let operations = ("operations", self.entries, UringConfig::ENTRIES_MAX);
+        for (name, count, most) in [operations, ("sockets", self.sockets, UringConfig::SOCKETS_MAX)] {
             if count == 0 || count > most {
                 return Err(Error::new(Kind::Usage, format!("a ring has 1 to {most} {name}, not {count}")));
             }
