@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, Outcome, Stop, file, stop_on_signals, usage};
 use crate::screen::{Bar, JsonTo, note};
-use crate::settings::{Trust, given, load};
+use crate::settings::{PIECE_BYTES, Trust, WHOLE_BYTES, batch_samples, given, load, once};
 use crate::whole::WholeFile;
 use crate::{get, put};
 
@@ -191,6 +191,12 @@ impl Job<'_> {
         }
     }
 
+    /// Objects that are copied or could not be.
+    fn done(&self) -> usize {
+        let total = self.total.lock().expect("no thread panics in between");
+        total.objects as usize + total.failed.len()
+    }
+
     fn goes_on(&self) -> bool {
         self.stop.check().is_ok()
     }
@@ -199,12 +205,6 @@ impl Job<'_> {
 /// So many failures end a copy.
 const FAILURES_MAX: usize = 100;
 
-/// Objects longer than this come in pieces of such a length.
-const LONG_BYTES: u64 = 64 << 20;
-const PIECE_BYTES: u64 = 8 << 20;
-/// A batch holds about so much, and at most so many objects.
-const BATCH_BYTES: u64 = 64 << 20;
-const BATCH_OBJECTS_MAX: u64 = 256;
 /// Threads that write files, and batches that wait for them.
 const WRITERS: usize = 4;
 
@@ -228,12 +228,17 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
         }
     }
     job.bar.total(wanted.iter().map(|object| object.size).sum());
-    let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= LONG_BYTES);
+    let expected = job.done() + wanted.len();
+    let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= WHOLE_BYTES);
     if !short.is_empty() {
         batches(job, folder, root, short)?;
     }
     if !long.is_empty() && job.goes_on() {
         pieces(job, folder, root, long)?;
+    }
+    if job.goes_on() && job.done() != expected {
+        let error = Error::new(Kind::Truncated, format!("{} of {expected} objects came", job.done()));
+        return Err(error.with_hint("copy the rest by the same command with --resume").into());
     }
     Ok(())
 }
@@ -299,11 +304,10 @@ fn write_batches(source: &Mutex<Receiver<Taken>>, folder: &Path, root: &Root, jo
 
 /// A loader's settings that brings each object once, in order; a sample has so many bytes at most.
 fn in_order(job: &Job<'_>, objects: Vec<Listed>, longest: u64) -> Outcome<LoaderBuilder> {
-    let batch_size = (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_OBJECTS_MAX) as u32;
     let mut settings = given(job.trust);
     settings.push(("uri".into(), job.from.to_owned()));
-    let builder = LoaderBuilder::new(load(None, &settings)?).listing(objects).batch_size(batch_size);
-    Ok(builder.epochs(1).shuffle(false).rank(0).world(1).bad_samples(BadSamples::Skip))
+    let builder = once(load(None, &settings)?, None).listing(objects).batch_size(batch_samples(longest));
+    Ok(builder.bad_samples(BadSamples::Skip))
 }
 
 /// Copies objects that are too long for a batch: many pieces of each are under way at once, and are written in order.

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::{Outcome, output};
 use crate::screen::{Bar, note};
-use crate::settings::{Trust, bytes, given, load};
+use crate::settings::{Trust, bytes, given, load, once};
 
 const EXAMPLES: &str = "Examples:
   fuelrail records s3://bucket/train-{000000..000127}.tar
@@ -67,14 +67,17 @@ pub(crate) struct Records {
 }
 
 pub(crate) fn run(args: &Records) -> Outcome {
-    let mut config = load(None, &given(args))?;
-    if config.format.is_none() {
-        let listed = fuelrail::list_packed(config.access(), &config.uri, |_| {})?;
-        config.format = Some(Format::of_keys((0..listed.len()).map(|at| listed.key(at))));
-    }
+    let config = load(None, &given(args))?;
+    let format = match config.format {
+        Some(format) => format,
+        None => {
+            let listed = fuelrail::list_packed(config.access(), &config.uri, |_| {})?;
+            Format::of_keys((0..listed.len()).map(|at| listed.key(at)))
+        }
+    };
     let mut out = BufWriter::new(std::io::stdout().lock());
     let (mut records, mut fields, mut total) = (0, 0, 0);
-    each_record(LoaderBuilder::new(config).shuffle(false), &args.fields, &mut |key, read| {
+    each_record(once(config, Some(format)), &args.fields, &mut |key, read| {
         for (name, bytes) in read {
             line(&mut out, args.json, (key, name), bytes).map_err(|error| output(&error))?;
             fields += 1;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use fuelrail::{Access, ByteSize, Config, Kind, Overrides, Result};
+use fuelrail::{Access, BadSamples, ByteSize, Config, Format, Kind, LoaderBuilder, Overrides, Result};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -27,6 +27,36 @@ pub(crate) fn load(file: Option<&Path>, given: &Overrides) -> Outcome<Config> {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
         _ => error.into(),
     })
+}
+
+/// A loader with these settings that brings everything once, in order, as objects have it or as records of `format`: what the environment
+/// says for a trainer, of ranks, order, decoding and the like, does not count.
+pub(crate) fn once(mut config: Config, format: Option<Format>) -> LoaderBuilder {
+    (config.epochs, config.rank, config.world, config.format) = (1, 0, 1, format);
+    (config.order, config.decode, config.peers) = Default::default();
+    config.order.shuffle = false;
+    config.bad_samples = BadSamples::Raise;
+    (config.audit, config.metrics_listen, config.label_field) = (None, None, None);
+    (config.classes, config.fields) = (Vec::new(), Vec::new());
+    if format != Some(Format::Objects) {
+        config.side_cars.clear();
+    }
+    config.network.shared_read = false;
+    config.memory.cache_limit = ByteSize(0);
+    LoaderBuilder::new(config)
+}
+
+/// Objects longer than this come in pieces, …
+pub(crate) const WHOLE_BYTES: u64 = 64 << 20;
+/// … of this length.
+pub(crate) const PIECE_BYTES: u64 = 8 << 20;
+/// A batch holds about so much, and at most so many samples.
+const BATCH_BYTES: u64 = 64 << 20;
+const BATCH_SAMPLES_MAX: u64 = 256;
+
+/// How many samples of at most so many bytes make a batch.
+pub(crate) fn batch_samples(longest: u64) -> u32 {
+    (BATCH_BYTES / longest.max(1)).clamp(1, BATCH_SAMPLES_MAX) as u32
 }
 
 /// Reads a size as the bytes it has.

@@ -73,10 +73,9 @@ const MARK: &str = "# Written by fuelrail tune";
 pub(crate) fn run(args: &Tune) -> Outcome {
     refuse_foreign(&args.out)?;
     let config = load(args.config.as_deref(), &given(args))?;
-    let listing = match &config.manifest {
-        Some(path) => fuelrail::read_manifest(path)?,
-        None => fuelrail::list_with(config.access(), &config.uri, |_| {})?,
-    };
+    let kept = fuelrail::list_as(&config)?;
+    kept.notices.iter().for_each(|notice| note(notice));
+    let listing = kept.listing.iter().collect();
     let rings = rings(&config);
     let tuning = Tuning { config, listing, budget: args.budget, seed: args.seed, rings };
     let bar = Bar::new(Some(args.budget.as_secs()), "s");

@@ -96,9 +96,3 @@ fn page_is_whole(page: &str) {
     }
     assert!(!page.contains("NaN") && !page.contains("inf "), "numbers are numbers");
 }
-
-#[test]
-fn a_senseless_scale_is_refused_before_anything_starts() {
-    let scale = Scale { ranks: 0, ..Scale::quick(0) };
-    assert_eq!(run(&scale, &Seen::default()).unwrap_err().kind(), fuelrail_base::Kind::Usage);
-}

@@ -139,7 +139,7 @@ impl Feed for GpuFeed {
     }
 
     fn hand_over(&self, within: Duration) -> Option<Result<HandOver>> {
-        let keeps = !self.feed.facts().loader.peers.addresses.is_empty();
+        let keeps = !self.feed.loader_config().peers.addresses.is_empty();
         keeps.then(|| self.feed.hand_over(within))
     }
 }

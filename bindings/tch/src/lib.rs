@@ -42,7 +42,7 @@ pub use feed::{Fed, Feed, GpuFeed, HostFeed, TensorBatch};
 pub use ffi::{Backend, Group, Reducer, caught, load_cuda, tensor_of_bytes, torch_version};
 pub use meter::{Meter, StepTime};
 pub use notice::{ASK_EVERY, METADATA_ADDRESS, Notice, Service};
-pub use optimiser::{Decay, Precision, Rate, Rule};
+pub use optimiser::{Decay, Moments, Precision, Rate, Rule};
 pub use ranks::Ranks;
 pub use switch::{Mode, Policy, Reason, Slow, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};

@@ -25,27 +25,28 @@ pub enum Rule {
         nesterov: bool,
     },
     /// Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, with an L2 penalty.
-    Adam {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second.
-        beta2: f64,
-        /// Keeps the quotient finite.
-        epsilon: f64,
-        /// L2 penalty.
-        weight_decay: f64,
-    },
+    Adam(Moments),
     /// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
-    Adamw {
-        /// Decay of the first moment.
-        beta1: f64,
-        /// Decay of the second.
-        beta2: f64,
-        /// Keeps the quotient finite.
-        epsilon: f64,
-        /// Decoupled weight decay.
-        weight_decay: f64,
-    },
+    Adamw(Moments),
+}
+
+/// The constants of Adam and AdamW.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Moments {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second.
+    pub beta2: f64,
+    /// Keeps the quotient finite.
+    pub epsilon: f64,
+    /// L2 penalty of Adam, decoupled decay of AdamW.
+    pub weight_decay: f64,
+}
+
+impl Default for Moments {
+    fn default() -> Moments {
+        Moments { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
 }
 
 impl Default for Rule {
@@ -61,8 +62,8 @@ impl FromStr for Rule {
         let mut words = text.split(',');
         let mut rule = match words.next() {
             Some("sgd") => Rule::default(),
-            Some("adam") => Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
-            Some("adamw") => Rule::Adamw { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+            Some("adam") => Rule::Adam(Moments::default()),
+            Some("adamw") => Rule::Adamw(Moments { weight_decay: 0.01, ..Moments::default() }),
             _ => {
                 let unknown = Error::new(Kind::Usage, format!("unknown optimiser '{text}'"));
                 return Err(unknown.with_hint("use sgd, adam or adamw"));
@@ -73,19 +74,16 @@ impl FromStr for Rule {
             let number = value.parse().ok().filter(|number: &f64| *number >= 0.0 && number.is_finite());
             let share = number.filter(|number| *number < 1.0);
             let taken = match (&mut rule, name) {
-                (Rule::Sgd { momentum: place, .. }, "momentum") => share.map(|share| *place = share),
+                (Rule::Sgd { momentum, .. }, "momentum") => share.map(|share| *momentum = share),
                 (Rule::Sgd { nesterov, .. }, "nesterov") => value.parse().ok().map(|truth| *nesterov = truth),
-                (Rule::Adam { beta1: place, .. } | Rule::Adamw { beta1: place, .. }, "beta1")
-                | (Rule::Adam { beta2: place, .. } | Rule::Adamw { beta2: place, .. }, "beta2") => {
-                    share.map(|share| *place = share)
-                }
-                (Rule::Adam { epsilon: place, .. } | Rule::Adamw { epsilon: place, .. }, "epsilon")
-                | (
-                    Rule::Sgd { weight_decay: place, .. }
-                    | Rule::Adam { weight_decay: place, .. }
-                    | Rule::Adamw { weight_decay: place, .. },
-                    "weight_decay",
-                ) => number.map(|number| *place = number),
+                (Rule::Sgd { weight_decay, .. }, "weight_decay") => number.map(|number| *weight_decay = number),
+                (Rule::Adam(moments) | Rule::Adamw(moments), _) => match name {
+                    "beta1" => share.map(|share| moments.beta1 = share),
+                    "beta2" => share.map(|share| moments.beta2 = share),
+                    "epsilon" => number.map(|number| moments.epsilon = number),
+                    "weight_decay" => number.map(|number| moments.weight_decay = number),
+                    _ => None,
+                },
                 _ => None,
             };
             taken.ok_or_else(|| {
@@ -102,7 +100,7 @@ impl Rule {
     pub(crate) fn slots(&self) -> &'static [&'static str] {
         match self {
             Rule::Sgd { .. } => &["momentum"],
-            Rule::Adam { .. } | Rule::Adamw { .. } => &["moment1", "moment2"],
+            Rule::Adam(_) | Rule::Adamw(_) => &["moment1", "moment2"],
         }
     }
 }
@@ -148,7 +146,7 @@ impl Optimiser {
                 let shorter = (self.clip_norm / (gradients.norm() + 1e-6)).clamp_max(1.0);
                 let _ = gradients.g_mul_(&shorter);
             }
-            if let Rule::Sgd { weight_decay, .. } | Rule::Adam { weight_decay, .. } = self.rule
+            if let Rule::Sgd { weight_decay, .. } | Rule::Adam(Moments { weight_decay, .. }) = self.rule
                 && weight_decay > 0.0
             {
                 add_scaled(gradients, &(&*parameters * &self.decays), weight_decay)?;
@@ -163,7 +161,8 @@ impl Optimiser {
                     }
                     add_scaled(parameters, if nesterov { gradients } else { velocity }, -rate)
                 }
-                Rule::Adam { beta1, beta2, epsilon, .. } | Rule::Adamw { beta1, beta2, epsilon, .. } => {
+                Rule::Adam(moments) | Rule::Adamw(moments) => {
+                    let Moments { beta1, beta2, epsilon, weight_decay } = moments;
                     let [first, second] = &mut self.state[..] else { unreachable!("two moments") };
                     let _ = first.lerp_(gradients, 1.0 - beta1);
                     let _ = second.g_mul_scalar_(beta2);
@@ -171,7 +170,7 @@ impl Optimiser {
                     let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
                     let (short1, short2) = (1.0 - beta1.powi(steps), 1.0 - beta2.powi(steps));
                     let spread = (&*second / short2).sqrt() + epsilon;
-                    if let Rule::Adamw { weight_decay, .. } = self.rule {
+                    if matches!(self.rule, Rule::Adamw(_)) {
                         let shrunk = &*parameters * &self.decays;
                         add_scaled(parameters, &shrunk, -rate * weight_decay)?;
                     }
@@ -360,6 +359,7 @@ impl LossScale {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn after(rule: Rule, gradients: &[f64], divisor: f64) -> f64 {
         after_clipped(rule, 0.0, gradients, divisor)
@@ -416,8 +416,12 @@ mod tests {
         let rule = |text: &str| text.parse::<Rule>();
         let sgd = Rule::Sgd { momentum: 0.8, weight_decay: 5e-4, nesterov: true };
         assert_eq!(rule("sgd,nesterov=true,momentum=0.8,weight_decay=5e-4").unwrap(), sgd);
-        let adamw = Rule::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-6, weight_decay: 0.1 };
+        let adamw = Rule::Adamw(Moments { beta1: 0.9, beta2: 0.95, epsilon: 1e-6, weight_decay: 0.1 });
         assert_eq!(rule("adamw,beta2=0.95,epsilon=1e-6,weight_decay=0.1").unwrap(), adamw);
+        // As checkpoints have it.
+        let json = json!({ "name": "adamw", "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-6, "weight_decay": 0.1 });
+        assert_eq!(serde_json::to_value(adamw).unwrap(), json);
+        assert_eq!(serde_json::from_value::<Rule>(json).unwrap(), adamw);
         for bad in ["lion", "sgd,beta1=0.9", "sgd,momentum=1", "adam,weight_decay=-1", "adamw,beta1", "sgd,nesterov=1"]
         {
             assert_eq!(rule(bad).unwrap_err().kind(), Kind::Usage, "{bad}");

@@ -3,7 +3,7 @@
 use crate::common::{
     Job, PATIENCE, assert_near, clean, digits, meeting_port, start, steps, trainer, wait_for_steps, words,
 };
-use fuelrail::{ByteSize, Decode, Kind, Loader};
+use fuelrail::{ByteSize, Decode, Kind, Listed, Loader};
 use fuelrail_bucket::{Bucket, BucketConfig, Source};
 use fuelrail_cuda_driver::{Settings, under_driver};
 use fuelrail_tch::{Classifier, HostFeed, TrainConfig, Trainer, Vault, models::lenet};
@@ -189,6 +189,49 @@ fn what_nccl_cannot_do_is_refused_before_anything_is_waited_for() {
     let mut command = trainer(&words("http://127.0.0.1:1/none/ --backend nccl --switch-after 0.5"));
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
     ends(&command.output().unwrap(), 2, &["asynchronous training over NCCL", "--backend gloo"]);
+}
+
+#[test]
+fn judging_every_epoch_of_asynchronous_steps_is_refused() {
+    let uri = "http://127.0.0.1:1/none/";
+    let mut command = trainer(&words(&format!("{uri} --eval-uri {uri} --eval-every-epoch --switch-after 0.5")));
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+    ends(&command.output().unwrap(), 2, &["--eval-every-epoch with steps", "leave --switch-after at 1"]);
+}
+
+#[test]
+fn an_epoch_of_shards_has_their_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shards, json) = (folder.path().join("shards"), folder.path().join("outcome.json"));
+    std::fs::create_dir(&shards).unwrap();
+    // Forty windows of nine tokens in each.
+    let tokens: Vec<u8> = (0..360_u16).flat_map(|n| (n % 64).to_le_bytes()).collect();
+    (0..4).for_each(|n| std::fs::write(shards.join(format!("{n}.bin")), &tokens).unwrap());
+    let bucket = Bucket::start(BucketConfig { source: Source::Directory(shards), ..BucketConfig::default() }).unwrap();
+    for (more, samples) in [("", 160), ("--set drop_last=true", 144)] {
+        let arguments = format!(
+            "{} --model transformer --transformer 16,2,1 --tokens 9 --vocabulary 64 --batch-size 48 --json {} --set format=tokens \
+             --set token_window=9 {more}",
+            bucket.url(""),
+            json.display()
+        );
+        ends(&run(&arguments), 0, &[]);
+        let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(told["outcome"]["samples"], samples, "{more}: {told}");
+    }
+}
+
+#[test]
+fn a_manifest_names_what_is_trained_with_and_not_what_is_judged_by() {
+    let (bucket, folder) = (digits(160, 3), tempfile::tempdir().unwrap());
+    let (manifest, json) = (folder.path().join("half.tsv"), folder.path().join("outcome.json"));
+    let uri = bucket.url("training/");
+    let half: Vec<Listed> = fuelrail::list(&uri, |_| {}).unwrap().into_iter().step_by(2).collect();
+    fuelrail::write_manifest(&manifest, &half).unwrap();
+    let files = format!("--set manifest={} --json {}", manifest.display(), json.display());
+    ends(&run(&format!("{uri} --eval-uri {uri} --decode 28x28x1 {files}")), 0, &[]);
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&told["outcome"]["samples"], &told["score"]["samples"]), (&80.into(), &160.into()));
 }
 
 #[test]

@@ -302,16 +302,21 @@ fn half_on_the_cpu() -> bool {
     knows
 }
 
-fn meet(rank: usize, world: usize, port: u16) -> Arc<Group> {
+fn meet(rank: usize, world: usize, port: u16, patience: Duration) -> Arc<Group> {
     let ranks = Ranks { rank, world, port, ..Ranks::default() };
-    Group::join(&ranks, Backend::Gloo, Device::Cpu, Duration::from_secs(60)).unwrap().unwrap()
+    Group::join(&ranks, Backend::Gloo, Device::Cpu, patience).unwrap().unwrap()
 }
 
 /// Every rank as a thread of its own.
 pub(crate) fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
+    patient_ranks(Duration::from_secs(60), world, rank)
+}
+
+/// The same, each of which waits so long for the others.
+fn patient_ranks<T: Send>(patience: Duration, world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
     let (port, rank) = (meeting_port(), &rank);
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port)))).collect();
+        let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port, patience)))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     })
 }
@@ -417,6 +422,25 @@ fn a_rank_without_samples_waits_for_the_others() {
     // When nobody has any left, that is the end too.
     let ended = ranks(2, |_, group| beside(group, config(800), 3, Vault::default()).0);
     assert!(ended.iter().all(|outcome| outcome.end == End::Done && outcome.samples == 24), "{ended:?}");
+}
+
+#[test]
+fn a_checkpoint_may_take_longer_to_write_than_ranks_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, script) = (Source::Directory(folder.path().to_owned()), "latency=fixed:7s".parse().unwrap());
+    let bucket = Bucket::start(BucketConfig { source, script, writable: true, ..BucketConfig::default() }).unwrap();
+    let [saved, best] = ["saved/", "best/"].map(|prefix| Vault::open(&[bucket.url(prefix)], 1).unwrap());
+    let ended = patient_ranks(Duration::from_secs(4), 2, |rank, group| {
+        let variables = VarStore::new(Device::Cpu);
+        let task = Summing::new(&variables, None);
+        let mut trainer = Trainer::new(&task, &variables, Some(group), config(16)).unwrap().vault(saved.clone());
+        let mut feed = sums(2, 100 * rank as u64);
+        let outcome = trainer.run(&mut feed).unwrap();
+        (outcome.end, trainer.save_best(Some(&best), feed.order(), 0.5).unwrap().len())
+    });
+    assert_eq!(ended, [(End::Done, 1), (End::Done, 0)]);
+    let written = ["saved", "best"].map(|name| std::fs::read_dir(folder.path().join(name)).unwrap().count());
+    assert_eq!(written, [1, 1]);
 }
 
 #[test]

@@ -85,10 +85,9 @@ pub struct Findings {
 /// Runs the experiment.
 ///
 /// # Errors
-/// `Usage` for an invalid scale, `Environment` when the bucket, a thread or io_uring cannot be started, `File` for the
+/// `Environment` when the bucket, a thread or io_uring cannot be started, `File` for the
 /// scratch folder, `Mismatch` for a delivered byte that differs from the generator's.
 pub fn run(scale: &Scale, watch: &dyn Watch) -> Result<Findings> {
-    scale.validate()?;
     let bench = Bench::new(scale, watch)?;
     let mut rows: Vec<Row> = Vec::new();
     for names in TOGETHER {

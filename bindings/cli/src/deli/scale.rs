@@ -5,7 +5,6 @@
 
 use core::time::Duration;
 
-use fuelrail_base::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 
 /// Samples per node and epoch in the paper (MNIST).
@@ -85,21 +84,6 @@ impl Scale {
         }
     }
 
-    /// Checks that the sizes are valid together.
-    ///
-    /// # Errors
-    /// `Usage` with the field and its bounds.
-    pub fn validate(&self) -> Result<()> {
-        let check = |good: bool, cause: &str| if good { Ok(()) } else { Err(Error::new(Kind::Usage, cause)) };
-        check(self.ranks > 0, "an experiment has at least one rank")?;
-        check(self.samples_per_rank > 0 && self.samples() <= 1 << 24, "1 to 16 777 216 samples fit the experiment")?;
-        check(self.batch_size > 0, "a batch has at least one sample")?;
-        check(self.cache_samples >= 2, "DELI's 50/50 needs a cache of at least two samples")?;
-        check(self.epochs > 0, "an experiment has at least one epoch")?;
-        check((1..=1000).contains(&self.list_page_keys), "a listing's page has 1 to 1000 keys")?;
-        check(self.fetch_connections > 0, "a fetch needs a connection")
-    }
-
     /// Objects in the bucket: what all ranks read in an epoch.
     pub fn samples(&self) -> u64 {
         self.samples_per_rank * u64::from(self.ranks)
@@ -123,7 +107,6 @@ mod tests {
     #[test]
     fn every_scale_keeps_the_published_proportions() {
         for scale in [Scale::short(0), Scale::full(0), Scale::quick(0)] {
-            scale.validate().unwrap();
             let published = PUBLISHED_STEP_US as f64 / (PUBLISHED_BATCH * PUBLISHED_GET_US) as f64;
             let ours = scale.step_us as f64 / (u64::from(scale.batch_size) * scale.get_latency_us) as f64;
             assert!((ours / published - 1.0).abs() < 1e-3, "{scale:?}");
@@ -133,16 +116,5 @@ mod tests {
         }
         assert_eq!(Scale::full(0).samples(), 42_000);
         assert_eq!((Scale::full(0).step_us, Scale::full(0).get_latency_us), (680_000, 55_000));
-    }
-
-    #[test]
-    fn senseless_sizes_are_refused() {
-        let bad: [fn(&mut Scale); 4] =
-            [|s| s.ranks = 0, |s| s.cache_samples = 1, |s| s.list_page_keys = 1001, |s| s.samples_per_rank = 1 << 24];
-        for spoil in bad {
-            let mut scale = Scale::quick(0);
-            spoil(&mut scale);
-            assert_eq!(scale.validate().unwrap_err().kind(), Kind::Usage);
-        }
     }
 }

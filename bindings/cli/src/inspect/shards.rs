@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use fuelrail::{ByteSize, Error, Format, Kind, LoaderBuilder};
+use fuelrail::{ByteSize, Error, Format, Kind};
 use serde::Serialize;
 
 use crate::failure::Outcome;
 use crate::records::each_record;
 use crate::screen::Table;
-use crate::settings::{Trust, given, load, located};
+use crate::settings::{Trust, given, load, located, once};
 
 /// Keys that are shown.
 const KEYS: usize = 3;
@@ -57,9 +57,9 @@ pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Sha
         let error = Error::new(Kind::File, format!("{file}: unrecognised file type"));
         return Err(error.with_hint("name shards: tar, MDS, TFRecord or Parquet").into());
     }
-    let loader = LoaderBuilder::new(config).listing(listed).format(format).batch_size(16).epochs(1);
+    let loader = once(config, Some(format)).listing(listed).batch_size(16);
     let (mut keys, mut fields, mut records) = (Vec::new(), BTreeMap::<String, Column>::new(), 0);
-    each_record(loader.shuffle(false).rank(0).world(1), &[], &mut |key, read| {
+    each_record(loader, &[], &mut |key, read| {
         records += 1;
         if keys.len() < KEYS {
             keys.push(key.to_owned());

@@ -8,14 +8,11 @@ use fuelrail_format::write::{RECORD_BYTES_MAX, Value};
 use super::source::{Source, as_memory_allows};
 use crate::failure::Outcome;
 use crate::screen::note;
+use crate::settings::{PIECE_BYTES, WHOLE_BYTES, batch_samples};
 
 /// Objects up to the first length come whole, so that the checksums that servers have of them are verified; where memory is too short for
 /// that, up to the second. Longer ones come in pieces of that length.
-const WHOLE_BYTES: [u64; 2] = [64 << 20, PIECE_BYTES];
-const PIECE_BYTES: u64 = 8 << 20;
-/// A batch holds about so much, and at most so many objects.
-const BATCH_BYTES: u64 = 64 << 20;
-const BATCH_OBJECTS_MAX: u64 = 256;
+const WHOLE: [u64; 2] = [WHOLE_BYTES, PIECE_BYTES];
 /// The field of an object without an extension, and the one of a class.
 const DATA: &str = "data";
 const CLASS: &str = "cls";
@@ -170,10 +167,9 @@ impl Pieces {
             let members = records.clone().flat_map(|record| grouped.members(record));
             let ranges: Vec<ByteRange> = members.flat_map(of_object).collect();
             let Some(longest) = ranges.iter().map(|range| range.len).max() else { return Ok(None) };
-            let batch_size = (BATCH_BYTES / longest).clamp(1, BATCH_OBJECTS_MAX) as u32;
-            builder.clone().ranges(ranges).batch_size(batch_size).build().map(Some)
+            builder.clone().ranges(ranges).batch_size(batch_samples(longest)).build().map(Some)
         };
-        let loader = as_memory_allows(WHOLE_BYTES, build)?;
+        let loader = as_memory_allows(WHOLE, build)?;
         loader.iter().flat_map(Loader::notices).for_each(|notice| note(notice));
         Ok(Pieces { loader, batch: None, at: 0 })
     }

@@ -1,12 +1,11 @@
 //! The source: which objects there are, and a loader over them.
 
-use fuelrail::{Access, BadSamples, Format, Kind, Listed, LoaderBuilder, Result};
-use fuelrail_plan::order::OrderName;
+use fuelrail::{Access, Format, Kind, Listed, LoaderBuilder, Result};
 
 use super::arguments::Pack;
 use crate::failure::{Outcome, usage};
 use crate::screen::Bar;
-use crate::settings::{given, load, located};
+use crate::settings::{given, load, located, once};
 
 /// The listed objects.
 pub(super) struct Source {
@@ -49,10 +48,7 @@ impl Source {
     pub(super) fn loader(&self, args: &Pack) -> Outcome<LoaderBuilder> {
         let mut settings = given(args);
         settings.push(("uri".into(), self.uri.clone()));
-        let mut config = load(None, &settings)?;
-        (config.format, config.decode.shape) = (None, None);
-        let builder = LoaderBuilder::new(config).listing(self.listed.clone()).epochs(1).rank(0).world(1);
-        Ok(builder.order(OrderName::Global).drop_last(false).shuffle(false).bad_samples(BadSamples::Raise))
+        Ok(once(load(None, &settings)?, None).listing(self.listed.clone()))
     }
 }
 

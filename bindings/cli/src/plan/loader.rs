@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use fuelrail::{ByteSize, Error, Kind, Result};
+use fuelrail::{ByteSize, Config, Error, Kind, Result};
 use fuelrail_cost::diagnosis::{Cause, Shares, diagnose};
 pub use fuelrail_cost::loader::Limit;
 use fuelrail_cost::loader::{Loader, over};
@@ -22,6 +22,7 @@ use crate::bench::accelerators::FeedReport;
 use crate::bench::reading::{ReadReport, Reading, read};
 use crate::bench::setting;
 use crate::failure::Outcome;
+use crate::machine::Machine;
 use crate::screen::{JsonTo, Table};
 use crate::settings::load;
 
@@ -254,6 +255,12 @@ const WAITS: f64 = 0.05;
 /// With so many of its connections in use, latency was its limit.
 const IN_USE: f64 = 0.7;
 
+/// The limit that the measured loader had. A result that does not tell it had the default: its rank's part of half of its machine.
+fn memory_bytes(config: &Config, machine: &Machine) -> u64 {
+    let ranks = u64::from(config.local_world.unwrap_or(1).max(1));
+    config.memory.limit.map_or(machine.memory_bytes / 2 / ranks, |limit| limit.0)
+}
+
 fn of_read(report: &ReadReport) -> Result<Measured> {
     let ReadReport { config, wall_s, bytes, samples, batches, .. } = report;
     if *bytes == 0 || *batches == 0 || *samples < config.epochs || !(*wall_s > 0.0 && wall_s.is_finite()) {
@@ -272,7 +279,7 @@ fn of_read(report: &ReadReport) -> Result<Measured> {
         sticky: config.order.name != OrderName::Global,
         shards,
         connections_max: first_requests(config.network.connections_max, config.network.hedge_percent),
-        room_bytes: config.memory_limit().0.0.saturating_sub(config.memory.cache_limit.0),
+        room_bytes: memory_bytes(config, &report.machine).saturating_sub(config.memory.cache_limit.0),
         cache_bytes: config.memory.cache_limit.0,
         disk_bytes: 0,
         latency_s: report.get_latency_us.p50 as f64 / 1e6,
@@ -326,7 +333,7 @@ fn of_feed(report: &FeedReport) -> Result<Measured> {
         sticky: false,
         shards: full.shards.len().max(1) as u16,
         connections_max: first_requests(config.network.connections_max, config.network.hedge_percent),
-        room_bytes: config.memory_limit().0.0.saturating_sub(config.memory.cache_limit.0),
+        room_bytes: memory_bytes(config, &report.machine).saturating_sub(config.memory.cache_limit.0),
         cache_bytes: config.memory.cache_limit.0,
         disk_bytes: 0,
         latency_s: 0.001,

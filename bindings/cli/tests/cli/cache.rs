@@ -18,7 +18,7 @@ fn loader_with_disk(bucket: &Bucket, dir: &Path) -> Loader {
         .memory_limit(ByteSize(64 << 20))
         .spill_dirs([dir])
         .spill_limit(ByteSize(100 << 20))
-        .spill_floor(ByteSize(1))
+        .spill_floor(ByteSize(0))
         .build()
         .unwrap();
     while let Some(batch) = loader.next_batch() {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use fuelrail_bucket::{Bucket, DataSet};
 
-use super::{bucket_of, fuelrail, program, utf8};
+use super::{bucket_of, fuelrail, fuelrail_with, program, utf8};
 
 /// Every object of the set, in the folder under its key behind `below`.
 fn assert_copied(set: &DataSet, below: &str, folder: &Path) {
@@ -45,6 +45,24 @@ fn a_prefix_becomes_a_folder_and_a_folder_a_prefix() {
     assert_eq!((&done["objects"], &done["skipped"]), (&1.into(), &299.into()));
     let done = fuelrail(&["cp", utf8(&again), &bucket.url("copied/"), "--resume", "--json"]).json();
     assert_eq!((&done["objects"], &done["skipped"]), (&0.into(), &300.into()));
+}
+
+#[test]
+fn what_a_trainer_sets_loses_and_changes_no_object() {
+    let set = DataSet::digits(300, 1);
+    let (bucket, dir) = (bucket_of(&set, ""), tempfile::tempdir().unwrap());
+    for (name, value) in [
+        ("FUELRAIL_DROP_LAST", "true"),
+        ("FUELRAIL_DECODE", "28x28x1"),
+        ("FUELRAIL_FORMAT", "webdataset"),
+        ("FUELRAIL_MIXTURE", "0/=1"),
+    ] {
+        let folder = dir.path().join(name);
+        let variables = [(name, value), ("FUELRAIL_SHARDS", "1"), ("FUELRAIL_MEMORY_LIMIT", "64MiB")];
+        let done = fuelrail_with(&variables, &["cp", &bucket.url("training/"), utf8(&folder), "--json"]).json();
+        assert_eq!((&done["objects"], &done["failed"]), (&300.into(), &serde_json::json!([])), "{name}");
+        assert_copied(&set, "training/", &folder);
+    }
 }
 
 #[test]

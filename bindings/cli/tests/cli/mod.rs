@@ -16,7 +16,7 @@ mod share;
 mod tune;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
-use program::{Ended, cleared, fuelrail, utf8};
+use program::{Ended, cleared, fuelrail, fuelrail_with, utf8};
 use std::path::Path;
 use std::process::Command;
 use xxhash_rust::xxh3::Xxh3;

@@ -195,6 +195,16 @@ fn a_measured_run_is_predicted_again_and_changed() {
         number(&changes.iter().find(of).unwrap_or_else(|| panic!("{part}: {json}"))["saved"])
     };
     assert!(saved("half the latency") > 0.3 && saved("RAM for 4.0 MiB") > 0.2 && saved("a disk") > 0.7, "{json}");
+    // A result that tells no limit is of a loader that had half of its own machine.
+    let room = |memory_bytes: u64| {
+        let mut told: Value = serde_json::from_str(&fs::read_to_string(&run).unwrap()).unwrap();
+        told["config"].as_object_mut().unwrap().remove("memory_limit_bytes").unwrap();
+        told["machine"]["memory_bytes"] = memory_bytes.into();
+        let other = dir.path().join("other.json");
+        fs::write(&other, told.to_string()).unwrap();
+        fuelrail(&["plan", "loader", utf8(&other), "--json"]).json()["case"]["room_bytes"].clone()
+    };
+    assert_eq!([1 << 30, 3 << 30].map(room), [510_u64 << 20, 1534 << 20].map(Value::from));
     let given = ["plan", "loader", utf8(&run), "--latency-ms", "1", "--gb-per-s", "0.002"];
     let text = fuelrail(&given).done();
     assert!(text.contains("limit      bandwidth") && text.contains("100 Gbit/s"), "{text}");

@@ -42,7 +42,13 @@ pub(crate) fn cleared(mut command: Command) -> Command {
 
 /// Runs the program to its end, which must come within a minute: a program that hangs is a failure, not a hanging test.
 pub(crate) fn fuelrail(args: &[&str]) -> Ended {
+    fuelrail_with(&[], args)
+}
+
+/// The same with these variables.
+pub(crate) fn fuelrail_with(variables: &[(&str, &str)], args: &[&str]) -> Ended {
     let mut command = cleared(Command::new("timeout"));
+    command.envs(variables.iter().copied());
     let ended = Ended::new(command.arg("60").arg(PROGRAM).args(args).output().expect("coreutils are there"));
     assert_ne!(ended.code, 124, "hangs: {args:?}\n{}", ended.err);
     ended

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fuelrail_bucket::DataSet;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{bench_read, bucket_of, fuelrail, utf8};
+use super::{bench_read, bucket_of, fuelrail, fuelrail_with, utf8};
 
 /// Files that the formats' own packages wrote.
 fn golden(name: &str) -> PathBuf {
@@ -40,6 +40,23 @@ fn every_field_of_every_record_is_a_line() {
         "{}",
         refused.err
     );
+}
+
+#[test]
+fn what_a_trainer_sets_leaves_no_record_out() {
+    let (dir, _) = archive();
+    let tar = dir.path().join("webdataset.tar");
+    for args in [vec!["records", utf8(dir.path()), "--memory-limit", "64MiB"], vec!["inspect", "--json", utf8(&tar)]] {
+        let plain = fuelrail(&args).done();
+        for (name, value) in [
+            ("FUELRAIL_DROP_LAST", "true"),
+            ("FUELRAIL_WORLD", "2"),
+            ("FUELRAIL_EPOCHS", "2"),
+            ("FUELRAIL_DECODE", "8x8x3"),
+        ] {
+            assert_eq!(fuelrail_with(&[(name, value)], &args).done(), plain, "{name}");
+        }
+    }
 }
 
 /// The lines of `NAME.expected`, with the records' numbers as their keys.

@@ -6,7 +6,7 @@
 mod vault;
 
 pub use vault::Vault;
-pub(crate) use vault::Writer;
+pub(crate) use vault::{Writer, Written};
 
 use crate::ffi::{bytes_of, tensor_of_bytes};
 use crate::optimiser::Rule;

@@ -10,7 +10,7 @@ use fuelrail_base::{Error, Kind, Result};
 use std::fs;
 use std::io::Cursor;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,9 @@ impl Vault {
         let mut steps: Vec<(u64, bool)> = self.steps_in_folder().map(|step| (step, true)).collect();
         if let Some(bucket) = &self.bucket {
             let listed = fuelrail::list_with(&self.access, bucket, |_| {})?;
-            steps.extend(listed.iter().filter_map(|o| Some((step_of(o.key.rsplit('/').next()?)?, false))));
+            let prefix = self.access.cloud.endpoint(bucket)?.prefix;
+            // Not those of another run, or of a best model, below it.
+            steps.extend(listed.iter().filter_map(|o| Some((step_of(o.key.strip_prefix(&prefix)?)?, false))));
         }
         // The newest first; of two alike the one on disk.
         steps.sort_unstable_by(|a, b| b.cmp(a));
@@ -149,10 +151,13 @@ impl Vault {
         for (step, on_disk) in steps {
             let place = if on_disk { &self.folder } else { &self.bucket };
             let (uri, mut bytes) = (format!("{}{}", place.as_deref().unwrap_or_default(), name_of(step)), Vec::new());
-            let got = fuelrail::get_with(&self.access, &uri, &mut bytes);
-            let is_there =
-                got.map_err(|error| error.with_hint("mend that, or name another --checkpoint to begin anew"));
-            is_there.or_else(|error| if error.kind() == Kind::NotFound { Ok(0) } else { Err(error) })?;
+            if let Err(error) = fuelrail::get_with(&self.access, &uri, &mut bytes) {
+                if error.kind() == Kind::NotFound {
+                    // Removed since it was listed.
+                    continue;
+                }
+                return Err(error.with_hint("mend that, or name another --checkpoint to begin anew"));
+            }
             match Checkpoint::check(&bytes) {
                 Ok(()) => return Ok(Found { bytes: Some(bytes), ..found }),
                 Err(error) if error.kind() == Kind::File => {
@@ -199,13 +204,12 @@ impl Writer {
         Ok(())
     }
 
-    /// What became of the one under way, and how long it took; waits for that where it is to. `None` where there is none.
-    pub(crate) fn ended(&mut self, wait: bool) -> Option<(Written, Duration)> {
+    /// What became of the one under way, and how long it took. `None` where there is none, or it has not ended within `patience`.
+    pub(crate) fn ended(&mut self, patience: Duration) -> Option<(Written, Duration)> {
         let (_, told, begun) = self.0.as_ref()?;
-        let (written, took) = match told.try_recv() {
-            Ok(written) => (Some(written), begun.elapsed()),
-            Err(TryRecvError::Empty) if !wait => return None,
-            Err(_) => (told.recv().ok(), begun.elapsed()),
+        let (written, took) = match told.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => return None,
+            written => (written.ok(), begun.elapsed()),
         };
         let (thread, ..) = self.0.take()?;
         let _ = thread.join();
@@ -216,7 +220,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.ended(true));
+        drop(self.ended(Duration::MAX));
     }
 }
 
@@ -224,6 +228,7 @@ impl Drop for Writer {
 mod tests {
     use super::super::tests::sample;
     use super::*;
+    use fuelrail_bucket::{Bucket, BucketConfig, Source};
 
     fn vault(folder: &Path) -> Vault {
         Vault::open(&[folder.display().to_string()], 2).unwrap()
@@ -248,6 +253,20 @@ mod tests {
         let found = vault.newest().unwrap();
         assert_eq!(Checkpoint::about(&found.bytes.unwrap()).unwrap().step, 10);
         assert!(found.notices.len() == 1 && found.notices[0].contains("000015"), "{:?}", found.notices);
+    }
+
+    #[test]
+    fn what_lies_below_its_prefix_is_another_vaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Source::Directory(folder.path().to_owned());
+        let bucket = Bucket::start(BucketConfig { source, writable: true, ..BucketConfig::default() }).unwrap();
+        let vault = |prefix: &str| Vault::open(&[bucket.url(prefix)], 1).unwrap();
+        vault("run/best/").save(&sample(7)).unwrap();
+        let found = vault("run/").newest().unwrap();
+        assert!(found.bytes.is_none() && found.notices.is_empty(), "{:?}", found.notices);
+        vault("run/").save(&sample(5)).unwrap();
+        let step = |prefix| Checkpoint::about(&vault(prefix).newest().unwrap().bytes.unwrap()).unwrap().step;
+        assert_eq!(["run/", "run/best/"].map(step), [5, 7]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Draw epochs by importance: on, uniform, shade or shade-corrected; off is every sample once. More with --set importance_…
     #[arg(long)]
     pub importance: Option<String>,
-    /// Judge the model by --eval-uri behind every epoch, too
+    /// Judge the model by --eval-uri behind every epoch, too; not with steps that may become asynchronous
     #[arg(long)]
     pub eval_every_epoch: bool,
     /// A folder or a bucket's prefix in which the model of the epoch with the best accuracy is kept
@@ -136,8 +136,6 @@ pub struct Facts<'a> {
     pub decode: Option<Decode>,
     /// Names of the classes; labels number them.
     pub classes: &'a [String],
-    /// Samples of the data set.
-    pub samples: u64,
     /// All settings of the loader.
     pub config: &'a Config,
 }
@@ -213,6 +211,11 @@ impl Screen {
             }
             Event::Notice(text) => eprintln!("notice: {text}"),
         }
+    }
+
+    /// So many samples are the whole run.
+    pub(crate) fn expect(&mut self, samples: u64) {
+        self.forecast.total = samples;
     }
 
     /// How right the forecast was.

@@ -16,7 +16,10 @@ use crate::task::Task;
 use crate::trainer::{End, Outcome, Score, TrainConfig, Trainer};
 use clap::ValueEnum;
 use fuelrail::internal::listing_hash;
-use fuelrail::{Access, ByteSize, Config, Error, Fit, Kind, Listed, Loader, LoaderBuilder, Result, State, Stats};
+use fuelrail::{
+    Access, ByteSize, Config, Error, Fit, KeptListing, Kind, Listed, Listing, Loader, LoaderBuilder, Result, State,
+    Stats,
+};
 use fuelrail_cuda::FeedConfig;
 use serde::Serialize;
 use serde_json::json;
@@ -52,22 +55,22 @@ pub(super) fn train(
     let limit = judging_limit(arguments, &mut config);
     let backend = backend(arguments, device, ranks.world)?;
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
-    let listing = listed(arguments, &config, group.as_deref())?;
-    let epoch_samples = epoch_samples(&config, listing.len() as u64);
-    let classes = classes(&config, &listing)?;
+    let kept = listed(&config, group.as_deref())?;
+    let (objects, classes) = (kept.listing.len() as u64, classes(&config, &kept.listing)?);
     config.classes.clone_from(&classes);
-    let training = TrainConfig { epoch_samples, ..arguments.training.clone() };
-    let forecast = Forecast::new(arguments.limits.clone(), begun, epoch_samples * training.epochs);
+    // How many samples there are, the loader knows; without an object there are none.
+    let training = TrainConfig { epoch_samples: objects, ..arguments.training.clone() };
+    let forecast = Forecast::new(arguments.limits.clone(), begun, 0);
     let (every, log) = (arguments.print_every, arguments.step_log.as_deref());
     let screen = Rc::new(RefCell::new(Screen::new(ranks.rank, every, log, forecast)?));
     let say = |line: &str| screen.borrow().say(line);
-    let (samples, over, among) = (listing.len() as u64, backend.name(), classes.len());
+    let (over, among) = (backend.name(), classes.len());
     let machine = format!("torch {}, {device:?}, {} rank(s) over {over}", torch_version(), ranks.world);
-    say(&format!("{machine}, {samples} samples of {among} classes"));
+    say(&format!("{machine}, {objects} objects of {among} classes"));
     // The same seed on every rank, for any number of them and on any device: the same initial weights. So they are drawn on the CPU.
     tch::manual_seed(training.seed as i64);
     let mut variables = VarStore::new(Device::Cpu);
-    let facts = Facts { device, decode: config.decoded(), classes: &classes, samples, config: &config };
+    let facts = Facts { device, decode: config.decoded(), classes: &classes, config: &config };
     let task = make(&variables, &facts)?;
     no_grad(|| variables.set_device(device));
     let by_folders = task.needs_labels() && config.format.is_none();
@@ -85,10 +88,10 @@ pub(super) fn train(
         say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
     }
     let left = (trainer.order().cloned(), trainer.scores().map(<[u8]>::to_vec));
-    let loader = loader(&config, (&ranks, group.as_deref()), listing, left, trainer.may_switch())?;
-    for notice in loader.notices() {
-        say(&format!("notice: {notice}"));
-    }
+    let loader = loader(&config, (&ranks, group.as_deref()), kept, left, trainer.may_switch())?;
+    trainer.set_epoch_samples(loader.epoch_samples())?;
+    screen.borrow_mut().expect(loader.epoch_samples().saturating_mul(arguments.training.epochs));
+    loader.notices().iter().for_each(|notice| say(&format!("notice: {notice}")));
     let mut feed = feed(loader, device, arguments.resident)?;
     let (outcome, epochs) = judging.run(&mut trainer, &mut *feed, best, &say)?;
     let judged = screen.borrow().judged();
@@ -137,7 +140,8 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     });
 }
 
-/// NCCL where it is requested, or between several GPUs. Refuses it for asynchronous steps, which it cannot do.
+/// NCCL where it is requested, or between several GPUs. Refuses it for asynchronous steps, which it cannot do; and judging every epoch,
+/// whose end is another on every rank then.
 fn backend(arguments: &Arguments, device: Device, world: usize) -> Result<Backend> {
     let backend = match arguments.backend.as_str() {
         "auto" if device == Device::Cpu || world == 1 => Backend::Gloo,
@@ -145,8 +149,13 @@ fn backend(arguments: &Arguments, device: Device, world: usize) -> Result<Backen
         name => Backend::from_str(name, false)
             .map_err(|_| Error::new(Kind::Usage, format!("unknown backend '{name}'")).with_hint("use gloo or nccl"))?,
     };
-    if backend == Backend::Nccl && Switch::new(arguments.training.switch, world).may_switch() {
+    let may_switch = Switch::new(arguments.training.switch, world).may_switch();
+    if may_switch && backend == Backend::Nccl {
         return Err(over_nccl());
+    }
+    if may_switch && arguments.eval_every_epoch {
+        return Err(Error::new(Kind::Usage, "--eval-every-epoch with steps that may become asynchronous")
+            .with_hint("leave --switch-after at 1 and --straggler at 0, or judge the model at the end only"));
     }
     Ok(backend)
 }
@@ -184,16 +193,10 @@ fn threads(arguments: &Arguments) -> i32 {
     i32::try_from(threads.max(1)).unwrap_or(i32::MAX)
 }
 
-/// Samples of an epoch: all, or under `drop_last` those of full steps.
-fn epoch_samples(config: &Config, samples: u64) -> u64 {
-    let step = u64::from(config.batch_size) * u64::from(config.world);
-    if config.order.drop_last { samples / step * step } else { samples }
-}
-
 /// The classes of the whole data set.
-fn classes(config: &Config, listing: &[Listed]) -> Result<Vec<String>> {
+fn classes(config: &Config, listing: &Listing) -> Result<Vec<String>> {
     if config.classes.is_empty() {
-        return fuelrail::classes_of(&config.uri, listing.iter().map(|object| object.key.as_str()));
+        return fuelrail::classes_of(&config.uri, (0..listing.len()).map(|at| listing.key(at)));
     }
     Ok(config.classes.clone())
 }
@@ -220,13 +223,14 @@ fn settle_peers(config: &mut Config, ranks: &Ranks, group: Option<&Group>) -> Re
     Ok(())
 }
 
-/// The samples, which must be the same on every rank.
-fn listed(arguments: &Arguments, config: &Config, group: Option<&Group>) -> Result<Vec<Listed>> {
-    let listing = fuelrail::list_with(config.access(), &arguments.uri, |_| {})?;
-    let Some(group) = group else { return Ok(listing) };
-    let hash = listing_hash(listing.iter().map(|object| (object.key.as_str(), object)));
-    group.agree("what the bucket lists", &format!("{} objects of hash {hash}", listing.len()))?;
-    Ok(listing)
+/// The objects, which must be the same on every rank.
+fn listed(config: &Config, group: Option<&Group>) -> Result<KeptListing> {
+    let kept = fuelrail::list_as(config)?;
+    let Some(group) = group else { return Ok(kept) };
+    let objects: Vec<Listed> = kept.listing.iter().collect();
+    let hash = listing_hash(objects.iter().map(|object| (object.key.as_str(), object)));
+    group.agree("what the bucket lists", &format!("{} objects of hash {hash}", objects.len()))?;
+    Ok(kept)
 }
 
 /// Takes a quarter of the memory away from the training, for what it is judged by, where both go on at a time.
@@ -266,13 +270,12 @@ impl Best {
         Ok(Best { vault, accuracy })
     }
 
-    /// Keeps the model of now where it is better. One that cannot be written does not end the run.
+    /// Keeps the model of now where it is better; all ranks take part. One that cannot be written does not end the run.
     fn compare(&mut self, accuracy: f64, trainer: &Trainer<'_>, feed: &dyn Feed, say: &dyn Fn(&str)) {
-        if !self.vault.is_somewhere() || accuracy <= self.accuracy {
-            return;
-        }
-        self.accuracy = accuracy;
-        match trainer.save_best(&self.vault, feed.order(), accuracy) {
+        let is_better = self.vault.is_somewhere() && accuracy > self.accuracy;
+        self.accuracy = self.accuracy.max(accuracy);
+        match trainer.save_best(is_better.then_some(&self.vault), feed.order(), accuracy) {
+            Ok(places) if places.is_empty() => {}
             Ok(places) => say(&format!("best so far: accuracy {accuracy:.4}, {}", places.join(", "))),
             Err(error) => eprintln!("notice: the best model could not be written: {error}"),
         }
@@ -330,6 +333,8 @@ impl Judging<'_> {
         // Of the training's loader, which goes on beside it.
         config.peers.addresses.clear();
         config.metrics_listen = None;
+        // Of the training's data set.
+        (config.manifest, config.order.mixture) = (None, None);
         config.classes = self.classes.cloned().unwrap_or_default();
         (config.order.shuffle, config.order.drop_last, config.order.importance) = (false, false, None);
         config.memory.limit = self.limit.or(config.memory.limit);
@@ -356,7 +361,7 @@ fn feed(loader: Loader, device: Device, resident: usize) -> Result<Box<dyn Feed>
 fn loader(
     config: &Config,
     (ranks, group): (&Ranks, Option<&Group>),
-    listing: Vec<Listed>,
+    listing: KeptListing,
     (order, scores): (Option<State>, Option<Vec<u8>>),
     goes_on: bool,
 ) -> Result<Loader> {
@@ -372,7 +377,7 @@ fn loader(
         config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
     }
     config.audit = config.audit.map(|log| own_log(&log, config.rank));
-    let mut builder = LoaderBuilder::new(config).listing(listing);
+    let mut builder = LoaderBuilder::new(config).kept_listing(listing);
     if let Some(order) = order {
         builder = builder.resume(order);
     }

@@ -310,6 +310,15 @@ impl<'l> Trainer<'l> {
         self
     }
 
+    /// Sets the samples of an epoch, all ranks together, once [`Loader::epoch_samples`](fuelrail::Loader::epoch_samples) tells them.
+    ///
+    /// # Errors
+    /// `Usage` for 0.
+    pub fn set_epoch_samples(&mut self, samples: u64) -> Result<()> {
+        self.config.epoch_samples = samples;
+        self.config.validate()
+    }
+
     /// Whether loaders must be able to go on beyond this rank's share of the epochs, because steps may become asynchronous.
     #[must_use]
     pub fn may_switch(&self) -> bool {
@@ -414,6 +423,9 @@ impl<'l> Trainer<'l> {
         // Dropout differs from rank to rank, and goes on where it was after a resumption.
         if self.progress.order.is_none() {
             tch::manual_seed(seed_of(self.config.seed, 0, self.rank()));
+        } else if self.switch.is_done(self.synchronous_share()) {
+            // Where a rank that lagged was why steps were asynchronous, it is to be seen again.
+            self.progress.mode = Mode::Asynchronous;
         }
         let mut epochs = self.progress.samples / self.config.epoch_samples;
         let end = loop {

@@ -1,10 +1,9 @@
 //! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
 use super::{Event, Trainer, seed_of, views};
-use crate::checkpoint::{About, Checkpoint, Vault};
+use crate::checkpoint::{About, Checkpoint, Vault, Writer, Written};
 use crate::feed::Feed;
-use crate::ffi::{bytes_of, random_state, set_random_state, tensor_of_bytes};
-use crate::switch::Mode;
+use crate::ffi::{Group, bytes_of, random_state, set_random_state, tensor_of_bytes};
 use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
@@ -23,10 +22,25 @@ const AVERAGE: &str = "average";
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
 
+/// Waits until a checkpoint of rank 0 is written. Four times within the others' patience it tells them that it still is being written, so that
+/// none gives it up. Returns what became of it, and whether the others were told.
+fn written(writer: &mut Writer, group: Option<&Group>) -> (Option<(Written, Duration)>, Result<()>) {
+    let Some(group) = group else { return (writer.ended(Duration::MAX), Ok(())) };
+    loop {
+        let ended = writer.ended(group.patience() / 4);
+        let mut busy = Tensor::from_slice(&[i64::from(writer.is_busy())]);
+        let told = group.broadcast(&mut busy, 0);
+        if told.is_err() || busy.int64_value(&[0]) == 0 {
+            return (ended, told);
+        }
+    }
+}
+
 impl Trainer<'_> {
     /// Saves a checkpoint of now; all ranks take part, rank 0 copies it and writes while training goes on. An earlier one is written first.
     pub(super) fn save(&mut self, order: State, reporter: Option<Reporter>) -> Result<()> {
         let states = self.random_states()?;
+        self.wait_for_writer()?;
         let begun = if self.rank() == 0 { self.begin_saving(order, reporter, states) } else { Ok(()) };
         self.tell_whether_saved(begun)?;
         (self.progress.saved, self.progress.saved_step) = (Instant::now(), self.progress.step);
@@ -35,8 +49,18 @@ impl Trainer<'_> {
 
     /// Waits until what was saved is written, and tells every rank whether it was.
     pub(super) fn wait_until_saved(&mut self) -> Result<()> {
-        let written = self.finish_saving();
+        let told = self.wait_for_writer();
+        let written = self.unwritten.take().map_or(Ok(()), |(_, error)| Err(error));
+        if told.is_err() {
+            return written.and(told);
+        }
         self.tell_whether_saved(written)
+    }
+
+    fn wait_for_writer(&mut self) -> Result<()> {
+        let (ended, told) = written(&mut self.writer, self.group.as_deref());
+        self.hear_of_saving(ended);
+        told
     }
 
     /// Where this rank was told to stop and others were not, hands what it keeps over to them: they wait for it.
@@ -68,9 +92,8 @@ impl Trainer<'_> {
         Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why"))
     }
 
-    /// Begins to write the state of now, behind an earlier one. One that could not be written does not end a run; two in a row do.
+    /// Begins to write the state of now; an earlier one is written. One that could not be written does not end a run; two in a row do.
     fn begin_saving(&mut self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<()> {
-        self.hear_of_saving(true);
         if let Some((2.., error)) = &self.unwritten {
             return Err(error.clone());
         }
@@ -78,15 +101,9 @@ impl Trainer<'_> {
         self.writer.begin(move || vault.save(&checkpoint))
     }
 
-    /// Waits until the last checkpoint is written.
-    fn finish_saving(&mut self) -> Result<()> {
-        self.hear_of_saving(true);
-        self.unwritten.take().map_or(Ok(()), |(_, error)| Err(error))
-    }
-
-    /// Tells what became of the checkpoint that is being written, and waits for that where it is to.
-    pub(super) fn hear_of_saving(&mut self, wait: bool) {
-        match self.writer.ended(wait) {
+    /// Tells what became of the checkpoint that was being written, if it has ended.
+    pub(super) fn hear_of_saving(&mut self, ended: Option<(Written, Duration)>) {
+        match ended {
             None => {}
             Some((Ok((places, notices)), took)) => {
                 notices.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
@@ -109,14 +126,23 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes the model of now, as one that had this accuracy, to `vault`; rank 0 alone does. Training waits for it.
+    /// Writes the model of now, as one that had this accuracy, to the vault of rank 0, where it gives one; returns the places that have it. All
+    /// ranks call it, and wait.
     ///
     /// # Errors
-    /// What the vault reports.
-    pub fn save_best(&self, vault: &Vault, order: State, accuracy: f64) -> Result<Vec<String>> {
-        let mut checkpoint = self.checkpoint(order, None, vec![self.own_random_states()?])?;
-        checkpoint.about.accuracy = Some(accuracy);
-        Ok(vault.save(&checkpoint)?.0)
+    /// What the vault reports, on rank 0; `Environment` when another rank is lost.
+    pub fn save_best(&self, vault: Option<&Vault>, order: State, accuracy: f64) -> Result<Vec<String>> {
+        let mut writer = Writer::default();
+        let begin = |vault: Vault| {
+            let mut checkpoint = self.checkpoint(order, None, vec![self.own_random_states()?])?;
+            checkpoint.about.accuracy = Some(accuracy);
+            writer.begin(move || vault.save(&checkpoint))
+        };
+        let begun = vault.filter(|_| self.rank() == 0).cloned().map(begin);
+        let (ended, told) = written(&mut writer, self.group.as_deref());
+        begun.transpose()?;
+        told?;
+        Ok(ended.map(|(written, _)| written).transpose()?.unwrap_or_default().0)
     }
 
     /// A copy of all that a run needs to go on.
@@ -239,10 +265,6 @@ impl Trainer<'_> {
         self.progress.saved_step = about.step;
         self.progress.samples = about.samples;
         self.progress.synchronous = about.synchronous.unwrap_or(about.samples);
-        // Where a rank that lagged was why steps were asynchronous, it is to be seen again.
-        if self.switch.is_done(self.synchronous_share()) {
-            self.progress.mode = Mode::Asynchronous;
-        }
         self.progress.order = Some(about.order.clone());
         self.progress.scores = checkpoint.tensors.get(SCORES).map(bytes_of).transpose()?;
         self.restore_random_state(checkpoint)

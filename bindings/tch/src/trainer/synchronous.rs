@@ -204,7 +204,8 @@ impl Trainer<'_> {
     }
 
     pub(super) fn tell(&mut self, passes: &Passes, step: u64, accuracy: f64, rate: f64, mode: Mode) {
-        self.hear_of_saving(false);
+        let ended = self.writer.ended(Duration::ZERO);
+        self.hear_of_saving(ended);
         self.meter.count(&passes.time);
         let report = StepReport {
             step,
