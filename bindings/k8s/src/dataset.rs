@@ -169,7 +169,7 @@ pub struct NodeStatus {
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
-    /// What they are blocks of: URI, format and user. Blocks of anything else are cleaned.
+    /// What they are blocks of: URI, format and user, unless it is 0. Blocks of anything else are cleaned.
     pub source: String,
     /// Bytes of blocks on its disk.
     #[serde(default)]

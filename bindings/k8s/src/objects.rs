@@ -10,9 +10,9 @@ use crate::gates::Placement;
 
 /// Name of the operator: as a field manager, as a reporter of events, of its Lease, and in the label of its Jobs.
 pub const NAME: &str = "fuelrail-operator";
-/// On a Job: the label with the operator's name, by which the operator lists its Jobs.
+/// On a Job and its pods: the label with the operator's name, by which the operator lists its Jobs.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// On a Job: the task that it was made for.
+/// On a Job and its pods: the task that it was made for.
 pub(crate) const TASK: &str = "fuelrail.dev/task";
 /// On a node: the name by which affinities select it.
 pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -83,7 +83,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         "containers": [container],
         "volumes": volumes,
     });
-    let labels = json!({ MANAGED_BY: NAME });
+    let (labels, annotations) = (json!({ MANAGED_BY: NAME }), json!({ TASK: serde_json::to_string(task)? }));
     serde_json::from_value(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -91,14 +91,14 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
             "name": job_name(set, &task.node),
             "namespace": set.namespace(),
             "labels": labels,
-            "annotations": { TASK: serde_json::to_string(task)? },
+            "annotations": annotations,
             "ownerReferences": [set.controller_owner_ref(&())],
         },
         "spec": {
             "backoffLimit": 2,
             // The next pod starts after the previous one has ended: two would write to one directory.
             "podReplacementPolicy": "Failed",
-            "template": { "metadata": { "labels": labels }, "spec": pod },
+            "template": { "metadata": { "labels": labels, "annotations": annotations }, "spec": pod },
         },
     }))
 }

@@ -2,20 +2,22 @@
 //!
 //! The termination message of a pod counts only if the pod is owned by a Job that is owned by the data set, by uid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::batch::v1::Job as KubeJob;
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Node as KubeNode, Pod as KubePod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, quantity};
+use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, Task, quantity};
 use crate::gates;
-use crate::objects::{HOSTNAME, TASK};
+use crate::objects::{HOSTNAME, MANAGED_BY, NAME, TASK, job_name};
 use crate::plan::{Job, JobOutcome, Node};
 
 /// Labels with the name of a pod's group, the widest group first.
-const GROUPS: [&str; 2] = ["jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name"];
+const GROUPS: [&str; 2] = ["jobset.sigs.k8s.io/jobset-name", JOB_NAME];
+/// On a pod: the name of its Job.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// A node, `used` of whose GPUs are allocated.
 pub fn node(node: &KubeNode, gpu: &str, used: u64) -> Node {
@@ -102,17 +104,59 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
         let said = own.iter().filter(|end| end.exit_code != 0).find_map(|end| end.message.clone());
         JobOutcome::Failed(said.or(failed.message.clone()).unwrap_or_else(|| "the Job failed".to_owned()))
     } else {
-        pods.iter().copied().find_map(unscheduled).unwrap_or(JobOutcome::Running)
+        not_started(job, &pods).unwrap_or(JobOutcome::Running)
     };
     let deleting_since_s = job.metadata.deletion_timestamp.as_ref().map(|time| time.0.as_second());
     Some(Job { uid, task, deleting_since_s, outcome })
 }
 
-fn unscheduled(pod: &KubePod) -> Option<JobOutcome> {
-    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
-    let refused = conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
-    let since_s = refused.last_transition_time.as_ref()?.0.as_second();
-    Some(JobOutcome::Unscheduled(since_s, refused.message.clone().unwrap_or_default()))
+/// Pods of `set` that may still write though their Job is not among `jobs` (uids), each as a Job that is being deleted: `kubectl delete`
+/// removes a Job before its pods. They have the name of the set's Job on the task's node, so a forged one makes that node wait or load again.
+pub fn orphans<'a>(
+    set: &Dataset,
+    jobs: &BTreeSet<String>,
+    pods: impl Iterator<Item = &'a KubePod>,
+    now_s: i64,
+) -> Vec<Job> {
+    let orphan = |pod: &KubePod| {
+        let ours = pod.labels().get(MANAGED_BY).is_some_and(|name| name == NAME) && pod.namespace() == set.namespace();
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        if !ours || has_ended(pod) || owners.any(|owner| owner.controller == Some(true) && jobs.contains(&owner.uid)) {
+            return None;
+        }
+        let task: Task = serde_json::from_str(pod.annotations().get(TASK)?).ok()?;
+        if *pod.labels().get(JOB_NAME)? != job_name(set, &task.node) {
+            return None;
+        }
+        let since_s = pod.metadata.deletion_timestamp.as_ref().map_or(now_s, |time| time.0.as_second());
+        let outcome = JobOutcome::Running;
+        Some(Job { uid: pod.uid()?, task: Some(task), deleting_since_s: Some(since_s), outcome })
+    };
+    pods.filter_map(orphan).collect()
+}
+
+/// Since when and why no container of a Job has started, unless one has. Between two tries a Job has no pod and counts as running.
+fn not_started(job: &KubeJob, pods: &[&KubePod]) -> Option<JobOutcome> {
+    let created = job.metadata.creation_timestamp.as_ref();
+    let Some(pod) = pods.iter().find(|pod| !has_ended(pod)) else {
+        let failed = job.status.as_ref().and_then(|status| status.failed).unwrap_or(0);
+        let why = "no pod was created: the events of the Job say why".to_owned();
+        return (pods.is_empty() && failed == 0).then_some(JobOutcome::NotStarted(created?.0.as_second(), why));
+    };
+    let status = pod.status.clone().unwrap_or_default();
+    let states = || status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());
+    if states().any(|state| state.running.is_some() || state.terminated.is_some()) {
+        return None;
+    }
+    let mut conditions = status.conditions.iter().flatten();
+    let refused = conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let refused_at = refused.and_then(|refused| refused.last_transition_time.as_ref());
+    let since = refused_at.or(status.start_time.as_ref()).or(pod.metadata.creation_timestamp.as_ref()).or(created)?;
+    let waiting = states().find_map(|state| state.waiting.as_ref());
+    let reason = refused.map_or(waiting.and_then(|waiting| waiting.reason.as_deref()), |_| Some("not scheduled"));
+    let message = refused.map_or(waiting.and_then(|waiting| waiting.message.as_deref()), |it| it.message.as_deref());
+    let why = format!("{}: {}", reason.unwrap_or("waiting"), message.unwrap_or("the events of its pod say why"));
+    Some(JobOutcome::NotStarted(since.0.as_second(), why))
 }
 
 fn is_owned(meta: &ObjectMeta, kind: &str, uid: &str) -> bool {

@@ -3,7 +3,7 @@
 //! One pass at a time over stores that the watches keep. A pass reads the clock once, and every write carries the resource version of
 //! what it was derived from: if the stores are behind, the API server refuses (409) and the next change triggers another pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -125,13 +125,15 @@ impl Operator {
         let given = |node: &Node| used.get(&node.name_any()).copied().unwrap_or(0);
         let mut nodes: Vec<_> = nodes.iter().map(|node| observe::node(node, &self.options.gpu, given(node))).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let uids: BTreeSet<String> = jobs.iter().filter_map(|job| job.uid()).collect();
         let mut wait = IDLE;
         for set in &sets {
             if !*leads.borrow() {
                 return IDLE;
             }
             let own = jobs.iter().filter_map(|job| observe::job(set, job, pods.iter().map(Arc::as_ref)));
-            let own: Vec<_> = own.collect();
+            let orphans = observe::orphans(set, &uids, pods.iter().map(Arc::as_ref), now_s);
+            let own: Vec<_> = own.chain(orphans).collect();
             let readers = observe::readers(pods.iter().map(Arc::as_ref), set);
             let roots = &self.options.roots;
             let outcome = plan::reconcile(set, View { jobs: &own, nodes: &nodes, readers: &readers, roots, now_s });

@@ -69,8 +69,8 @@ pub struct Job {
 pub enum JobOutcome {
     /// It has not ended.
     Running,
-    /// It has not ended: no node has taken its pod since this time, in seconds since 1970, for this reason.
-    Unscheduled(i64, String),
+    /// It has not ended: none of its containers has started since this time, in seconds since 1970, for this reason.
+    NotStarted(i64, String),
     /// It failed after its retries, for this reason.
     Failed(String),
     /// It succeeded; without a report if its pod is gone or did not leave one.
@@ -180,9 +180,11 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let limit_bytes =
         quantity(limit).filter(|&bytes| bytes > 0).ok_or_else(|| format!("tiers.disk.limit {limit}: not a size"))?;
     let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
+    // Without the default user, as records of older versions have it: what they loaded is kept.
+    let user = if spec.user == 0 { String::new() } else { format!(" {}", spec.user) };
     Ok(Layout {
         path: directory(set, root),
-        source: format!("{} {} {}", spec.uri, spec.format.as_deref().unwrap_or("-"), spec.user),
+        source: format!("{} {}{user}", spec.uri, spec.format.as_deref().unwrap_or("-")),
         limit_bytes,
         preload,
     })
@@ -262,6 +264,7 @@ impl Step<'_> {
             self.status.task = None;
         }
         if let Some(task) = self.status.task.clone()
+            && !self.has_ended(&task)
             && let Some(why) = self.stuck(&task.node)
         {
             self.end(&task, Err(why));
@@ -331,12 +334,12 @@ impl Step<'_> {
             // A deleted one has no say: its task runs again when it is gone.
             _ if job.deleting_since_s.is_some() => return true,
             JobOutcome::Running => return false,
-            JobOutcome::Unscheduled(since_s, why) => match since_s.saturating_add(AWAY_LIMIT_S) - now_s {
+            JobOutcome::NotStarted(since_s, why) => match since_s.saturating_add(AWAY_LIMIT_S) - now_s {
                 left_s @ 1.. => {
                     self.again(left_s);
                     return false;
                 }
-                _ => Err(format!("its pod has not been scheduled for {AWAY_LIMIT_S} s: {why}")),
+                _ => Err(format!("its Job has not started for {AWAY_LIMIT_S} s: {why}")),
             },
             JobOutcome::Failed(why) => Err(why.clone()),
             JobOutcome::Succeeded(report) => self.take(&task, report.as_ref()),

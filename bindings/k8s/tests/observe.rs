@@ -66,8 +66,67 @@ fn a_job_says_since_when_it_is_being_deleted_and_why_no_node_takes_its_pod() {
             "message": "Insufficient cpu", "lastTransitionTime": "1970-01-01T00:00:50Z" }] },
     }));
     let seen = observe::job(&set(), &job, std::iter::once(&pod)).unwrap();
-    let outcome = JobOutcome::Unscheduled(50, "Insufficient cpu".into());
+    let outcome = JobOutcome::NotStarted(50, "not scheduled: Insufficient cpu".into());
     assert_eq!((seen.deleting_since_s, seen.outcome), (Some(100), outcome));
+}
+
+#[test]
+fn a_job_says_since_when_and_why_no_container_of_it_has_started() {
+    let mut job = objects::job(&set(), &task(TaskKind::Load), "image").unwrap();
+    job.metadata.uid = Some("job-1".into());
+    job.metadata.creation_timestamp = Some(typed(json!("1970-01-01T00:00:10Z")));
+    let waits = |since_s: i64, why: &str| JobOutcome::NotStarted(since_s, why.to_owned());
+    let none = observe::job(&set(), &job, std::iter::empty()).unwrap().outcome;
+    assert_eq!(none, waits(10, "no pod was created: the events of the Job say why"));
+    let outcome = |phase: &str, start: Value, state: Value| {
+        let pod: Pod = typed(json!({
+            "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "job-1", "controller": true }] },
+            "status": { "phase": phase, "startTime": start, "containerStatuses": [
+                { "name": "x", "image": "x", "imageID": "x", "ready": false, "restartCount": 0, "state": state },
+            ] },
+        }));
+        observe::job(&set(), &job, std::iter::once(&pod)).unwrap().outcome
+    };
+    let (never, start) = (Value::Null, json!("1970-01-01T00:00:20Z"));
+    let pull = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "Back-off" } });
+    assert_eq!(outcome("Pending", start.clone(), pull), waits(20, "ImagePullBackOff: Back-off"));
+    let creation = json!({ "waiting": { "reason": "ContainerCreating" } });
+    let why = "ContainerCreating: the events of its pod say why";
+    assert_eq!(outcome("Pending", never.clone(), creation), waits(10, why));
+    assert_eq!(outcome("Running", start, json!({ "running": {} })), JobOutcome::Running);
+    // Evicted: the Job tries again after a while.
+    assert_eq!(outcome("Failed", never, json!({})), JobOutcome::Running);
+}
+
+/// `kubectl delete job` removes a Job before its pod has ended.
+#[test]
+fn a_pod_whose_job_is_gone_counts_as_a_job_that_is_being_deleted() {
+    let job = objects::job(&set(), &task(TaskKind::Load), "image").unwrap();
+    let mut meta = serde_json::to_value(job.spec.unwrap().template.metadata).unwrap();
+    (meta["namespace"], meta["uid"]) = (json!("ml"), json!("pod-1"));
+    meta["labels"]["batch.kubernetes.io/job-name"] = json!(job.metadata.name);
+    meta["ownerReferences"] =
+        json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "job-1", "controller": true }]);
+    let mut pod: Pod = typed(json!({ "metadata": meta }));
+    let seen = |set: &Dataset, pod: &Pod, job: &str| {
+        observe::orphans(set, &[job.to_owned()].into(), std::iter::once(pod), 500)
+    };
+    let mut expected = Job {
+        uid: "pod-1".into(),
+        task: Some(task(TaskKind::Load)),
+        deleting_since_s: Some(500),
+        outcome: JobOutcome::Running,
+    };
+    assert_eq!(seen(&set(), &pod, "job-2"), [expected.clone()]);
+    assert!(seen(&set(), &pod, "job-1").is_empty());
+    let mut other = set();
+    other.metadata.uid = Some("set-2".into());
+    assert!(seen(&other, &pod, "job-2").is_empty());
+    pod.metadata.deletion_timestamp = Some(typed(json!("1970-01-01T00:01:40Z")));
+    expected.deleting_since_s = Some(100);
+    assert_eq!(seen(&set(), &pod, "job-2"), [expected]);
+    pod.status = Some(typed(json!({ "phase": "Succeeded" })));
+    assert!(seen(&set(), &pod, "job-2").is_empty());
 }
 
 /// The pods of a Job have its name as a label.

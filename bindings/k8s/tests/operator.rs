@@ -314,6 +314,33 @@ fn only_pods_of_the_own_job_are_believed() {
     replica.stop();
 }
 
+/// `kubectl delete job` removes a Job while its pod still writes.
+#[test]
+fn no_job_starts_on_a_node_before_the_pod_of_a_removed_one_has_ended() {
+    let cluster = Cluster::start();
+    let api = &cluster.api;
+    cluster.add_set(1);
+    let replica = Replica::start(api, "one");
+    let job = poll(api, "a Job", |api| api.list(JOBS).pop());
+    replica.stop();
+    let (name, mut pod) = (&job["metadata"]["name"], job["spec"]["template"].clone());
+    pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = name.clone();
+    let owner = json!({ "apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": true });
+    pod["metadata"]["ownerReferences"] = json!([owner]);
+    api.put("/api/v1/namespaces/ml/pods/left", pod);
+    api.remove(&format!("/apis/batch/v1/namespaces/ml/jobs/{}", name.as_str().unwrap()));
+    let replica = Replica::start(api, "two");
+    let passed = |page: &String| {
+        let passes = page.lines().find_map(|line| line.strip_prefix("fuelrail_operator_reconcile_passes_total "));
+        passes.is_some_and(|number| number != "0")
+    };
+    poll(api, "a pass", |_| Some(replica.page("/metrics")).filter(passed));
+    assert!(api.list(JOBS).is_empty());
+    api.remove("/api/v1/namespaces/ml/pods/left");
+    poll(api, "the next Job", |api| api.list(JOBS).pop());
+    replica.stop();
+}
+
 #[test]
 fn one_replica_leads_and_the_next_takes_over() {
     let cluster = Cluster::start();

@@ -174,16 +174,34 @@ fn a_job_whose_node_is_away_for_long_is_given_up_and_holds_up_nothing_else() {
 }
 
 #[test]
-fn a_pod_that_no_node_takes_is_given_up() {
+fn a_job_that_does_not_start_is_given_up_and_other_nodes_go_on() {
     let nodes = [node("n1", 1000), node("n2", 1000)];
     let mut set = set(spec(1, 1, "1Ki"));
     let mut job = begin(&mut set, &[], &nodes, NOW_S);
-    job.outcome = JobOutcome::Unscheduled(NOW_S, "Insufficient cpu".into());
+    job.outcome = JobOutcome::NotStarted(NOW_S, "ImagePullBackOff".into());
     let outcome = step(&set, Some(&job), &nodes, NOW_S + 60);
     assert_eq!((outcome.action, outcome.again_s), (Action::None, Some(240)));
     assert_eq!(act(&mut set, from_ref(&job), &nodes, NOW_S + 300), Action::DeleteJob(job.uid.clone()));
-    let why = "n1: its pod has not been scheduled for 300 s: Insufficient cpu";
+    let why = "n1: its Job has not started for 300 s: ImagePullBackOff";
     assert_eq!((is(&set, "Degraded"), said(&set, "Degraded")), (true, ("TaskFailed", why)));
+    let mut again = begin(&mut set, &[], &nodes, NOW_S + 310);
+    again.outcome = JobOutcome::NotStarted(NOW_S + 310, "ImagePullBackOff".into());
+    assert_eq!(act(&mut set, from_ref(&again), &nodes, NOW_S + 610), Action::DeleteJob(again.uid.clone()));
+    assert_eq!((node_of(&again), node_of(&begin(&mut set, &[], &nodes, NOW_S + 611))), ("n1", "n2"));
+}
+
+/// The operator was not running for 5 minutes.
+#[test]
+fn a_job_that_ended_before_its_node_went_away_counts() {
+    let mut nodes = [node("n1", 1000)];
+    let mut set = set(spec(1, 1, "1Ki"));
+    load(&mut set, &nodes, 0, NOW_S).unwrap();
+    set.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let mut job = begin(&mut set, &[], &nodes, NOW_S);
+    job.outcome = JobOutcome::Succeeded(None);
+    nodes[0].away_since_s = Some(NOW_S + 1);
+    assert_eq!(act(&mut set, from_ref(&job), &nodes, NOW_S + 301), Action::DeleteJob(job.uid.clone()));
+    assert!(set.status.as_ref().unwrap().nodes.is_empty(), "{:?}", set.status);
 }
 
 /// Blocks belong to one user, and their directory, too.
@@ -193,6 +211,8 @@ fn for_another_user_the_disks_are_cleaned_and_loaded_again() {
     let mut set = set(spec(1, 1, "1Ki"));
     load(&mut set, &nodes, 0, NOW_S).unwrap();
     assert!(is(&set, "Ready"));
+    // As in records of versions that did not know the user.
+    assert_eq!(set.status.as_ref().unwrap().nodes[0].source, "s3://b/ -");
     (set.spec.user, set.metadata.generation) = (1000, Some(2));
     let cleaning = begin(&mut set, &[], &nodes, NOW_S);
     assert_eq!((cleaning.task.unwrap().kind, is(&set, "Ready")), (TaskKind::Clean, false));

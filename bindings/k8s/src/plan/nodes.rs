@@ -1,7 +1,7 @@
 //! What the nodes of the cluster hold and can do: who holds a share, where the next one goes, and on which nodes a task would wait for ever.
 
-use super::{AWAY_LIMIT_S, Job, Node, PATIENCE, Step};
-use crate::dataset::NodeStatus;
+use super::{AWAY_LIMIT_S, Job, JobOutcome, Node, PATIENCE, Step};
+use crate::dataset::{NodeStatus, Task};
 use crate::place::{Candidate, Demand, order, weights};
 
 impl Step<'_> {
@@ -57,6 +57,13 @@ impl Step<'_> {
         };
         let order = order(&candidates, &weights(&candidates, &demand));
         order.into_iter().find(|&at| fits(&self.view.nodes[at], candidates[at].held_bytes))
+    }
+
+    /// Whether a Job of the task says how it ended.
+    pub(super) fn has_ended(&self, task: &Task) -> bool {
+        let ended = |job: &Job| matches!(job.outcome, JobOutcome::Failed(_) | JobOutcome::Succeeded(_));
+        let counts = |job: &Job| job.deleting_since_s.is_none() && job.task.as_ref() == Some(task);
+        self.view.jobs.iter().any(|job| ended(job) && counts(job))
     }
 
     /// Why tasks of a node would wait for ever, if they would.

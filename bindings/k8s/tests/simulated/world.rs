@@ -151,7 +151,8 @@ impl World {
             }
             saw(&mut self.seen, "ready");
             let status = set.status.as_ref().expect("a condition");
-            let source = format!("{} - {}", set.spec.uri, set.spec.user);
+            let user = if set.spec.user == 0 { String::new() } else { format!(" {}", set.spec.user) };
+            let source = format!("{} -{user}", set.spec.uri);
             let whole = |record: &&fuelrail_k8s::dataset::NodeStatus, share: u32| {
                 let directory = self.disks.get(&record.machine).and_then(|disk| disk.get(&path(name)));
                 record.shares.iter().any(|held| held.index == share)
