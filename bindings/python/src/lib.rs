@@ -12,6 +12,7 @@ mod engine;
 mod error;
 #[allow(unsafe_code, reason = "the buffer protocol and DLPack hand out addresses")]
 mod ffi;
+mod known;
 mod loader;
 mod transform;
 mod values;

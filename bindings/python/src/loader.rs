@@ -1,19 +1,19 @@
 //! `fuelrail.Loader`: the engine's loader as an iterator and a context manager.
 
 use crate::batch::Batch;
-use crate::device::{DeviceBatch, Keys, feed_config};
+use crate::device::{DeviceBatch, feed_config};
 use crate::engine::{Engine, Next};
 use crate::error::{raised, usage};
+use crate::known::Known;
 use crate::{transform, values, warnings};
 use fuelrail::internal::ForkGuard;
-use fuelrail::{Config, LoaderBuilder, Overrides, Reporter, SampleId, State};
+use fuelrail::{Config, LoaderBuilder, Overrides, SampleId};
 use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyDict;
 use serde_json::json;
-use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,84 +82,6 @@ pub(crate) struct Loader {
     known: Mutex<Known>,
 }
 
-/// Most batches that are remembered until their losses are reported.
-const UNREPORTED_MAX: usize = 1024;
-
-/// What a loader is, and where it stands.
-struct Known {
-    state: State,
-    /// Where epochs are drawn by importance.
-    reporter: Option<Reporter>,
-    /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
-    unreported: VecDeque<(u64, Vec<u64>)>,
-    has_begun: bool,
-    is_open: bool,
-    batches: u64,
-    samples: u64,
-    classes: Vec<String>,
-    notices: Vec<String>,
-    keys: Keys,
-}
-
-impl Known {
-    fn of(engine: &fuelrail::Loader) -> Known {
-        Known {
-            state: engine.state(),
-            reporter: engine.reporter(),
-            unreported: VecDeque::new(),
-            has_begun: false,
-            is_open: true,
-            batches: engine.batches(),
-            samples: engine.samples(),
-            classes: engine.classes().to_vec(),
-            notices: engine.notices().to_vec(),
-            keys: Arc::new(engine.record_keys()),
-        }
-    }
-
-    fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {
-        self.has_begun = true;
-        if let Some(state) = state {
-            self.state = state;
-        }
-        if self.reporter.is_some() {
-            if self.unreported.len() == UNREPORTED_MAX {
-                self.unreported.pop_front();
-            }
-            self.unreported.push_back((seq, ids.iter().map(|id| id.0).collect()));
-        }
-    }
-
-    /// Which unreported batch these samples include: the oldest one that they have all samples of, or else one that had none.
-    fn reported_by(&self, ids: &[u64]) -> Option<usize> {
-        let given: HashSet<&u64> = ids.iter().collect();
-        let is_given = |(_, own): &(u64, Vec<u64>)| !own.is_empty() && own.iter().all(|id| given.contains(id));
-        let found = self.unreported.iter().position(is_given);
-        found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
-    }
-
-    /// Where the losses of these samples go, and of which step they are; `None` where nobody asks for them. Else cause and hint.
-    fn due(&mut self, ids: &[u64], world: u32) -> Result<Option<(Reporter, u64)>, (String, &'static str)> {
-        if let Some(id) = ids.iter().find(|id| **id >= self.samples) {
-            return Err((format!("a loss for sample {id} of {}", self.samples), "report the ids that the batch has"));
-        }
-        let Some(reporter) = self.reporter.clone() else { return Ok(None) };
-        let Some(at) = self.reported_by(ids) else {
-            let cause = "losses for samples of no batch that was taken and not yet reported".into();
-            return Err((cause, "report all samples of a batch, once, and on several ranks those of all ranks"));
-        };
-        // Ranks differ by one sample at most: where this one has two, the others have some.
-        let own = self.unreported[at].1.len();
-        if world > 1 && own > 1 && ids.len() == own {
-            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
-            return Err((cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
-        }
-        let step = self.unreported[at].0;
-        self.unreported.drain(..=at);
-        Ok(Some((reporter, step)))
-    }
-}
-
 /// Builds on a thread of its own, so that Ctrl-C ends the wait for a server that does not answer.
 fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> PyResult<(Engine, Known)> {
     let (tell, mut told) = channel();
@@ -173,13 +95,16 @@ fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> Py
     let started = std::thread::Builder::new().name("fuelrail-build".into()).spawn(building);
     started.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
-        // Before anything is received: should a handler raise, nothing is lost, and an engine is not dropped here, with the GIL.
-        warnings::log(py)?;
         let (receiver, built) = py.detach(move || {
             let built = told.recv_timeout(LOOK_EVERY);
             (told, built)
         });
         told = receiver;
+        if let Err(error) = warnings::log(py) {
+            // With the GIL, threads that end would wait for it.
+            py.detach(|| drop(built));
+            return Err(error);
+        }
         match built {
             Ok(built) => return built.map_err(|error: fuelrail::Error| raised(py, &error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
@@ -366,8 +291,12 @@ impl Loader {
         let builder = values::resume(self.builder.clone(), state)?;
         self.close(py)?;
         let (engine, known) = build(py, builder, self.feed.clone())?;
-        *self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = Some(engine);
+        let mut place = self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        // Under the engine's lock: whoever takes a batch of it counts that in what is known of it.
         *self.known() = known;
+        let other = place.replace(engine);
+        drop(place);
+        py.detach(|| drop(other));
         Ok(())
     }
 
@@ -400,14 +329,19 @@ impl Loader {
 
     /// Stops the threads and gives the memory back, but for what batches and views still hold. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.known().is_open = false;
         py.detach(|| {
-            // A forked child waits for nobody.
-            let waits = self.guard.holds();
-            let turn = waits.then(|| self.turn.lock());
-            let engine = if waits { self.engine.lock().ok() } else { self.engine.try_lock().ok() };
-            drop(turn);
-            drop(engine.and_then(|mut engine| engine.take()));
+            if self.guard.holds() {
+                let turn = self.turn.lock();
+                let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+                drop(turn);
+                self.known().is_open = false;
+                let open = engine.take();
+                drop(engine);
+                drop(open);
+            } else {
+                // A forked child waits for nobody.
+                drop(self.engine.try_lock().ok().and_then(|mut engine| engine.take()));
+            }
         });
         warnings::log(py)
     }
@@ -422,8 +356,7 @@ impl Loader {
     #[getter]
     fn batches_per_epoch(&self) -> u64 {
         let config = self.builder.config();
-        let (samples, step) = (self.known().samples, u64::from(config.batch_size) * u64::from(config.world));
-        if config.order.drop_last { samples / step } else { samples.div_ceil(step) }
+        self.known().epoch_samples.div_ceil(u64::from(config.batch_size) * u64::from(config.world))
     }
 
     /// Whether epochs are drawn by the losses that `report` is given.

@@ -9,8 +9,8 @@ def numbers(made, dims, dtype):
     if isinstance(made, (list, tuple)):
         made = numpy.stack([numpy.asarray(one) for one in made])
     made = numpy.asarray(made)
-    # Axes of length 1 may be left out. The others have an order, which their product does not tell.
+    # Axes of length 1 may be left out, and all be one. Else they have an order, which their product does not tell.
     axes, wanted = ([n for n in lengths[1:] if n != 1] for lengths in (made.shape, dims))
-    if made.shape[:1] != (dims[0],) or axes != wanted or made.dtype != dtype:
+    if made.shape[:1] != (dims[0],) or axes not in (wanted, [numpy.prod(wanted)]) or made.dtype != dtype:
         raise ValueError(f"it returned {made.dtype} of shape {made.shape}, not {dtype} of shape {tuple(dims)}")
     return numpy.ascontiguousarray(made).reshape(-1).view("uint8")

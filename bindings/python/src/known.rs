@@ -1,0 +1,86 @@
+//! What a loader is, and where it stands: read while another thread waits for a batch, and after closing.
+
+use crate::device::Keys;
+use fuelrail::{Reporter, SampleId, State};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Most batches that are remembered until their losses are reported.
+const UNREPORTED_MAX: usize = 1024;
+
+/// What a loader is, and where it stands.
+pub(crate) struct Known {
+    pub state: State,
+    /// Where epochs are drawn by importance.
+    pub reporter: Option<Reporter>,
+    /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
+    unreported: VecDeque<(u64, Vec<u64>)>,
+    pub has_begun: bool,
+    pub is_open: bool,
+    pub batches: u64,
+    pub samples: u64,
+    pub epoch_samples: u64,
+    pub classes: Vec<String>,
+    pub notices: Vec<String>,
+    pub keys: Keys,
+}
+
+impl Known {
+    pub(crate) fn of(engine: &fuelrail::Loader) -> Known {
+        Known {
+            state: engine.state(),
+            reporter: engine.reporter(),
+            unreported: VecDeque::new(),
+            has_begun: false,
+            is_open: true,
+            batches: engine.batches(),
+            samples: engine.samples(),
+            epoch_samples: engine.epoch_samples(),
+            classes: engine.classes().to_vec(),
+            notices: engine.notices().to_vec(),
+            keys: Arc::new(engine.record_keys()),
+        }
+    }
+
+    pub(crate) fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {
+        self.has_begun = true;
+        if let Some(state) = state {
+            self.state = state;
+        }
+        if self.reporter.is_some() {
+            if self.unreported.len() == UNREPORTED_MAX {
+                self.unreported.pop_front();
+            }
+            self.unreported.push_back((seq, ids.iter().map(|id| id.0).collect()));
+        }
+    }
+
+    /// Which unreported batch these samples include: the oldest one that they have all samples of, or else one that had none.
+    fn reported_by(&self, ids: &[u64]) -> Option<usize> {
+        let given: HashSet<&u64> = ids.iter().collect();
+        let is_given = |(_, own): &(u64, Vec<u64>)| !own.is_empty() && own.iter().all(|id| given.contains(id));
+        let found = self.unreported.iter().position(is_given);
+        found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
+    }
+
+    /// Where the losses of these samples go, and of which step they are; `None` where nobody asks for them. Else cause and hint.
+    pub(crate) fn due(&mut self, ids: &[u64], world: u32) -> Result<Option<(Reporter, u64)>, (String, &'static str)> {
+        if let Some(id) = ids.iter().find(|id| **id >= self.samples) {
+            return Err((format!("a loss for sample {id} of {}", self.samples), "report the ids that the batch has"));
+        }
+        let Some(reporter) = self.reporter.clone() else { return Ok(None) };
+        let Some(at) = self.reported_by(ids) else {
+            let cause = "losses for samples of no batch that was taken and not yet reported".into();
+            return Err((cause, "report all samples of a batch, once, and on several ranks those of all ranks"));
+        };
+        // Ranks differ by one sample at most: where this one has two, the others have some.
+        let own = self.unreported[at].1.len();
+        if world > 1 && own > 1 && ids.len() == own {
+            let cause = format!("losses of one rank's batch, in a run of {world} ranks");
+            return Err((cause, "report those of all ranks on each of them: fuelrail.torch gathers them"));
+        }
+        let step = self.unreported[at].0;
+        self.unreported.drain(..=at);
+        Ok(Some((reporter, step)))
+    }
+}
