@@ -299,8 +299,7 @@ pub(crate) fn read_ranges(
     if ranges.is_empty() {
         return Ok(());
     }
-    // Its shards end before those of the loader start, which has the cores.
-    let mut plain = Config { bad_samples: BadSamples::Raise, pin: false, near: None, ..config.clone() };
+    let mut plain = Config { bad_samples: BadSamples::Raise, ..config.clone() };
     plain.disk.dirs.clear();
     for batch in open_ranges(plain, listing, ranges.clone())? {
         batch?.samples().try_for_each(|piece| take(ranges[piece.id.0 as usize], piece.bytes))?;
@@ -311,6 +310,8 @@ pub(crate) fn read_ranges(
 /// Reads ranges of the listed objects, one a batch, in the order given, and otherwise as a loader's settings say.
 fn open_ranges(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> Result<Loader> {
     let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config };
+    // The loader that it reads for has the cores, and all ranks of a node would sit on the same.
+    (plain.pin, plain.near) = (false, None);
     (plain.fields, plain.side_cars) = (Vec::new(), Vec::new());
     (plain.classes, plain.peers.addresses) = (Vec::new(), Vec::new());
     plain.memory.cache_limit = ByteSize(0);

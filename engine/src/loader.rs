@@ -92,8 +92,8 @@ pub(crate) struct Parts {
     pub shards: Shards,
 }
 
-/// What raw batches come from, and what that stands on. Where a start fails, what is lent comes back first, then the shards end, and then the
-/// locks on their disks.
+/// What raw batches come from, and what that stands on. Fields are dropped in this order, which matters where a start fails: what is lent
+/// comes back first, then the shards end, and then the locks on their disks.
 pub(crate) struct Delivery {
     /// Serves blocks to other ranks.
     pub peer_server: Option<PeerServer>,
@@ -120,6 +120,15 @@ impl Delivery {
     }
 }
 
+/// The log of what is delivered, where one is wanted.
+fn audit(parts: &Parts) -> Result<Option<Audit>> {
+    let Parts { config, objects, run, fingerprint, .. } = parts;
+    let Some(path) = &config.audit else { return Ok(None) };
+    let start = state_at(run, fingerprint, config.order.importance, run.config().start);
+    let samples = run.mixture().map(|_| objects.catalog().samples());
+    Audit::create(path, (config.rank, config.world), start, samples).map(Some)
+}
+
 /// The longest sleep of a waiting consumer before it looks whether a shard died or leases hold all memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long all memory must have been held by leases before that is called an error.
@@ -129,7 +138,7 @@ impl Loader {
     pub(crate) fn new(
         parts: Parts,
         from: Delivery,
-        (supply, audit): (Supply, Option<Audit>),
+        supply: Supply,
         (reporter, metrics): (Option<Reporter>, Option<Metrics>),
         report: Box<Report>,
     ) -> Result<Loader> {
@@ -151,7 +160,7 @@ impl Loader {
             cursor: parts.run.config().start,
             parts,
             supply,
-            audit,
+            audit: None,
             reporter,
             metrics,
             from,
@@ -171,6 +180,8 @@ impl Loader {
         };
         // From here on a failure stops and joins what stands.
         loader.watchdog = Some(watchdog?);
+        // Last: a log that is there is not overwritten, so a start that fails must leave none.
+        loader.audit = audit(&loader.parts)?;
         Ok(loader)
     }
 

@@ -23,7 +23,7 @@ pub struct MemoryStats {
     /// in RAM and on disk, and the channels between shards.
     pub tables_bytes: u64,
     /// The rest: the code's own state for each shard, each connection, each block of an open batch and each decoding thread; and where
-    /// records have to be unpacked, what they are unpacked to, and the memory that is read into.
+    /// records have to be unpacked, unpacked parts, and the arena of the loader that reads them.
     pub rest_bytes: u64,
 }
 
@@ -91,7 +91,7 @@ impl MemoryStats {
         let (_, mean, blocks) = catalog.block_lengths();
         let batch_blocks = u64::from(config.batch_size) * blocks.div_ceil(catalog.samples());
         let open = (layout.batch_bytes / mean.max(1)).min(OPEN_BATCHES_MAX as u64 * batch_blocks);
-        let shard = SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES + open * OPEN_BLOCK_BYTES;
+        let shard = shard_bytes(config) + open * OPEN_BLOCK_BYTES;
         let decoding = config.decode.shape.and(config.decode.threads).unwrap_or(0) * PICTURE_BYTES_KEPT;
         MemoryStats {
             arena_bytes: arena.report().bytes,
@@ -105,6 +105,11 @@ impl MemoryStats {
     pub fn total_bytes(&self) -> u64 {
         self.arena_bytes + self.tables_bytes + self.rest_bytes
     }
+}
+
+/// What a shard takes beside the blocks of open batches.
+pub(crate) fn shard_bytes(config: &Config) -> u64 {
+    SHARD_BYTES + config.network.connections_max as u64 * CONNECTION_BYTES
 }
 
 /// Threads beside the shards, and what is one for each loader.

@@ -1,17 +1,15 @@
 //! A loader before its shards: the bucket is listed and the order is known. From here it is started.
 
-use crate::audit::Audit;
 use crate::config::Config;
 use crate::decode::{Decode, DecodeStage, Supply};
 use crate::importance::Reporter;
 use crate::layout::{Layout, seat};
 use crate::loader::{Delivery, Loader, Parts};
-use crate::memory::{MemoryStats, batch_room_max, map_memory, share_out};
+use crate::memory::{MemoryStats, batch_room_max, map_memory, shard_bytes, share_out};
 use crate::metrics::Metrics;
 use crate::peers::{PeerServer, Peers};
 use crate::spill::{Directory, disk_unit, start_segment_manager};
 use crate::starting::{Plan, ShardThreads, ledger, shortages, spill_config};
-use crate::state::state_at;
 use crate::unpack::Packed;
 use crate::watch::{Report, Watched};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
@@ -20,7 +18,6 @@ use fuelrail_flow::{ChannelEnds, Consumer, Finished, Outlet, PeerRoom, SpillSetu
 use fuelrail_io::{Backend, Receiver, Region, Topology, channel};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Horizons;
-use fuelrail_plan::run::Run;
 use std::sync::Arc;
 
 /// What a loader is started from.
@@ -92,12 +89,13 @@ impl Prepared {
     fn start_unpacking(mut self, packed: &Arc<Packed>) -> Result<Loader> {
         let Parts { config, objects, run, notices, lent, shards, .. } = &mut self.parts;
         let topology = config.topology();
-        let shares = packed.shares(config, run, &topology)?;
+        let shares = packed.shares(config, objects.endpoint().scheme, run, &topology)?;
         let layout = share_out(&shares.own, objects, &topology, (false, PeerRoom::default()))?;
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
         let mut memory = MemoryStats::new(&shares.own, objects, &layout, &arena, &[]);
         memory.rest_bytes += shares.unpacked_bytes + shares.reading_bytes;
+        memory.rest_bytes += u64::from(shares.reading_shards) * shard_bytes(config);
         let consumer = Arc::new(Consumer::default());
         let region = regions.pop().expect("its own settings have one shard");
         let (unpacker, lane) = packed.start(config, &shares, (objects, run), region, (&consumer, shards))?;
@@ -136,9 +134,7 @@ impl Prepared {
         };
         let decode = supply.stage().map(|stage| stage.facts());
         let metrics = Metrics::start(config, shards.clone(), decode, from.memory)?;
-        // Last: a log that is there is not overwritten, so a start that fails must leave none.
-        let audit = audit(config, run, fingerprint, objects.catalog().samples())?;
-        Loader::new(parts, from, (supply, audit), (reporter, metrics), Box::new(move |text| report(text)))
+        Loader::new(parts, from, supply, (reporter, metrics), Box::new(move |text| report(text)))
     }
 }
 
@@ -170,13 +166,6 @@ fn start_each(
 /// Whether shards keep blocks for each other.
 fn keepers(config: &Config, layout: &Layout, directories: &[Directory]) -> bool {
     keep_for_others(config.memory.cache_limit.0, layout.chunks > 0, !directories.is_empty(), config.bad_samples)
-}
-
-/// The log of what is delivered, where one is wanted.
-fn audit(config: &Config, run: &Run, fingerprint: &str, samples: u64) -> Result<Option<Audit>> {
-    let Some(path) = &config.audit else { return Ok(None) };
-    let start = state_at(run, fingerprint, config.order.importance, run.config().start);
-    Audit::create(path, (config.rank, config.world), start, run.mixture().map(|_| samples)).map(Some)
 }
 
 /// Takes the default where no budget was given, and says so.

@@ -1,7 +1,7 @@
 //! Shards on their way up: what each is built from, and its thread's life from opening the ring, whose back-end is chosen here, to the
 //! last operation.
 //!
-//! Owns the threads: they are stopped and joined when that is dropped.
+//! Dropping [`ShardThreads`] stops and joins the threads.
 
 use crate::chunks::short_of_chunks;
 use crate::config::Config;

@@ -42,20 +42,20 @@ pub(crate) fn no_thread(name: &str, error: &std::io::Error) -> Error {
         .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
 }
 
-/// The process, or the system, has no descriptor left.
-const EMFILE: i32 = 24;
+/// The process has no descriptor left.
+pub(crate) const EMFILE: i32 = 24;
+/// The system has none.
 const ENFILE: i32 = 23;
 
 /// An error of a file or directory that the engine keeps something in; `Environment` where no further file can be open.
 pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let is_full = matches!(error.raw_os_error(), Some(EMFILE | ENFILE));
-    let kind = if is_full { Kind::Environment } else { Kind::File };
+    let (kind, hint) = match error.raw_os_error() {
+        Some(EMFILE) => (Kind::Environment, "raise the limit of open files (ulimit -n)"),
+        Some(ENFILE) => (Kind::Environment, "raise the system's limit of open files (sysctl fs.file-max)"),
+        _ => (Kind::File, "look at the kernel's log (dmesg), or use another disk"),
+    };
     let failed = Error::from_io(kind, format_args!("{doing} {}", path.display()), error);
-    match failed.hint() {
-        Some(_) => failed,
-        None if is_full => failed.with_hint("raise the limit of open files (ulimit -n)"),
-        None => failed.with_hint("look at the kernel's log (dmesg), or use another disk"),
-    }
+    if failed.hint().is_some() { failed } else { failed.with_hint(hint) }
 }
 
 /// Prints the warnings and errors that this library gives to `tracing` to standard error, a line `fuelrail: warning: …` each. Without it,

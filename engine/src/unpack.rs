@@ -60,6 +60,13 @@ impl Packed {
         drop(to_unpack);
         let mut plain = config.clone();
         plain.memory.limit = Some(ByteSize(shares.reading_bytes));
+        plain.shards = plain.shards.map(|_| shares.reading_shards);
+        // The loader outside answers the signal for both.
+        plain.report_on_sigusr1 = false;
+        if plain.bad_samples == BadSamples::Raise {
+            // What a part lacks is raised by the batch that needs it.
+            plain.bad_samples = BadSamples::Skip;
+        }
         if plain.disk.policy == SpillPolicy::NextUse {
             // A loader of ranges reads each once, and sees no other use that a disk could keep it for.
             plain.disk.policy = SpillPolicy::Lru;
@@ -133,6 +140,7 @@ impl Reading {
                 let Some(pieces) = self.pieces(&mut loader, packed.shards.parts()[part].ranges.len())? else {
                     return Ok(());
                 };
+                loader.show_segments(&self.shards);
                 let (done, image) = sync_channel(1);
                 if self.due.send(image).is_err() || self.jobs.send(Job { part, pieces, done }).is_err() {
                     return Ok(());
@@ -148,12 +156,14 @@ impl Reading {
     fn pieces(&self, loader: &mut Loader, ranges: usize) -> Result<Option<Result<Vec<Vec<u8>>>>> {
         let mut pieces = Vec::with_capacity(ranges);
         while pieces.len() < ranges {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             match loader.next_batch_within(LOOK_AGAIN)? {
                 Taken::Batch(batch) => pieces.push(match batch.left_out().first() {
                     Some((_, error)) => Err(error.clone()),
                     None => Ok(batch.sample(0).to_vec()),
                 }),
-                Taken::NotYet if self.shared.stop.load(Ordering::Relaxed) => return Ok(None),
                 Taken::NotYet => {}
                 Taken::Over => return Err(Error::new(Kind::Cancelled, "the parts of a shard ended early")),
             }
@@ -187,6 +197,9 @@ struct Filling {
 impl Filling {
     fn run(mut self) -> Result<()> {
         while let Some(Step { spec, samples, opened, closed }) = self.walk.step() {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             for part in opened {
                 let Some(image) = self.image() else { return Ok(()) };
                 self.images.insert(part, image);

@@ -1,7 +1,7 @@
 //! The watchdog: one thread that notices when nothing moves and reports every stage's state; also on SIGUSR1, where that is asked for.
 
 use crate::decode::Facts;
-use crate::stats::add_ended;
+use crate::stats::{DiskFacts, add_ended};
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{ShardStatus, Snapshot};
@@ -18,10 +18,17 @@ pub(crate) struct Watched {
     pub waker: Waker,
 }
 
-/// The shards that read for a loader, once they do: its own, or those of a loader inside it. And what those have counted that were in their
-/// places before. Clones share one state.
+/// The shards that read for a loader, once they do: its own, or those of a loader inside it; and the counters of earlier
+/// shards at the same index. Clones share one state.
 #[derive(Clone, Default)]
-pub(crate) struct Shards(Arc<Mutex<(Vec<Watched>, Vec<Snapshot>)>>);
+pub(crate) struct Shards(Arc<Mutex<(Vec<Watched>, Vec<Snapshot>)>>, Arc<Mutex<Segments>>);
+
+/// What the segment manager of a loader inside has counted, and those of the ones before it.
+#[derive(Default)]
+struct Segments {
+    counted: DiskFacts,
+    ended: DiskFacts,
+}
 
 impl Shards {
     pub(crate) fn set(&self, shards: Vec<Watched>) {
@@ -37,6 +44,18 @@ impl Shards {
         let mut ended = self.snapshots(Duration::ZERO);
         ended.iter_mut().for_each(|shard| shard.fetch.connections_open = 0);
         *self.lock() = (Vec::new(), ended);
+        let ended = self.segments();
+        *self.1.lock().unwrap_or_else(PoisonError::into_inner) = Segments { ended, ..Segments::default() };
+    }
+
+    pub(crate) fn count_segments(&self, counted: DiskFacts) {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).counted = counted;
+    }
+
+    /// What the segment managers of loaders inside have counted.
+    pub(crate) fn segments(&self) -> DiskFacts {
+        let segments = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        segments.ended.clone().with_segment_manager(&segments.counted)
     }
 
     /// Fresh snapshots of all; a shard that does not answer within `patience` gives its last one.
@@ -54,8 +73,10 @@ impl Shards {
         let mut found = Vec::with_capacity(shards.len());
         for (shard, serial) in shards.iter().zip(wanted) {
             loop {
-                let answered = shard.status.answered(serial);
-                let late = || (Instant::now() >= deadline).then(|| shard.status.latest());
+                let answered = shard.status.answered(serial).map(Some);
+                // One that has not answered at all has counted nothing yet.
+                let latest = || Some(shard.status.latest()).filter(|latest| latest.serial > 0);
+                let late = || (Instant::now() >= deadline).then(latest);
                 if let Some(snapshot) = answered.or_else(late) {
                     found.push(snapshot);
                     break;
@@ -63,13 +84,17 @@ impl Shards {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        for (place, ended) in ended.into_iter().enumerate() {
-            match found.get_mut(place) {
-                Some(shard) => add_ended(shard, &ended),
-                None => found.push(ended),
+        let mut ended = ended.into_iter();
+        let with_ended = |shard: Option<Snapshot>| match (shard, ended.next()) {
+            (Some(mut shard), Some(ended)) => {
+                add_ended(&mut shard, &ended);
+                shard
             }
-        }
-        found
+            (shard, ended) => shard.or(ended).unwrap_or_default(),
+        };
+        let mut all: Vec<Snapshot> = found.into_iter().map(with_ended).collect();
+        all.extend(ended);
+        all
     }
 
     fn beats(&self) -> u64 {
@@ -174,3 +199,21 @@ impl Watch {
 }
 
 const TICK_MAX: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_do_not_go_back_before_a_shard_answers() {
+        let watched = || Watched { status: Arc::default(), waker: Waker::sleeper() };
+        let mut ended = Snapshot { serial: 7, ..Snapshot::default() };
+        ended.fetch.requests = 5;
+        ended.thread = Some(Default::default());
+        let shards = Shards::default();
+        *shards.lock() = (vec![watched(), watched()], vec![ended]);
+        let found = shards.snapshots(Duration::ZERO);
+        assert_eq!(found.iter().map(|shard| shard.fetch.requests).collect::<Vec<_>>(), [5, 0]);
+        assert!(found[0].thread.is_some(), "all of it is there");
+    }
+}

@@ -98,6 +98,7 @@ fn a_pass_over_objects_takes_no_cores() {
     }
     let bucket = folder(dir.path(), "");
     let seats = fuelrail::internal::Topology::here().seats();
+    // Where only one core is allowed, all loaders sit on it, and this proves nothing.
     let seat = |builder: LoaderBuilder| {
         let mut loader = builder.pin(true).build().unwrap();
         while let Some(batch) = loader.next_batch() {

@@ -4,14 +4,15 @@ use crate::common::keys::{at_gate, environment, expects, keys, metadata, now, si
 use crate::common::services::{Answer, Service};
 use crate::common::{PATIENCE, bucket, drain, eventually, listing, loader_at};
 use fuelrail::{
-    Access, Credential, Credentials, Environment, Error, Kind, Result, SharedProvider, WallTime, get_with, list_with,
-    put_with,
+    Access, Credential, Credentials, Environment, Error, Kind, LoaderBuilder, Result, SharedProvider, WallTime,
+    get_with, list_with, put_with,
 };
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_wire::date;
 use std::io::Cursor;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 /// As the token service writes them.
 fn session(token: &str, lasts_s: i64) -> Answer {
@@ -86,6 +87,30 @@ fn a_provider_of_ones_own_is_asked_in_the_place_of_the_chain() {
     assert_eq!(list(SharedProvider::new(keys)).unwrap().len() as u64, set.len());
     let error = list(SharedProvider::new(|| Err(Error::new(Kind::Denied, "the vault is sealed")))).unwrap_err();
     assert!(error.to_string().contains("the vault is sealed"), "{error}");
+}
+
+/// A loader for each device of a process, say.
+#[test]
+fn loaders_that_are_opened_together_ask_a_provider_once() {
+    let bucket = bucket(&DataSet::digits(3, 5), "");
+    let gate = Service::before(&bucket, expects(|token| token == "marked-1"));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let provider = move || {
+        counted.fetch_add(1, Ordering::AcqRel);
+        // Time enough for the other one to ask, too, if it does.
+        let begun = Instant::now();
+        while counted.load(Ordering::Acquire) < 2 && begun.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let credential = Credential::aws("marked-id", "marked-secret", Some("marked-1"))?;
+        Ok(credential.until(Some(WallTime(now().0 + 3600))))
+    };
+    let builder = loader_at(&at_gate(&gate, &bucket)).credentials(provider);
+    let open = |builder: LoaderBuilder| std::thread::spawn(move || builder.build().unwrap());
+    let loaders = [open(builder.clone()), open(builder)].map(|opened| opened.join().unwrap());
+    assert_eq!(asked.load(Ordering::Acquire), 1);
+    drop(loaders);
 }
 
 /// The keys may lie in a bucket that needs a signature itself.

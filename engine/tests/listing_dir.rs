@@ -305,6 +305,32 @@ fn an_object_that_is_not_as_listed_drops_the_listing() {
     assert!(anew.next_batch().unwrap().is_ok());
 }
 
+/// What reads the parts of shards is a loader inside another.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_shard_that_changes_while_its_parts_are_read_drops_the_listing() {
+    use fuelrail_format::write::{Value, Writer};
+    let (bucket, dir) = (bucket(""), tempfile::tempdir().unwrap());
+    for file in ["a.parquet", "b.parquet"] {
+        let mut writer = Writer::new(Format::Parquet, 1 << 30, None).unwrap();
+        (0..400).for_each(|n| assert!(writer.push(None, &[("n", Value::Int(n))]).unwrap()));
+        put(&bucket.url(file), writer.finish()).unwrap();
+    }
+    let builder = || loader(&bucket).listing_dir(dir.path().to_owned()).format(Format::Parquet).batch_size(16);
+    // In order, so that parts are let go of and read again in each epoch.
+    let build = || builder().shuffle(false).epochs(1_000_000).build().unwrap();
+    let mut loader = build();
+    assert!(loader.next_batch().unwrap().is_ok());
+    bucket.set_script("changed_keys=a.parquet".parse().unwrap()).unwrap();
+    let error = loader.find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), Kind::Changed, "{error}");
+    assert!(error.to_string().contains("is dropped: the next start lists the bucket again"), "{error}");
+    assert!(error.to_string().contains("a.parquet"), "{error}");
+    bucket.set_script(Script::default()).unwrap();
+    let anew = build();
+    assert!(anew.notices().iter().any(|line| line.contains("40002 objects saved in")), "{:?}", anew.notices());
+}
+
 /// Side-cars are read before there is a loader.
 #[test]
 fn a_side_car_that_is_not_as_listed_drops_the_listing() {

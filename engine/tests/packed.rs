@@ -301,7 +301,9 @@ mod parquet {
             let mut loader = builder.build().unwrap();
             once_each(&drain(&mut loader, &all, usize::MAX), 1, &all);
             let stats = loader.stats();
-            (stats.requests, stats.disk.expect("there is one").hits)
+            let disk = stats.disk.expect("there is one");
+            assert!(disk.hits == 0 || disk.segments_made + disk.segments_taken_over > 0, "{disk:?}");
+            (stats.requests, disk.hits)
         };
         assert!(run().0 >= 48, "the first run reads the bucket");
         // A busy disk may refuse some of what comes.
@@ -329,6 +331,28 @@ mod parquet {
             assert_eq!((one.shards.len(), two.shards.len()), (usize::from(shards), usize::from(shards)));
             assert_eq!((one.requests, two.requests), (16, 16));
             assert_eq!(fetch(&one), fetch(&two));
+        }
+    }
+
+    #[test]
+    fn many_shards_read_a_set_in_little_memory_or_the_start_says_how_much_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = write(dir.path(), 16, 600);
+        let bucket = folder(dir.path(), "");
+        let build = |bytes| parquet(&bucket.url("")).shards(3).memory_limit(ByteSize(bytes)).build();
+        let (mut bytes, mut read) = (5 << 20, 0);
+        while read < 3 {
+            match build(bytes) {
+                Ok(mut loader) => {
+                    once_each(&drain(&mut loader, &all, usize::MAX), 1, &all);
+                    read += 1;
+                }
+                Err(error) => {
+                    assert!(error.kind() == Kind::Budget && error.to_string().contains("memory_limit"), "{error}");
+                    assert!(read == 0 && bytes < 64 << 20, "refused at {bytes} bytes: {error}");
+                }
+            }
+            bytes += 256 << 10;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Inter-shard channels: bounded single-producer single-consumer queues, whose receiver is woken.
+//! Channels between shards, and between a shard and the threads beside it: bounded single-producer single-consumer queues, whose receiver is woken.
 //!
 //! Built on `rtrb` (wait-free). A channel never blocks and never allocates after it is made.
 

@@ -180,7 +180,7 @@ fn a_table_of_files_beyond_the_limit_of_open_files_is_refused_with_what_to_do() 
 #[test]
 fn without_threads_for_files_an_opening_fails() {
     // What root starts is not limited.
-    let other = Uid::from_raw(54_322);
+    let other = Uid::from_raw(50_000 + std::process::id() % 15_000);
     let opened = |threads: u64| {
         in_fork(Duration::from_secs(60), || {
             if set_thread_res_uid(other, other, other).is_err() {

@@ -191,13 +191,13 @@ impl SegmentManager {
     pub(crate) fn work(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.channels.len() {
-            while let Some(request) = self.channels[at].0.recv() {
+            while let Some(request) = self.channels[at].from.recv() {
                 any = true;
                 match request {
                     SegmentRequest::Another => {
                         let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
                         // A shard that has ended needs none.
-                        let _ = self.channels[at].1.send(grant);
+                        let _ = self.channels[at].to.send(grant);
                     }
                     SegmentRequest::Trimmed(key) => {
                         self.trimmed += 1;
@@ -205,11 +205,9 @@ impl SegmentManager {
                             self.world.remove_file(&path);
                         }
                     }
-                    // No descriptor was left to open it: its shard has given it up, and its disk is sound.
+                    // No descriptor was left to open it: its shard has given it up, its disk is sound, and it stays for the next run.
                     SegmentRequest::Failed(key, error) if error.kind() == Kind::Environment => {
-                        if let Some((path, true)) = self.kept.remove(&key) {
-                            self.world.remove_file(&path);
-                        }
+                        self.kept.remove(&key);
                     }
                     SegmentRequest::Failed(key, _) => {
                         // A segment of others may be gone; one of ours has failed with its disk.

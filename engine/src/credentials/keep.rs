@@ -36,7 +36,8 @@ struct Chain {
 /// An authority in use.
 struct Kept {
     chain: Chain,
-    authority: Weak<Authority>,
+    /// Locked while a credential is fetched, so that loaders opened together fetch one.
+    authority: Arc<Mutex<Weak<Authority>>>,
     /// A child made by `fork` has no thread that refreshes it.
     guard: ForkGuard,
 }
@@ -53,10 +54,21 @@ fn lock() -> Option<MutexGuard<'static, Vec<Kept>>> {
     KEPT.try_lock().ok()
 }
 
-/// The authority of this chain that is in use, if one is.
-fn in_use(kept: &mut Vec<Kept>, chain: &Chain) -> Option<Arc<Authority>> {
-    kept.retain(|kept| kept.guard.holds() && kept.authority.strong_count() > 0);
-    kept.iter().find(|kept| kept.chain == *chain)?.authority.upgrade()
+/// Where the authority of this chain is kept. What nobody uses or fetches is dropped, and in a child made by `fork` what its parent had:
+/// perhaps locked, by a thread that it does not have.
+fn place_of(kept: &mut Vec<Kept>, chain: &Chain) -> Arc<Mutex<Weak<Authority>>> {
+    let is_wanted = |place: &Arc<Mutex<Weak<_>>>| Arc::strong_count(place) > 1 || held(place).strong_count() > 0;
+    kept.retain(|kept| kept.guard.holds() && is_wanted(&kept.authority));
+    if let Some(found) = kept.iter().find(|kept| kept.chain == *chain) {
+        return Arc::clone(&found.authority);
+    }
+    let authority = Arc::default();
+    kept.push(Kept { chain: chain.clone(), authority: Arc::clone(&authority), guard: ForkGuard::new() });
+    authority
+}
+
+fn held(place: &Mutex<Weak<Authority>>) -> MutexGuard<'_, Weak<Authority>> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The authority that signs requests to `origin`; `None` when they are unsigned.
@@ -85,24 +97,19 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     // Where a variable has changed since, this is another chain.
     let settings = Credentials { environment: settings.environment.snapshot(), ..settings.clone() };
     let chain = Chain { provider, settings, realm, account };
-    if let Some(authority) = lock().and_then(|mut kept| in_use(&mut kept, &chain)) {
+    // Of the others nothing is locked meanwhile: a provider may wait, or read a signed object itself, by another chain.
+    let place = lock().map(|mut kept| place_of(&mut kept, &chain)).unwrap_or_default();
+    let mut kept = held(&place);
+    if let Some(authority) = kept.upgrade() {
         return Ok(Some(authority));
     }
-    // Not locked meanwhile: a provider may wait, or read a signed object itself.
     let fetched = chain.fetch()?;
     let authority = Arc::new(Authority::new(chain.realm.clone(), fetched.credential.clone(), wall_now));
-    let mut kept = lock();
-    if let Some(other) = kept.as_mut().and_then(|kept| in_use(kept, &chain)) {
-        return Ok(Some(other));
-    }
     if !fetched.fixed {
-        let refresher =
-            Refresher { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain: chain.clone() };
+        let refresher = Refresher { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain };
         spawn("fuelrail-keys", move || refresher.run(&fetched))?;
     }
-    if let Some(kept) = &mut kept {
-        kept.push(Kept { chain, authority: Arc::downgrade(&authority), guard: ForkGuard::new() });
-    }
+    *kept = Arc::downgrade(&authority);
     Ok(Some(authority))
 }
 

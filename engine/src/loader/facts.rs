@@ -5,6 +5,7 @@ use crate::batch::key_of;
 use crate::config::Config;
 use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max};
 use crate::stats::Stats;
+use crate::watch::Shards;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_io::Arena;
 use fuelrail_plan::run::Run;
@@ -22,11 +23,19 @@ impl Loader {
         let slots = self.from.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
             .with_decode(self.supply.stage().map(|stage| stage.facts()));
-        let counted = self.from.segment_manager.as_ref().map(|manager| manager.facts()).unwrap_or_default();
+        let manager = self.from.segment_manager.as_ref();
+        let counted = manager.map_or_else(|| self.parts.shards.segments(), |manager| manager.facts());
         let disk = stats.disk.map(|disk| disk.with_segment_manager(&counted));
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.from.memory.tables_bytes + on_disk, ..self.from.memory };
         Stats { slots, disk, memory, ..stats }
+    }
+
+    /// Shows the loader that this one reads for what its segment manager has counted.
+    pub(crate) fn show_segments(&self, shards: &Shards) {
+        if let Some(manager) = &self.from.segment_manager {
+            shards.count_segments(manager.facts());
+        }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
@@ -102,7 +111,7 @@ impl Loader {
         self.parts.objects.catalog().samples()
     }
 
-    /// Samples that all ranks together deliver in an epoch: not those that `drop_last` leaves out; of a mixture its places.
+    /// Samples that all ranks together deliver in an epoch: not those that `drop_last` leaves out; for a mixture, its length.
     #[must_use]
     pub fn epoch_samples(&self) -> u64 {
         self.parts.run.epoch_samples()

@@ -3,7 +3,7 @@
 use super::{PackedShards, Part, each_part};
 use crate::builder::{LoaderBuilder, read_ranges};
 use crate::config::Config;
-use crate::listing::given_or_listed;
+use crate::listing::{KeptListing, Saved, given_or_listed};
 use crate::records::Format;
 use core::ops::Range;
 use fuelrail_base::{Error, Kind, Result};
@@ -15,6 +15,7 @@ use fuelrail_format::mds::Encoding;
 pub struct PackedRecords {
     config: Config,
     listing: Listing,
+    saved: Saved,
     packed: PackedShards,
 }
 
@@ -35,10 +36,12 @@ impl PackedRecords {
         }
         let (access, source) = config.source()?;
         let given = (builder.listing.clone(), config.manifest.as_deref());
-        let listing = given_or_listed(given, config.listing_dir(), (&access, &config.uri), source)?.0.listing;
+        let kept = given_or_listed(given, config.listing_dir(), (&access, &config.uri), source)?.0;
+        let KeptListing { listing, mut saved, .. } = kept;
         let mut read = |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&config, &listing, ranges, take);
-        let packed = PackedShards::find(config.format, &listing, fields, &mut read)?;
-        Ok(packed.map(|packed| PackedRecords { config, listing, packed }))
+        let packed = PackedShards::find(config.format, &listing, fields, &mut read);
+        let packed = packed.map_err(|error| saved.judged(error))?;
+        Ok(packed.map(|packed| PackedRecords { config, listing, saved, packed }))
     }
 
     /// How many records there are.
@@ -76,6 +79,6 @@ impl PackedRecords {
                 })
             })
         });
-        refused.map_or_else(|| read.map_err(E::from), Err)
+        refused.map_or_else(|| read.map_err(|error| E::from(self.saved.clone().judged(error))), Err)
     }
 }

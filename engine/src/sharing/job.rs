@@ -136,6 +136,8 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
 fn alone(prepared: &mut Prepared, decoding: Option<&Layout>) -> Prepared {
     let Prepared { parts, ring, directories, packed, report, .. } = prepared;
     let mut config = Config { audit: None, metrics_listen: None, ..parts.config.clone() };
+    // The loader in front watches the same shards.
+    (config.watchdog_after, config.report_on_sigusr1) = (None, false);
     config.network.shared_read = false;
     if let Some(layout) = decoding {
         config.decode.shape = None;
@@ -249,6 +251,7 @@ impl Relay {
             self.loader = Some(loader);
         }
         let Some(loader) = &mut self.loader else { return Ok(()) };
+        loader.show_segments(loader.shards());
         let result = match Pin::new(loader).poll_next(&mut Context::from_waker(task)) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Some(Ok(batch))) => Ok(Assembled { spec, ..batch.into_assembled() }),

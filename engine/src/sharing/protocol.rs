@@ -5,6 +5,7 @@
 
 use crate::config::Config;
 use crate::state::State;
+use crate::system::EMFILE;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, SampleSpan};
 use fuelrail_io::{LocalSocket, Received};
@@ -149,9 +150,6 @@ pub(super) struct Connection {
     outgoing: VecDeque<(Arc<[u8]>, Option<OwnedFd>)>,
     sent: usize,
 }
-
-/// The process has no descriptor left.
-const EMFILE: i32 = 24;
 
 /// What a connection has brought.
 #[derive(Debug)]

@@ -325,7 +325,7 @@ impl Sharing {
                 job.at = number;
                 job.say(&ToJob::Agreed { decodes: self.decodes });
                 tell(&format!("job {} has joined", job.pid));
-                self.lend(at);
+                self.lend(at, tell);
             }
         }
     }
@@ -343,11 +343,15 @@ impl Sharing {
     }
 
     /// Hands over the memory that batches lie in, once it is there.
-    fn lend(&mut self, at: usize) {
+    fn lend(&mut self, at: usize, tell: &mut dyn FnMut(&str)) {
         let Some(loader) = &self.loader else { return };
         match loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
             Some(memory) => self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory)),
-            None => self.jobs[at].part("the process that reads has no file descriptor left"),
+            None => {
+                let why = "the process that reads has no file descriptor left";
+                tell(&format!("job {} reads alone: {why}", self.jobs[at].pid));
+                self.jobs[at].part(why);
+            }
         }
     }
 
@@ -381,13 +385,15 @@ impl Sharing {
         for at in 0..self.jobs.len() {
             if self.jobs[at].is_served() {
                 match self.place(at) {
-                    Ok(number) => self.jobs[at].at = number,
+                    Ok(number) => {
+                        self.jobs[at].at = number;
+                        self.lend(at, tell);
+                    }
                     Err(why) => {
                         tell(&format!("job {} reads alone: {why}", self.jobs[at].pid));
                         self.jobs[at].part(&why);
                     }
                 }
-                self.lend(at);
             }
         }
         Ok(())

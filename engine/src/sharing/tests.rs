@@ -204,6 +204,15 @@ fn a_job_with_more_epochs_than_are_read_for_it_reads_the_rest_alone() {
     });
 }
 
+/// Ends what serves, also where a test fails beside it.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Works in a child that can open no further file until it drops those that it is given.
 fn without_descriptors(work: impl FnOnce(Vec<File>)) {
     let code = in_fork(PATIENCE, || {
@@ -246,11 +255,12 @@ fn a_job_that_meets_a_reader_without_descriptors_is_accepted_later() {
             let serving = scope.spawn(|| {
                 sharing.serve(&|| stop.load(Ordering::Relaxed), &mut |line| told.lock().unwrap().push(line.to_owned()))
             });
+            let stops = Stop(&stop);
             wait_for_line("ulimit -n");
             drop(others);
             assert!(socket.send(b"GET / HTTP/1.1", None).unwrap());
             wait_for_line("is dropped");
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             assert!(serving.join().unwrap().unwrap().is_none(), "it had nothing to read");
         });
     });

@@ -69,10 +69,9 @@ impl SegmentManager {
         work.recover(objects, &mut setups);
         let facts = Arc::clone(&work.facts);
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), Waker::sleeper());
-        work.desks.iter().for_each(|(requests, _)| requests.set_waker(waker.clone()));
         let (stopped, woken) = (Arc::clone(&stop), waker.clone());
         let objects = Arc::clone(objects);
-        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &woken, &objects))?;
+        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &woken, &objects, LOOK))?;
         Ok((SegmentManager { facts, stop, waker, thread: Some(thread) }, setups))
     }
 
@@ -83,7 +82,7 @@ impl SegmentManager {
 }
 
 impl Drop for SegmentManager {
-    /// The shards have ended before: what they wished for last is still done.
+    /// The shards have ended before: what they requested last is still done.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -119,7 +118,7 @@ struct Foreign {
 
 /// The thread's side.
 pub(super) struct Work {
-    desks: Vec<ShardLink>,
+    pub(super) shards: Vec<ShardLink>,
     /// The ends of shards that have not started.
     pub(super) links: Vec<ManagerLink>,
     room: Room,
@@ -143,9 +142,9 @@ impl Work {
         directories: Vec<Directory>,
         tell: Tell,
     ) -> Work {
-        let (links, desks) = (0..shards).map(|_| segment_queues()).unzip();
+        let (links, shards) = (0..shards).map(|_| segment_queues()).unzip();
         Work {
-            desks,
+            shards,
             links,
             room: Room::new(directories, limits),
             lengths,
@@ -223,14 +222,19 @@ impl Work {
         key
     }
 
-    fn live(mut self, stop: &AtomicBool, waker: &Waker, objects: &Objects) {
+    /// Carries out requests as they come, and looks for them every `look` besides.
+    pub(super) fn live(mut self, stop: &AtomicBool, waker: &Waker, objects: &Objects, look: Duration) {
+        self.shards.iter().for_each(|shard| shard.from.set_waker(waker.clone()));
         let mut look_at = Instant::now() + LOOK_AT_OTHERS;
         loop {
-            // Looked at before the wishes: those of shards that have ended are all there then.
+            // Looked at before the requests: those of shards that have ended are all there then.
             let last = stop.load(Ordering::Acquire);
-            for shard in 0..self.desks.len() {
-                while let Some(wish) = self.desks[shard].0.recv() {
-                    self.grant(shard, wish);
+            for shard in 0..self.shards.len() {
+                // A request waits until its grant has room: a shard asks once.
+                while (self.shards[shard].to.room() > 0 || self.shards[shard].to.is_closed())
+                    && let Some(request) = self.shards[shard].from.recv()
+                {
+                    self.grant(shard, request);
                 }
             }
             if last {
@@ -241,10 +245,10 @@ impl Work {
                 self.look_at_others(objects);
                 look_at = Instant::now() + LOOK_AT_OTHERS.max(now.elapsed() * REST);
             }
-            // One at a time: a wish waits for no more than that.
+            // One at a time: a request waits for no more than that.
             if !self.stock() {
                 if waker.arm() {
-                    waker.sleep(LOOK);
+                    waker.sleep(look);
                 }
                 waker.disarm();
             }
@@ -280,7 +284,7 @@ impl Work {
                     Vec::new()
                 } else {
                     let contents = contents.get_or_insert_with(|| Contents::new(objects));
-                    shares(contents, &scanned, self.desks.len() as u16)
+                    shares(contents, &scanned, self.shards.len() as u16)
                 };
                 let mut told = true;
                 for (shard, known) in found {
@@ -289,7 +293,7 @@ impl Work {
                     // One that failed is not spoken of again.
                     if self.kept.contains_key(&key) {
                         let file = segment_file(key, &named, &segment.header, segment.is_direct(), Mount::Foreign);
-                        told &= self.desks[usize::from(shard.0)].1.send(SegmentGrant::Listed(file, known)).is_ok();
+                        told &= self.shards[usize::from(shard.0)].to.send(SegmentGrant::Listed(file, known)).is_ok();
                     }
                 }
                 if told {
@@ -300,11 +304,11 @@ impl Work {
         }
     }
 
-    fn grant(&mut self, shard: usize, wish: SegmentRequest) {
-        match wish {
+    fn grant(&mut self, shard: usize, request: SegmentRequest) {
+        match request {
             SegmentRequest::Another => {
-                let supply = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
-                if let Err(SegmentGrant::Segment(file)) = self.desks[shard].1.send(supply) {
+                let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+                if let Err(SegmentGrant::Segment(file)) = self.shards[shard].to.send(grant) {
                     self.trim(file.key);
                 }
             }
@@ -325,7 +329,7 @@ impl Work {
     /// Makes a segment ahead of need, one for each shard at most and where there is room to spare: no shard waits for a file
     /// system then. False when that is not the case.
     pub(super) fn stock(&mut self) -> bool {
-        if self.ready.len() >= self.desks.len() {
+        if self.is_short || self.ready.len() >= self.shards.len() {
             return false;
         }
         let made = self.make(false);
@@ -341,10 +345,13 @@ impl Work {
             return None;
         }
         let lengths = self.lengths.halves().take(if wanted { usize::MAX } else { 1 });
-        lengths.into_iter().find_map(|len| self.make_of(len, wanted))
+        // Where no further file can be open, a shorter one cannot, either.
+        lengths.into_iter().map_while(|len| self.make_of(len, wanted).ok()).flatten().next()
     }
 
-    fn make_of(&mut self, len: u64, wanted: bool) -> Option<(usize, Owned)> {
+    /// # Errors
+    /// `Environment` when no further file can be open.
+    fn make_of(&mut self, len: u64, wanted: bool) -> Result<Option<(usize, Owned)>> {
         loop {
             // Others' may go when their owners have ended: what shards read of them then is fetched anew.
             let in_use: Vec<SegmentName> = self.own().collect();
@@ -352,16 +359,17 @@ impl Work {
             let mut reclaimed = 0;
             let made = self.room.make(len, reclaim, || reclaimed += 1);
             self.count(|facts| facts.segments_reclaimed += reclaimed);
-            let (directory, made) = made?;
+            let Some((directory, made)) = made else { return Ok(None) };
             match made {
                 Ok(owned) => {
+                    self.is_short = false;
                     self.count(|facts| facts.segments_made += 1);
-                    return Some((directory, owned));
+                    return Ok(Some((directory, owned)));
                 }
                 Err(error) => {
                     self.give_up_directory(directory, &error);
                     if error.kind() == Kind::Environment {
-                        return None;
+                        return Err(error);
                     }
                 }
             }
@@ -384,10 +392,12 @@ impl Work {
             self.kept.remove(&key);
             return;
         }
+        let name = kept.named.name;
         self.give_up_directory(kept.directory, error);
         if error.kind() == Kind::Environment {
-            // The directory stays in use, and the shard has given the segment up.
-            self.trim(key);
+            // The shard has given it up, and its file stays for the next run. Without the lock a descriptor comes back.
+            self.kept.remove(&key);
+            self.foreign.entry(name).and_modify(|seen| seen.keys.retain(|_, known| *known != key));
         }
     }
 

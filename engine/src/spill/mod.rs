@@ -88,7 +88,10 @@ pub(crate) fn start_segment_manager(
                 .push(format!("disk: {path} has {free} free, and spill_floor leaves {floor}: no room for new blocks"));
         }
     }
-    notices.extend(few_files(open_files_max(), lengths.usual, usable(limits, &directories).min(catalog.total_bytes())));
+    // Ranks that keep blocks for each other keep a part each.
+    let ranks = if config.peers.addresses.is_empty() { 1 } else { u64::from(config.world) };
+    let wanted = usable(limits, &directories).min(catalog.total_bytes() / ranks);
+    notices.extend(few_files(open_files_max(), lengths.usual, wanted));
     let tell = Box::new(move |line: &str| report(line));
     let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
@@ -132,7 +135,7 @@ fn few_files(open_files: Option<u64>, segment_bytes: u64, bytes: u64) -> Option<
 /// Bytes that segments may take of these directories' file systems.
 fn usable(limits: Limits, directories: &[Directory]) -> u64 {
     let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
-    let free: u64 = volumes.map(|volume| volume.free_bytes - volume.free_bytes / FLOOR_SHARE).sum();
+    let free: u64 = volumes.map(|volume| volume.free_bytes.saturating_sub(limits.floor(volume))).sum();
     if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) }
 }
 
@@ -271,7 +274,9 @@ impl Lengths {
         let at_most = |bytes: u64| if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
         // The head and the journal of a segment for one block have a page each.
         let least = room_for(block_bytes + 2 * SEGMENT_PAGE_BYTES as u64);
-        let usual = at_most(share / 16).max(room_for(4 * block_bytes)).min(at_most(share));
+        // Of few open files each has to hold more.
+        let share_of_file = usable(limits, directories) / owned_max(open_files_max()).max(1) as u64;
+        let usual = at_most(share / 16).max(room_for(4 * block_bytes)).max(room_for(share_of_file)).min(at_most(share));
         Lengths { usual: usual.clamp(least, SEGMENT_BYTES_MAX), least }
     }
 

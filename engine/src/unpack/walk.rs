@@ -4,10 +4,11 @@ use crate::config::Config;
 use crate::loader::Loader;
 use crate::packed::PackedShards;
 use fuelrail_base::{BatchSeq, ByteSize, Error, Kind, Result, SampleId};
-use fuelrail_flow::{ByteRange, Listing};
+use fuelrail_flow::{ByteRange, Listing, scratch_bytes, spill_memory_bytes};
 use fuelrail_io::Topology;
 use fuelrail_plan::order::{ChunkShape, OrderName};
 use fuelrail_plan::run::{BatchSpec, Run};
+use fuelrail_wire::Scheme;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ const PARTS_OF_GROUP: u64 = 3;
 const GROUP_PARTS_MIN: u64 = 16;
 /// The share of the memory limit, as a divisor, that parts that are unpacked may take, at most but one.
 const UNPACKED_SHARE: u64 = 4;
+/// Beyond the bytes of a range: it is rounded up to units of memory and of disks.
+const READING_SLACK_BYTES: u64 = 64 << 10;
 
 impl Packed {
     /// These shards, whose records are ranges of what their parts are unpacked to. The ranges become ones of objects, for messages.
@@ -127,8 +130,9 @@ pub(crate) struct Shares {
     pub own: Config,
     /// Parts that are unpacked or about to be, bytes outside the arena.
     pub unpacked_bytes: u64,
-    /// The arena of what reads them.
+    /// The arena of what reads them, and its shards at most.
     pub reading_bytes: u64,
+    pub reading_shards: u16,
     pub threads: usize,
 }
 
@@ -136,8 +140,8 @@ impl Packed {
     /// Shares out the memory.
     ///
     /// # Errors
-    /// `Budget` where the parts that are unpacked at a time would take most of it.
-    pub(crate) fn shares(&self, config: &Config, run: &Run, topology: &Topology) -> Result<Shares> {
+    /// `Budget` where the parts that are unpacked at a time would take most of it, or what is left is too little to read the longest.
+    pub(crate) fn shares(&self, config: &Config, scheme: Scheme, run: &Run, topology: &Topology) -> Result<Shares> {
         let limit = config.memory.limit.map_or(0, |limit| limit.0);
         let threads = topology.shards().clamp(1, THREADS_MAX);
         let packed = self.shards.parts().iter().map(|part| part.ranges.iter().map(|range| range.len).sum::<u64>());
@@ -157,12 +161,36 @@ impl Packed {
                 format!("raise memory_limit to {need}, lower chunk_window, or write smaller row groups or shards");
             return Err(Error::new(Kind::Budget, cause).with_hint(hint));
         }
+        let (rest, least) = (limit - unpacked_bytes, self.reading_bytes_min(config, scheme));
+        if rest / 2 < least {
+            let cause = format!(
+                "parts that are unpacked take {}, and half of what memory_limit, {}, leaves is less than the {} that reading the longest \
+                 range needs",
+                ByteSize(unpacked_bytes),
+                ByteSize(limit),
+                ByteSize(least)
+            );
+            let need = unpacked_bytes + 2 * least;
+            let hint = format!("raise memory_limit to {need}, or lower connections_max");
+            return Err(Error::new(Kind::Budget, cause).with_hint(hint));
+        }
+        let fit = u16::try_from(rest / 2 / least).unwrap_or(u16::MAX);
+        let cores = u16::try_from(topology.shards()).unwrap_or(u16::MAX);
+        let reading_shards = config.shards.unwrap_or(cores.max(1)).min(fit);
         let mut own = config.clone();
-        let rest = limit - unpacked_bytes;
         own.memory.limit = Some(ByteSize(rest / 2));
         (own.shards, own.network.connections_max, own.network.hedge_percent) = (Some(1), 1, 0);
         own.order.name = OrderName::Global;
-        Ok(Shares { own, unpacked_bytes, reading_bytes: rest / 2, threads })
+        Ok(Shares { own, unpacked_bytes, reading_bytes: rest / 2, reading_shards, threads })
+    }
+
+    /// What a shard of the loader that reads needs: room for the longest range, at any place of a disk's units, and its buffers.
+    fn reading_bytes_min(&self, config: &Config, scheme: Scheme) -> u64 {
+        let ranges = self.shards.parts().iter().flat_map(|part| &part.ranges);
+        let longest = ranges.map(|range| range.len).max().unwrap_or(0);
+        let scratch = config.network.connections_max as u64 * scratch_bytes(scheme).start();
+        let disk = if config.disk.dirs.is_empty() { 0 } else { spill_memory_bytes() };
+        longest + scratch + disk + READING_SLACK_BYTES
     }
 }
 

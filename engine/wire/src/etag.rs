@@ -35,7 +35,7 @@ impl Etag {
         self.0.to_le_bytes()
     }
 
-    /// The tag that is printed so.
+    /// Parses what `Display` writes.
     pub(crate) fn of_hash(digits: &str) -> Option<Etag> {
         hex_number(digits).map(Etag)
     }

@@ -266,7 +266,8 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
 fn found(value: &[u8]) -> Option<Found> {
     let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
     let (text, tag) = match text.split_once(";tag=") {
-        Some((text, digits)) => (text, Some(Etag::of_hash(digits)?)),
+        // All zeros where none is known.
+        Some((text, digits)) => (text, Some(Etag::of_hash(digits)?).filter(|tag| tag.to_bytes() != [0; 16])),
         None => (text, None),
     };
     let (dur, how) = text.split_once(";desc=").unwrap_or((text, ""));

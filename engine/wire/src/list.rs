@@ -92,7 +92,7 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 }
 
 /// Code and message of an S3 error document (`NoSuchKey`, `The specified key does not exist.`), cut to 256 characters
-/// and escaped for printing; of one that is cut off, what stands before that. `None` when `xml` is anything else.
+/// and escaped for printing; of one that is cut off or broken behind its code, what stands before that. `None` without a code.
 #[must_use]
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     refusal(xml).said()

@@ -68,17 +68,25 @@ pub enum SegmentGrant {
     NoMore,
 }
 
-/// A shard's ends of the two queues between it and the segment manager.
-pub type ManagerLink = (Sender<SegmentRequest>, Receiver<SegmentGrant>);
+/// One side's ends of the two queues between a shard and the segment manager.
+pub struct Link<S, R> {
+    /// What it sends.
+    pub to: Sender<S>,
+    /// What it receives.
+    pub from: Receiver<R>,
+}
 
-/// The segment manager's ends.
-pub type ShardLink = (Receiver<SegmentRequest>, Sender<SegmentGrant>);
+/// The shard's ends.
+pub type ManagerLink = Link<SegmentRequest, SegmentGrant>;
+
+/// The segment manager's.
+pub type ShardLink = Link<SegmentGrant, SegmentRequest>;
 
 /// The two queues between one shard and the segment manager.
 #[must_use]
 pub fn segment_queues() -> (ManagerLink, ShardLink) {
     let ((request, requests), (grant, grants)) = (channel(QUEUE_ENTRIES), channel(QUEUE_ENTRIES));
-    ((request, grants), (requests, grant))
+    (Link { to: request, from: grants }, Link { to: grant, from: requests })
 }
 
 /// Share of a segment that must be left for it to be appended to again.

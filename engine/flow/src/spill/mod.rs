@@ -120,7 +120,7 @@ impl SpillStage {
         let buffer = buffer.pop().expect("one was allocated");
         let pages: Result<Vec<Vec<Window>>> =
             (0..JOURNAL_PAGES).map(|_| piece(region, 1, PAGE_BYTES as usize)).collect();
-        setup.channel.1.set_waker(waker);
+        setup.channel.from.set_waker(waker);
         let mut stage = SpillStage {
             objects,
             channel: setup.channel,
@@ -171,7 +171,7 @@ impl SpillStage {
 
     /// Mounts granted segments, and requests another when one will be needed.
     pub(crate) fn restock(&mut self, planner: &mut Spill) {
-        while let Some(grant) = self.channel.1.recv() {
+        while let Some(grant) = self.channel.from.recv() {
             self.asked &= matches!(grant, SegmentGrant::Listed(..));
             match grant {
                 SegmentGrant::Listed(file, known) => self.take_over(file, &known, planner),
@@ -187,7 +187,7 @@ impl SpillStage {
     /// Sends the manager a request. False when the queue is full, and the request is dropped: a segment is requested again, and one that was
     /// not unlinked is found at the next start.
     fn request(&mut self, request: SegmentRequest) -> bool {
-        self.channel.0.send(request).is_ok()
+        self.channel.to.send(request).is_ok()
     }
 
     /// Writes a landed block. What is not written at once holds its batch's memory.

@@ -77,17 +77,17 @@ impl Manager {
     }
 
     fn work(&mut self) {
-        while let Some(request) = self.channel.0.recv() {
+        while let Some(request) = self.channel.from.recv() {
             match request {
                 SegmentRequest::Another => {
                     let supply = self.another();
-                    self.channel.1.send(supply).unwrap();
+                    self.channel.to.send(supply).unwrap();
                 }
                 SegmentRequest::Trimmed(key) => {
                     assert!(self.world.remove_file(&self.path(key)));
                     self.alive -= 1;
                     let supply = self.another();
-                    self.channel.1.send(supply).unwrap();
+                    self.channel.to.send(supply).unwrap();
                 }
                 SegmentRequest::Failed(_, error) => self.failures.push(error.to_string()),
             }
@@ -266,7 +266,7 @@ fn a_segment_that_could_not_be_asked_for_is_asked_for_again() {
     let mut manager = Manager::new(&world, 20);
     // The queue to the manager is full when the shard first wants a segment.
     let error = Error::new(Kind::File, "an earlier one");
-    let (requests, _) = manager.next.as_mut().unwrap();
+    let requests = &mut manager.next.as_mut().unwrap().to;
     while requests.send(SegmentRequest::Failed(0, error.clone())).is_ok() {}
     let end = drive(&world, &mut manager, &Case { sizes: &sizes, ..CASE }, |_, _| ());
     assert!(manager.made > 0 && end.planner.spill.hit_bytes > 0, "it has no segment: {}", end.text);

@@ -294,7 +294,7 @@ impl<W> Owner<W> {
                 let peers = self.peers.as_mut().expect("one was asked");
                 peers.unserved(rank, displaced, self.window.round_trip());
                 if role == Role::Home && displaced {
-                    // It is up, and a rank that never has a block is asked for fewer.
+                    // It is up. When ranks seldom have what they are asked for, fewer blocks are asked of all.
                     peers.kept(false);
                 }
                 match role {

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use fuelrail_base::{Error, Kind, ShardId};
-use fuelrail_flow::SegmentGrant;
+use fuelrail_flow::{SegmentGrant, SegmentRequest};
+use fuelrail_io::Waker;
 use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
@@ -171,13 +174,49 @@ fn shards_are_told_what_others_write_and_the_others_room_is_taken_when_they_have
     assert_eq!((found.len(), found[0].1.len(), found[0].0.mount), (1, of(0..5).len(), Mount::Foreign));
     spill(&theirs.path, &objects, &of(5..12), place, of(0..5).len());
     work.look_at_others(&objects);
-    let Some(SegmentGrant::Listed(file, known)) = work.links[0].1.recv() else { panic!("the shard is told") };
+    let Some(SegmentGrant::Listed(file, known)) = work.links[0].from.recv() else { panic!("the shard is told") };
     assert_eq!((file.key, file.mount, known.len()), (found[0].0.key, Mount::Foreign, of(0..12).len()));
     assert!(work.another().is_some() && work.another().is_none(), "the other lives");
     drop(other);
     assert!(work.another().is_some() && !theirs.path.exists());
     work.look_at_others(&objects);
-    assert!(work.links[0].1.recv().is_none());
+    assert!(work.links[0].from.recv().is_none());
+}
+
+/// The manager sleeps: a request wakes it, and a grant comes that had no room when it was requested.
+#[test]
+fn a_request_wakes_the_manager_and_waits_until_its_grant_has_room() {
+    let (scratch, objects, told) = (tempdir().unwrap(), objects("w"), Told::default());
+    let mut work = work(&[scratch.path()], 1, 8, &told);
+    let mut shard = work.links.remove(0);
+    let full = |work: &mut Work| work.shards[0].to.send(SegmentGrant::NoMore).is_ok();
+    while full(&mut work) {}
+    let (stop, waker) = (AtomicBool::new(false), Waker::sleeper());
+    std::thread::scope(|scope| {
+        let (stopped, woken) = (&stop, &waker);
+        let objects = &objects;
+        scope.spawn(move || work.live(stopped, woken, objects, Duration::from_secs(3600)));
+        shard.to.send(SegmentRequest::Another).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let mut taken = 0;
+        while let Some(grant) = shard.from.recv() {
+            assert!(matches!(grant, SegmentGrant::NoMore));
+            taken += 1;
+        }
+        let begun = Instant::now();
+        let granted = loop {
+            // Each request wakes it; the first is granted first.
+            let _ = shard.to.send(SegmentRequest::Trimmed(u64::MAX));
+            match shard.from.recv() {
+                Some(grant) => break matches!(grant, SegmentGrant::Segment(_)),
+                None if begun.elapsed().as_secs() > 60 => break false,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        stop.store(true, Ordering::Release);
+        waker.wake();
+        assert!(taken > 1 && granted);
+    });
 }
 
 /// What is made ahead of need is within the limit, is handed out first, and is gone when nobody wanted it.
