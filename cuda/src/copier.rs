@@ -11,7 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -115,6 +115,7 @@ impl Copier {
             Ok(_) => self.run().unwrap_or_else(End::Device),
             Err(error) => End::Device(error.clone()),
         };
+        let is_over = matches!(end, End::Over);
         match end {
             End::Over => {}
             End::Loader(error) => drop(self.link.ready.try_send(Err(error))),
@@ -130,6 +131,11 @@ impl Copier {
             let _ = ring.loader_stats.set(loader.stats());
         }
         ring.finished.store(true, Ordering::Release);
+        // Tells the consumer that no batch follows.
+        self.link.ready = sync_channel(0).0;
+        if is_over {
+            self.stay_for_peers();
+        }
         let loader = self.loader.take().filter(|_| self.flights.is_empty());
         loader.map(Loader::close)
     }
@@ -164,6 +170,15 @@ impl Copier {
                 Ok(Taken::Over) => return self.drain().map(|()| End::Over),
                 Err(error) => return self.drain().map(|()| End::Loader(error)),
             }
+        }
+    }
+
+    /// Other ranks may still ask for what the loader keeps, and a notice for a hand-over: until the feed is closed.
+    fn stay_for_peers(&self) {
+        let keeps = |loader: &Loader| !loader.config().peers.addresses.is_empty();
+        while self.loader.as_ref().is_some_and(keeps) && !self.is_unwanted() {
+            self.answer();
+            std::thread::sleep(IDLE);
         }
     }
 

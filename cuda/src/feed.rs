@@ -235,7 +235,7 @@ impl Feed {
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
         let handed = self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within));
         let ended = || Error::new(Kind::Environment, "the copy thread has ended, and the loader with it");
-        let hint = "hand over before the run is over, and before the feed is closed or has failed";
+        let hint = "set peers, and hand over before the feed has failed";
         handed.unwrap_or_else(|| Err(ended().with_hint(hint)))
     }
 
@@ -249,8 +249,8 @@ impl Feed {
         // Whoever asked may have given up.
         let asked = move |loader: &Loader| drop(tell.send(what(loader)));
         *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(asked));
-        let is_over =
-            || self.ring.finished.load(Ordering::Acquire) || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        // Not where no batch follows: with peers it replies until the feed is closed.
+        let is_over = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let begun = Instant::now();
         while !is_over() && begun.elapsed() < patience {
             if let Ok(reply) = told.recv_timeout(LOOK_AGAIN.min(patience)) {

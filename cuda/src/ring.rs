@@ -72,7 +72,7 @@ pub(crate) struct Ring {
     pub(crate) loader_stats: OnceLock<Stats>,
     /// The feed is gone: no more copies.
     pub(crate) closed: AtomicBool,
-    /// The copy thread has ended normally.
+    /// The copy thread has handed over its last batch, and not panicked.
     pub(crate) finished: AtomicBool,
     /// Work whose end is unknown may touch the buffers: they are never freed.
     pub(crate) kept: AtomicBool,

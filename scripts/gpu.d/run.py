@@ -158,7 +158,7 @@ def conformance(run, at):
     env = {**os.environ, "FUELRAIL_SEEDS": "20" if at.rehearse else "100"}
     if not at.rehearse:
         env["FUELRAIL_DRIVER"] = "real"
-    names = ["tests::conformance", "several::a_batch_goes", "several::a_capture", "several::the_stream", "canaries::a_buffer_written",
+    names = ["tests::conformance", "several::a_capture", "several::the_stream", "canaries::a_buffer_written",
              "sharing::two_feeds", "sharing::feeds_go_on"]
     _, said = run.sh([at.program("cuda-tests"), *names, "--test-threads=1", "--nocapture"], env=env)
     passed = re.search(r"(\d+) passed", said)

@@ -29,11 +29,11 @@ pub(crate) fn load(file: Option<&Path>, given: &Overrides) -> Outcome<Config> {
     })
 }
 
-/// A loader with these settings that brings everything once, in order, as objects have it or as records of `format`: what the environment
-/// says for a trainer, of ranks, order, decoding and the like, does not count.
+/// Reads every object, or every record of `format`, once and in order. Ignores trainer settings (ranks, order, decoding, spill) from the
+/// environment.
 pub(crate) fn once(mut config: Config, format: Option<Format>) -> LoaderBuilder {
     (config.epochs, config.rank, config.world, config.format) = (1, 0, 1, format);
-    (config.order, config.decode, config.peers) = Default::default();
+    (config.order, config.decode, config.peers, config.disk) = Default::default();
     config.order.shuffle = false;
     config.bad_samples = BadSamples::Raise;
     (config.audit, config.metrics_listen, config.label_field) = (None, None, None);

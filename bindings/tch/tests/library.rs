@@ -425,22 +425,38 @@ fn a_rank_without_samples_waits_for_the_others() {
 }
 
 #[test]
-fn a_checkpoint_may_take_longer_to_write_than_ranks_wait_for_each_other() {
+fn a_checkpoint_may_take_longer_to_write_or_read_than_ranks_wait_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, script) = (Source::Directory(folder.path().to_owned()), "latency=fixed:7s".parse().unwrap());
+    let (source, script) = (Source::Directory(folder.path().to_owned()), "latency=fixed:15s".parse().unwrap());
     let bucket = Bucket::start(BucketConfig { source, script, writable: true, ..BucketConfig::default() }).unwrap();
     let [saved, best] = ["saved/", "best/"].map(|prefix| Vault::open(&[bucket.url(prefix)], 1).unwrap());
-    let ended = patient_ranks(Duration::from_secs(4), 2, |rank, group| {
+    let ended = patient_ranks(Duration::from_secs(10), 2, |rank, group| {
         let variables = VarStore::new(Device::Cpu);
         let task = Summing::new(&variables, None);
         let mut trainer = Trainer::new(&task, &variables, Some(group), config(16)).unwrap().vault(saved.clone());
+        assert!(!trainer.resume().unwrap(), "its place is empty");
         let mut feed = sums(2, 100 * rank as u64);
         let outcome = trainer.run(&mut feed).unwrap();
-        (outcome.end, trainer.save_best(Some(&best), feed.order(), 0.5).unwrap().len())
+        (outcome.end, trainer.save_best(Some(&best), feed.order(), 0.5).unwrap().unwrap().len())
     });
     assert_eq!(ended, [(End::Done, 1), (End::Done, 0)]);
     let written = ["saved", "best"].map(|name| std::fs::read_dir(folder.path().join(name)).unwrap().count());
     assert_eq!(written, [1, 1]);
+}
+
+#[test]
+fn where_rank_0_cannot_read_the_checkpoint_all_ranks_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("step-000000000003.safetensors"), "torn").unwrap();
+    let vault = Vault::open(&[folder.path().display().to_string()], 1).unwrap();
+    let ended = ranks(2, |_, group| {
+        let variables = VarStore::new(Device::Cpu);
+        let task = Summing::new(&variables, None);
+        let mut trainer = Trainer::new(&task, &variables, Some(group), config(16)).unwrap().vault(vault.clone());
+        trainer.resume().unwrap_err().to_string()
+    });
+    assert!(ended[0].contains("none of 1 checkpoints is whole"), "{}", ended[0]);
+    assert!(ended[1].contains("rank 0 could not read the checkpoint"), "{}", ended[1]);
 }
 
 #[test]

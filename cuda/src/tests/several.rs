@@ -137,3 +137,22 @@ fn at_its_end_a_feed_has_the_loaders_counters_and_keeps_nobody_waiting() {
     drop(feed);
     control().assert_clean();
 }
+
+#[test]
+fn with_peers_a_feed_hands_over_behind_its_last_batch() {
+    if !under_driver("tests::several::with_peers_a_feed_hands_over_behind_its_last_batch", &watching()) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    let builder = store().loader().batch_size(10).memory_limit("64MB".parse().unwrap());
+    let builder = builder.rank(0).world(2).cache_limit("4MB".parse().unwrap());
+    let builder = builder.peers(["127.0.0.1:0", "127.0.0.1:9"]).peer_secret_file(&secret);
+    let mut feed = Feed::start(builder.build().unwrap(), FeedConfig::default()).unwrap();
+    assert!(std::iter::from_fn(|| feed.next(RawStream::LEGACY)).map(Result::unwrap).count() > 0);
+    // The other rank is not there to take anything; the loader replies all the same.
+    feed.hand_over(Duration::from_secs(1)).unwrap();
+    assert!(feed.close().is_some());
+    control().assert_clean();
+}

@@ -6,7 +6,7 @@
 mod vault;
 
 pub use vault::Vault;
-pub(crate) use vault::{Writer, Written};
+pub(crate) use vault::{Found, Writer, Written};
 
 use crate::ffi::{bytes_of, tensor_of_bytes};
 use crate::optimiser::Rule;

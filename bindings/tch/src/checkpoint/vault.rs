@@ -185,27 +185,30 @@ fn with_room(error: Error) -> Error {
 /// The places that have a checkpoint, and notices of those that refused.
 pub(crate) type Written = Result<(Vec<String>, Vec<String>)>;
 
-/// Writes one checkpoint at a time.
+/// Writes, or reads, one checkpoint at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Writer(Option<(JoinHandle<()>, Receiver<Written>, Instant)>);
+pub(crate) struct Writer<T = (Vec<String>, Vec<String>)>(Option<(JoinHandle<()>, Receiver<Result<T>>, Instant)>);
 
-impl Writer {
+impl<T> Writer<T> {
     pub(crate) fn is_busy(&self) -> bool {
         self.0.is_some()
     }
 
     /// Begins to write. Only when it is not busy.
-    pub(crate) fn begin(&mut self, write: impl FnOnce() -> Written + Send + 'static) -> Result<()> {
+    pub(crate) fn begin(&mut self, write: impl FnOnce() -> Result<T> + Send + 'static) -> Result<()>
+    where
+        T: Send + 'static,
+    {
         debug_assert!(!self.is_busy(), "one at a time");
         let (begun, (tell, told)) = (Instant::now(), channel());
-        let thread = std::thread::Builder::new().name("fuelrail-save".into()).spawn(move || drop(tell.send(write())));
-        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread to save with", e))?;
+        let thread = std::thread::Builder::new().name("fuelrail-vault".into()).spawn(move || drop(tell.send(write())));
+        let thread = thread.map_err(|e| Error::from_io(Kind::Environment, "starting a thread for checkpoints", e))?;
         self.0 = Some((thread, told, begun));
         Ok(())
     }
 
     /// What became of the one under way, and how long it took. `None` where there is none, or it has not ended within `patience`.
-    pub(crate) fn ended(&mut self, patience: Duration) -> Option<(Written, Duration)> {
+    pub(crate) fn ended(&mut self, patience: Duration) -> Option<(Result<T>, Duration)> {
         let (_, told, begun) = self.0.as_ref()?;
         let (written, took) = match told.recv_timeout(patience) {
             Err(RecvTimeoutError::Timeout) => return None,
@@ -213,12 +216,17 @@ impl Writer {
         };
         let (thread, ..) = self.0.take()?;
         let _ = thread.join();
-        let written = written.unwrap_or_else(|| Err(Error::new(Kind::Program, "the thread that saves panicked")));
+        let written = written.unwrap_or_else(|| Err(Error::new(Kind::Program, "the thread for checkpoints panicked")));
         Some((written, took))
+    }
+
+    /// Leaves the one under way to itself.
+    pub(crate) fn abandon(&mut self) {
+        self.0 = None;
     }
 }
 
-impl Drop for Writer {
+impl<T> Drop for Writer<T> {
     fn drop(&mut self) {
         drop(self.ended(Duration::MAX));
     }

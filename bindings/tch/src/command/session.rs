@@ -58,7 +58,7 @@ pub(super) fn train(
     let kept = listed(&config, group.as_deref())?;
     let (objects, classes) = (kept.listing.len() as u64, classes(&config, &kept.listing)?);
     config.classes.clone_from(&classes);
-    // How many samples there are, the loader knows; without an object there are none.
+    // A placeholder until the loader tells the number of samples; 0 is refused.
     let training = TrainConfig { epoch_samples: objects, ..arguments.training.clone() };
     let forecast = Forecast::new(arguments.limits.clone(), begun, 0);
     let (every, log) = (arguments.print_every, arguments.step_log.as_deref());
@@ -78,11 +78,11 @@ pub(super) fn train(
     judging.check_classes(&config)?;
     let hears = Rc::clone(&screen);
     let vault = Vault::open(&arguments.checkpoint, arguments.keep)?.reached(config.access());
-    let best = Best::new(arguments, ranks.rank, &vault, config.access())?;
     let mut trainer = Trainer::new(&*task, &variables, group.clone(), training)?
-        .vault(vault)
+        .vault(vault.clone())
         .notice(notice)
         .listener(move |event| hears.borrow_mut().hear(&event));
+    let best = Best::new(arguments, &vault, config.access(), &mut trainer)?;
     if trainer.resume()? {
         let order = trainer.order().expect("what was resumed has an order");
         say(&format!("goes on from step {}, epoch {}, position {}", trainer.steps(), order.epoch, order.position));
@@ -140,8 +140,8 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
     });
 }
 
-/// NCCL where it is requested, or between several GPUs. Refuses it for asynchronous steps, which it cannot do; and judging every epoch,
-/// whose end is another on every rank then.
+/// NCCL where it is requested, or between several GPUs. Refuses it for asynchronous steps, which it cannot do; and judging every epoch
+/// then: epochs that end in asynchronous steps would not be judged.
 fn backend(arguments: &Arguments, device: Device, world: usize) -> Result<Backend> {
     let backend = match arguments.backend.as_str() {
         "auto" if device == Device::Cpu || world == 1 => Backend::Gloo,
@@ -229,7 +229,14 @@ fn listed(config: &Config, group: Option<&Group>) -> Result<KeptListing> {
     let Some(group) = group else { return Ok(kept) };
     let objects: Vec<Listed> = kept.listing.iter().collect();
     let hash = listing_hash(objects.iter().map(|object| (object.key.as_str(), object)));
-    group.agree("what the bucket lists", &format!("{} objects of hash {hash}", objects.len()))?;
+    let agreed = group.agree("what the bucket lists", &format!("{} objects of hash {hash}", objects.len()));
+    agreed.map_err(|error| match &config.network.listing_dir {
+        Some(dir) if error.kind() == Kind::Usage => error.and_hint(format!(
+            "a rank may have kept an older listing: empty listing_dir, {}, on every rank",
+            dir.display()
+        )),
+        _ => error,
+    })?;
     Ok(kept)
 }
 
@@ -257,28 +264,28 @@ struct Best {
 }
 
 impl Best {
-    /// That of an earlier part of the run counts. `saved` is where the run's checkpoints are.
-    fn new(arguments: &Arguments, rank: usize, saved: &Vault, access: Access) -> Result<Best> {
+    /// That of an earlier part of the run counts. `saved` is where the run's checkpoints are. All ranks take part.
+    fn new(arguments: &Arguments, saved: &Vault, access: Access, trainer: &mut Trainer<'_>) -> Result<Best> {
         let vault = Vault::open(arguments.best.as_slice(), 1)?.reached(access);
         if vault.shares(saved) {
             let error = Error::new(Kind::Usage, "--best and --checkpoint name the same place");
             return Err(error.with_hint("give the best model a place of its own: older checkpoints are removed there"));
         }
-        let vault = if rank == 0 { vault } else { Vault::default() };
-        let kept = vault.newest()?.bytes.map(|bytes| Checkpoint::about(&bytes)).transpose()?;
+        let kept = trainer.newest(&vault)?.bytes.map(|bytes| Checkpoint::about(&bytes)).transpose()?;
         let accuracy = kept.and_then(|about| about.accuracy).unwrap_or(f64::NEG_INFINITY);
         Ok(Best { vault, accuracy })
     }
 
-    /// Keeps the model of now where it is better; all ranks take part. One that cannot be written does not end the run.
-    fn compare(&mut self, accuracy: f64, trainer: &Trainer<'_>, feed: &dyn Feed, say: &dyn Fn(&str)) {
+    /// Keeps the model of now where it is better; all ranks take part. One that cannot be written does not end the run; a lost rank does.
+    fn compare(&mut self, accuracy: f64, trainer: &mut Trainer<'_>, feed: &dyn Feed, say: &dyn Fn(&str)) -> Result<()> {
         let is_better = self.vault.is_somewhere() && accuracy > self.accuracy;
         self.accuracy = self.accuracy.max(accuracy);
-        match trainer.save_best(is_better.then_some(&self.vault), feed.order(), accuracy) {
+        match trainer.save_best(is_better.then_some(&self.vault), feed.order(), accuracy)? {
             Ok(places) if places.is_empty() => {}
             Ok(places) => say(&format!("best so far: accuracy {accuracy:.4}, {}", places.join(", "))),
             Err(error) => eprintln!("notice: the best model could not be written: {error}"),
         }
+        Ok(())
     }
 }
 
@@ -308,7 +315,7 @@ impl Judging<'_> {
             let Some(uri) = uri else { return Ok(()) };
             let (samples, loader) = (trainer.samples(), feed.stats());
             let score = self.score(uri, trainer)?;
-            best.compare(score.accuracy, trainer, feed, say);
+            best.compare(score.accuracy, trainer, feed, say)?;
             epochs.push(EpochReport { samples, score, loader });
             Ok(())
         })?;

@@ -214,7 +214,7 @@ impl Trainer<'_> {
         if !self.progress.apart {
             return order;
         }
-        let per_epoch = order.samples.max(1);
+        let per_epoch = self.config.epoch_samples;
         State { epoch: self.progress.samples / per_epoch, position: self.progress.samples % per_epoch, ..order }
     }
 

@@ -1,7 +1,7 @@
 //! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
 use super::{Event, Trainer, seed_of, views};
-use crate::checkpoint::{About, Checkpoint, Vault, Writer, Written};
+use crate::checkpoint::{About, Checkpoint, Found, Vault, Writer, Written};
 use crate::feed::Feed;
 use crate::ffi::{Group, bytes_of, random_state, set_random_state, tensor_of_bytes};
 use fuelrail::{Reporter, State};
@@ -16,16 +16,25 @@ const SCORES: &str = "loader.scores";
 /// How long a rank hands over at most: the others wait for it, and the shortest notices are of 30 s.
 const HAND_OVER_MAX: Duration = Duration::from_secs(20);
 
+/// How many times the others' patience a checkpoint may take to be written or read, while they wait.
+const PATIENCES_MAX: u32 = 10;
+
 /// What the average of the parameters is called.
 const AVERAGE: &str = "average";
 
 /// One rank's random states: of which device, and the bytes.
 type RandomStates = Vec<(String, Vec<u8>)>;
 
-/// Waits until a checkpoint of rank 0 is written. Four times within the others' patience it tells them that it still is being written, so that
-/// none gives it up. Returns what became of it, and whether the others were told.
-fn written(writer: &mut Writer, group: Option<&Group>) -> (Option<(Written, Duration)>, Result<()>) {
+/// Waits until a checkpoint of rank 0 is written, or read. Four times within the others' patience it tells them that this goes on, so that none
+/// gives it up; after ten times their patience all do. Returns what became of it, and whether the others were told.
+fn awaited<T>(
+    writer: &mut Writer<T>,
+    what: &str,
+    group: Option<&Group>,
+    listener: &mut dyn FnMut(Event<'_>),
+) -> (Option<(Result<T>, Duration)>, Result<()>) {
     let Some(group) = group else { return (writer.ended(Duration::MAX), Ok(())) };
+    let mut quarters = 0_u32;
     loop {
         let ended = writer.ended(group.patience() / 4);
         let mut busy = Tensor::from_slice(&[i64::from(writer.is_busy())]);
@@ -33,7 +42,32 @@ fn written(writer: &mut Writer, group: Option<&Group>) -> (Option<(Written, Dura
         if told.is_err() || busy.int64_value(&[0]) == 0 {
             return (ended, told);
         }
+        quarters += 1;
+        let waited_s = (group.patience() / 4 * quarters).as_secs_f64();
+        if quarters == 4 * PATIENCES_MAX {
+            writer.abandon();
+            let cause = format!("rank 0 has not {what} a checkpoint in {waited_s:.0} s");
+            let hint = "look at its disk, or the way to its bucket; where that is only slow, raise --timeout-s";
+            return (None, Err(Error::new(Kind::File, cause).with_hint(hint)));
+        }
+        if writer.is_busy() && quarters.is_multiple_of(4) {
+            listener(Event::Notice(&format!("the checkpoint is still being {what}, {waited_s:.0} s")));
+        }
     }
+}
+
+/// What rank 0 did, there; on the others whether it did it.
+fn heard_of<T>(group: Option<&Group>, what: &str, own: Result<T>) -> Result<T> {
+    let Some(group) = group else { return own };
+    let mut failed = Tensor::from_slice(&[i64::from(own.is_err())]);
+    let told = group.broadcast(&mut failed, 0);
+    // What went wrong here says more than that the others did not hear of it.
+    let own = own?;
+    told?;
+    if failed.int64_value(&[0]) == 0 {
+        return Ok(own);
+    }
+    Err(Error::new(Kind::File, format!("rank 0 could not {what} the checkpoint")).with_hint("its output says why"))
 }
 
 impl Trainer<'_> {
@@ -58,7 +92,7 @@ impl Trainer<'_> {
     }
 
     fn wait_for_writer(&mut self) -> Result<()> {
-        let (ended, told) = written(&mut self.writer, self.group.as_deref());
+        let (ended, told) = awaited(&mut self.writer, "written", self.group.as_deref(), &mut *self.listener);
         self.hear_of_saving(ended);
         told
     }
@@ -80,16 +114,7 @@ impl Trainer<'_> {
     }
 
     fn tell_whether_saved(&self, own: Result<()>) -> Result<()> {
-        let Some(group) = &self.group else { return own };
-        let mut failed = Tensor::from_slice(&[i64::from(own.is_err())]);
-        let told = group.broadcast(&mut failed, 0);
-        // What went wrong here says more than that the others did not hear of it.
-        own?;
-        told?;
-        if failed.int64_value(&[0]) == 0 {
-            return Ok(());
-        }
-        Err(Error::new(Kind::File, "rank 0 could not write the checkpoint").with_hint("its output says why"))
+        heard_of(self.group.as_deref(), "write", own)
     }
 
     /// Begins to write the state of now; an earlier one is written. One that could not be written does not end a run; two in a row do.
@@ -130,8 +155,9 @@ impl Trainer<'_> {
     /// ranks call it, and wait.
     ///
     /// # Errors
-    /// What the vault reports, on rank 0; `Environment` when another rank is lost.
-    pub fn save_best(&self, vault: Option<&Vault>, order: State, accuracy: f64) -> Result<Vec<String>> {
+    /// `Environment` when another rank is lost, `File` when it takes ten times as long as ranks wait for each other; what the vault reports lies
+    /// within, on rank 0.
+    pub fn save_best(&mut self, vault: Option<&Vault>, order: State, accuracy: f64) -> Result<Result<Vec<String>>> {
         let mut writer = Writer::default();
         let begin = |vault: Vault| {
             let mut checkpoint = self.checkpoint(order, None, vec![self.own_random_states()?])?;
@@ -139,10 +165,10 @@ impl Trainer<'_> {
             writer.begin(move || vault.save(&checkpoint))
         };
         let begun = vault.filter(|_| self.rank() == 0).cloned().map(begin);
-        let (ended, told) = written(&mut writer, self.group.as_deref());
-        begun.transpose()?;
+        let (ended, told) = awaited(&mut writer, "written", self.group.as_deref(), &mut *self.listener);
         told?;
-        Ok(ended.map(|(written, _)| written).transpose()?.unwrap_or_default().0)
+        let written = begun.transpose().and_then(|_| ended.map(|(written, _)| written).transpose());
+        Ok(written.map(|written| written.unwrap_or_default().0))
     }
 
     /// A copy of all that a run needs to go on.
@@ -207,12 +233,22 @@ impl Trainer<'_> {
         Ok(all)
     }
 
+    /// What is newest in the vault of rank 0, there; nothing on the others, which wait for it.
+    pub(crate) fn newest(&mut self, vault: &Vault) -> Result<Found> {
+        let (mut reader, vault) = (Writer::default(), vault.clone());
+        let begun = if self.rank() == 0 { reader.begin(move || vault.newest()) } else { Ok(()) };
+        let (ended, told) = awaited(&mut reader, "read", self.group.as_deref(), &mut *self.listener);
+        told?;
+        let found = begun.and_then(|()| ended.map_or_else(|| Ok(Found::default()), |(found, _)| found));
+        heard_of(self.group.as_deref(), "read", found)
+    }
+
     /// Resumes from the newest checkpoint of the vault, if there is one: rank 0 reads it, all ranks get it. Returns whether there was one.
     ///
     /// # Errors
     /// `Usage` when it belongs to another model, optimiser or seed; what the vault and the other ranks report.
     pub fn resume(&mut self) -> Result<bool> {
-        let found = if self.rank() == 0 { self.vault.newest()? } else { Default::default() };
+        let found = self.newest(&self.vault.clone())?;
         for notice in &found.notices {
             (self.listener)(Event::Notice(notice));
         }
@@ -283,5 +319,41 @@ impl Trainer<'_> {
             set_random_state(Some(device), state)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::Backend;
+    use crate::ranks::Ranks;
+
+    #[test]
+    fn a_checkpoint_that_is_never_written_is_given_up_on_all_ranks() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let rank = |rank: usize| {
+            let ranks = Ranks { rank, world: 2, port, ..Ranks::default() };
+            let group = Group::join(&ranks, Backend::Gloo, Device::Cpu, Duration::from_secs(4)).unwrap().unwrap();
+            let (hold, held) = std::sync::mpsc::channel::<()>();
+            let mut writer = Writer::<()>::default();
+            if rank == 0 {
+                let never_ends = move || {
+                    let _ = held.recv();
+                    Ok(())
+                };
+                writer.begin(never_ends).unwrap();
+            }
+            let mut notices = 0;
+            let (ended, told) = awaited(&mut writer, "written", Some(&group), &mut |_| notices += 1);
+            drop(hold);
+            assert!(ended.is_none() && !writer.is_busy());
+            (told.unwrap_err().to_string(), notices)
+        };
+        let rank = &rank;
+        let ended =
+            std::thread::scope(|scope| [0, 1].map(|n| scope.spawn(move || rank(n))).map(|one| one.join().unwrap()));
+        let said = "rank 0 has not written a checkpoint in 40 s";
+        assert!(ended.iter().all(|(error, _)| error.contains(said)), "{ended:?}");
+        assert_eq!(ended.map(|(_, notices)| notices), [9, 0]);
     }
 }
