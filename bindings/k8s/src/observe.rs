@@ -111,7 +111,7 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
 }
 
 /// Pods of `set` that may still write though their Job is not among `jobs` (uids), each as a Job that is being deleted: `kubectl delete`
-/// removes a Job before its pods. They have the name of the set's Job on the task's node, so a forged one makes that node wait or load again.
+/// removes a Job before its pods. They have the name of the set's Job on the task's node, so a forged one makes the set wait or load again.
 pub fn orphans<'a>(
     set: &Dataset,
     jobs: &BTreeSet<String>,
@@ -128,20 +128,34 @@ pub fn orphans<'a>(
         if *pod.labels().get(JOB_NAME)? != job_name(set, &task.node) {
             return None;
         }
-        let since_s = pod.metadata.deletion_timestamp.as_ref().map_or(now_s, |time| time.0.as_second());
+        // One that runs ends by itself; one that has not started may never.
+        let is_pending = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
+        let created = pod.metadata.creation_timestamp.as_ref().filter(|_| is_pending);
+        let since = pod.metadata.deletion_timestamp.as_ref().or(created);
+        let since_s = since.map_or(now_s, |time| time.0.as_second());
         let outcome = JobOutcome::Running;
         Some(Job { uid: pod.uid()?, task: Some(task), deleting_since_s: Some(since_s), outcome })
     };
     pods.filter_map(orphan).collect()
 }
 
-/// Since when and why no container of a Job has started, unless one has. Between two tries a Job has no pod and counts as running.
+/// Since when and why no container of a Job's last try has started, unless one has.
 fn not_started(job: &KubeJob, pods: &[&KubePod]) -> Option<JobOutcome> {
     let created = job.metadata.creation_timestamp.as_ref();
     let Some(pod) = pods.iter().find(|pod| !has_ended(pod)) else {
-        let failed = job.status.as_ref().and_then(|status| status.failed).unwrap_or(0);
+        let status = job.status.clone().unwrap_or_default();
+        let uncounted = status.uncounted_terminated_pods.unwrap_or_default();
+        let uncounted = [uncounted.failed, uncounted.succeeded].into_iter().flatten().flatten().count();
+        let (active, succeeded) = (status.active.unwrap_or(0), status.succeeded.unwrap_or(0));
+        if active > 0 || succeeded > 0 || uncounted > 0 {
+            // Its pod is not seen yet, or not any more.
+            return None;
+        }
+        let is_first = pods.is_empty() && status.failed.unwrap_or(0) == 0;
+        let last = pods.iter().filter_map(|pod| ended(pod)?.finished_at.as_ref()).max_by_key(|time| time.0);
+        let since_s = last.or(created.filter(|_| is_first))?.0.as_second();
         let why = "no pod was created: the events of the Job say why".to_owned();
-        return (pods.is_empty() && failed == 0).then_some(JobOutcome::NotStarted(created?.0.as_second(), why));
+        return Some(JobOutcome::NotStarted(since_s, why));
     };
     let status = pod.status.clone().unwrap_or_default();
     let states = || status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());

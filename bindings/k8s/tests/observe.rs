@@ -95,7 +95,13 @@ fn a_job_says_since_when_and_why_no_container_of_it_has_started() {
     assert_eq!(outcome("Pending", never.clone(), creation), waits(10, why));
     assert_eq!(outcome("Running", start, json!({ "running": {} })), JobOutcome::Running);
     // Evicted: the Job tries again after a while.
-    assert_eq!(outcome("Failed", never, json!({})), JobOutcome::Running);
+    assert_eq!(outcome("Failed", never.clone(), json!({})), JobOutcome::Running);
+    // A second pod that is refused does not come.
+    let ended = json!({ "terminated": { "exitCode": 1, "finishedAt": "1970-01-01T00:01:00Z" } });
+    assert_eq!(outcome("Failed", never, ended), waits(60, "no pod was created: the events of the Job say why"));
+    // One that is there and not seen.
+    job.status = Some(typed(json!({ "active": 1 })));
+    assert_eq!(observe::job(&set(), &job, std::iter::empty()).unwrap().outcome, JobOutcome::Running);
 }
 
 /// `kubectl delete job` removes a Job before its pod has ended.
@@ -122,6 +128,11 @@ fn a_pod_whose_job_is_gone_counts_as_a_job_that_is_being_deleted() {
     let mut other = set();
     other.metadata.uid = Some("set-2".into());
     assert!(seen(&other, &pod, "job-2").is_empty());
+    // One that has not started may never, and ages.
+    pod.metadata.creation_timestamp = Some(typed(json!("1970-01-01T00:00:50Z")));
+    pod.status = Some(typed(json!({ "phase": "Pending" })));
+    expected.deleting_since_s = Some(50);
+    assert_eq!(seen(&set(), &pod, "job-2"), [expected.clone()]);
     pod.metadata.deletion_timestamp = Some(typed(json!("1970-01-01T00:01:40Z")));
     expected.deleting_since_s = Some(100);
     assert_eq!(seen(&set(), &pod, "job-2"), [expected]);
