@@ -100,14 +100,16 @@ fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> Py
             (told, built)
         });
         told = receiver;
-        if let Err(error) = warnings::log(py) {
+        let waits = matches!(built, Err(RecvTimeoutError::Timeout));
+        let looked = warnings::log(py).and_then(|()| if waits { py.check_signals() } else { Ok(()) });
+        if let Err(error) = looked {
             // With the GIL, threads that end would wait for it.
-            py.detach(|| drop(built));
+            py.detach(move || drop((told, built)));
             return Err(error);
         }
         match built {
             Ok(built) => return built.map_err(|error: fuelrail::Error| raised(py, &error)),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("building the loader panicked")),
         }
     }
@@ -284,6 +286,7 @@ impl Loader {
 
     /// Goes on from a state. Only before the first batch is taken.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.guard.check().map_err(|error| raised(py, &error))?;
         if self.known().has_begun {
             let cause = "load_state_dict after the first batch was taken";
             return Err(usage(py, cause, "call it before, or make a loader with state="));
