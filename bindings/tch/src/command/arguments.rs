@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     /// A folder or a bucket's prefix in which the model of the epoch with the best accuracy is kept
     #[arg(long, value_name = "PLACE", requires = "eval_uri", requires = "eval_every_epoch")]
     pub best: Option<String>,
-    /// Longest wait for another rank, seconds
+    /// Longest wait for another rank, seconds; for its checkpoint ten times as long
     #[arg(long, default_value_t = 300.0)]
     pub timeout_s: f64,
     /// Threads of one operation on the CPU; without, the machine's cores shared out, or OMP_NUM_THREADS
