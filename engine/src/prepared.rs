@@ -90,6 +90,15 @@ impl Prepared {
         let Parts { config, objects, run, notices, lent, shards, .. } = &mut self.parts;
         let topology = config.topology();
         let shares = packed.shares(config, objects.endpoint().scheme, run, &topology)?;
+        if let Some(shards) = config.shards.filter(|shards| *shards > shares.reading_shards) {
+            let fit = shares.reading_shards;
+            notices.push(format!("shards: {fit} of {shards} read, as memory_limit has room for: raise it"));
+        }
+        if let Some(node) = config.near {
+            notices.push(format!(
+                "near: shards that read parts to be unpacked are not bound to cores, so not to node {node}"
+            ));
+        }
         let layout = share_out(&shares.own, objects, &topology, (false, PeerRoom::default()))?;
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);

@@ -236,7 +236,7 @@ settings! {
         /// Shards (threads); without a number one per core that cpuset and quota allow, as far as memory feeds them; where samples are
         /// decoded, one for eight cores.
         shards: Option<u16> = None,
-        /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn.
+        /// Bind each shard to a core and its memory to that core's NUMA node: one of every physical core first, nodes in turn. Not where parts are unpacked (Parquet, compressed MDS).
         pin: bool = true,
         /// The NUMA node, such as a GPU's, on whose cores shards are seated first; the nodes take turns without it.
         near: Option<u16> = None,

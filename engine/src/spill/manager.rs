@@ -130,8 +130,9 @@ pub(super) struct Work {
     foreign: HashMap<SegmentName, Foreign>,
     /// Segments to own at a time: each is an open file.
     owned_max: usize,
-    /// Somebody was told that the system refuses this process something.
+    /// No further file can be open, as far as is known, and whether that was ever so.
     is_short: bool,
+    was_short: bool,
     facts: Arc<Mutex<DiskFacts>>,
     tell: Tell,
 }
@@ -154,6 +155,7 @@ impl Work {
             foreign: HashMap::new(),
             owned_max: owned_max(open_files_max()),
             is_short: false,
+            was_short: false,
             facts: Arc::default(),
             tell,
         }
@@ -395,8 +397,10 @@ impl Work {
         let name = kept.named.name;
         self.give_up_directory(kept.directory, error);
         if error.kind() == Kind::Environment {
-            // The shard has given it up, and its file stays for the next run. Without the lock a descriptor comes back.
-            self.kept.remove(&key);
+            // The shard has given it up. A file with blocks stays for the next run; without the lock a descriptor comes back.
+            if let Some(owned) = self.kept.remove(&key).and_then(|kept| kept.owned) {
+                remove_empty(owned);
+            }
             self.foreign.entry(name).and_modify(|seen| seen.keys.retain(|_, known| *known != key));
         }
     }
@@ -406,7 +410,8 @@ impl Work {
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
         self.count(|facts| facts.failures += 1);
         if error.kind() == Kind::Environment {
-            if !core::mem::replace(&mut self.is_short, true) {
+            self.is_short = true;
+            if !core::mem::replace(&mut self.was_short, true) {
                 (self.tell)(&format!("disk: no further segment can be opened: {error}"));
             }
             return;
@@ -425,12 +430,15 @@ impl Work {
     /// Releases the locks, and removes segments without a record.
     pub(super) fn leave(self) {
         let kept = self.kept.into_values().filter_map(|kept| kept.owned);
-        for owned in kept.chain(self.ready.into_iter().map(|ready| ready.1)) {
-            if owned.0.scan().is_ok_and(|found| found.records.is_empty()) {
-                // It stays when it cannot be removed: the next run tries again.
-                let _ = owned.remove();
-            }
-        }
+        kept.chain(self.ready.into_iter().map(|ready| ready.1)).for_each(remove_empty);
+    }
+}
+
+/// Releases the lock, and removes the segment if it has no record.
+fn remove_empty(owned: Owned) {
+    if owned.0.scan().is_ok_and(|found| found.records.is_empty()) {
+        // It stays when it cannot be removed: the next run tries again.
+        let _ = owned.remove();
     }
 }
 

@@ -134,8 +134,13 @@ fn few_files(open_files: Option<u64>, segment_bytes: u64, bytes: u64) -> Option<
 
 /// Bytes that segments may take of these directories' file systems.
 fn usable(limits: Limits, directories: &[Directory]) -> u64 {
-    let volumes = directories.iter().filter_map(|directory| directory.own.room().ok());
-    let free: u64 = volumes.map(|volume| volume.free_bytes.saturating_sub(limits.floor(volume))).sum();
+    let usable = |directory: &Directory| {
+        let volume = directory.own.room().ok()?;
+        // What segments take already is theirs.
+        let held: u64 = named(&directory.own).into_iter().flatten().map(|named| named.len).sum();
+        Some((volume.free_bytes + held).saturating_sub(limits.floor(volume)))
+    };
+    let free: u64 = directories.iter().filter_map(usable).sum();
     if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) }
 }
 

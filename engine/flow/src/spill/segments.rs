@@ -4,7 +4,7 @@
 
 use super::manager::SegmentFile;
 use crate::conn::Proof;
-use fuelrail_base::{Instant, Kind, Result, SampleId};
+use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
 use fuelrail_io::{FileId, FileOptions, Ring};
 use fuelrail_plan::spill::{Mount, SegmentId};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, journal_page};
@@ -108,6 +108,10 @@ impl Segments {
         mounted.used = uses;
         if let Some(file) = mounted.open {
             return Ok(file);
+        }
+        if mounted.gone {
+            // Its lock may be another's by now.
+            return Err(Error::new(Kind::File, "the segment was given up"));
         }
         let write = matches!(mounted.file.mount, Mount::Open { .. });
         let options = FileOptions { write, create: false, direct: mounted.file.direct, len: None };
