@@ -77,7 +77,8 @@ pub(crate) fn start_segment_manager(
     let limits = Limits { limit_bytes: limit.map_or(0, |limit| limit.0), floor_bytes: floor.map(|floor| floor.0) };
     let catalog = objects.catalog();
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
-    let lengths = Lengths::new(limits, &directories, layout.shards, longest.min(catalog.block_bytes()));
+    let usable = usable(limits, &directories);
+    let lengths = Lengths::new(usable, layout.shards, longest.min(catalog.block_bytes()));
     for directory in &directories {
         // One that cannot be asked says so when it is written to.
         let Ok(volume) = directory.own.room() else { continue };
@@ -90,7 +91,7 @@ pub(crate) fn start_segment_manager(
     }
     // Ranks that keep blocks for each other keep a part each.
     let ranks = if config.peers.addresses.is_empty() { 1 } else { u64::from(config.world) };
-    let wanted = usable(limits, &directories).min(catalog.total_bytes() / ranks);
+    let wanted = usable.min(catalog.total_bytes() / ranks);
     notices.extend(few_files(open_files_max(), lengths.usual, wanted));
     let tell = Box::new(move |line: &str| report(line));
     let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
@@ -272,15 +273,15 @@ pub(crate) struct Lengths {
 impl Lengths {
     /// Usually a sixteenth of a shard's share of the disk, so that little is lost when one is trimmed, with room for several
     /// blocks. No block is longer than `block_bytes`.
-    pub(crate) fn new(limits: Limits, directories: &[Directory], shards: u16, block_bytes: u64) -> Lengths {
+    pub(crate) fn new(usable: u64, shards: u16, block_bytes: u64) -> Lengths {
         use fuelrail_base::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_PAGE_BYTES};
-        let share = usable(limits, directories) / u64::from(shards.max(1));
+        let share = usable / u64::from(shards.max(1));
         let room_for = |bytes: u64| bytes.next_power_of_two().clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let at_most = |bytes: u64| if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
         // The head and the journal of a segment for one block have a page each.
         let least = room_for(block_bytes + 2 * SEGMENT_PAGE_BYTES as u64);
         // Of few open files each has to hold more.
-        let share_of_file = usable(limits, directories) / owned_max(open_files_max()).max(1) as u64;
+        let share_of_file = usable / owned_max(open_files_max()).max(1) as u64;
         let usual = at_most(share / 16).max(room_for(4 * block_bytes)).max(room_for(share_of_file)).min(at_most(share));
         Lengths { usual: usual.clamp(least, SEGMENT_BYTES_MAX), least }
     }

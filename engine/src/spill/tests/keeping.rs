@@ -12,7 +12,7 @@ use fuelrail_plan::spill::Mount;
 use tempfile::tempdir;
 
 use super::super::manager::SegmentManager;
-use super::super::{few_files, owned_max, read_max};
+use super::super::{few_files, owned_max, read_max, usable};
 use super::*;
 use crate::stats::DiskFacts;
 
@@ -269,7 +269,7 @@ fn segments_that_are_there_make_further_ones_no_shorter() {
     let directory = || vec![open(scratch.path())];
     let free = open(scratch.path()).own.room().unwrap().free_bytes;
     let limits = Limits { limit_bytes: 0, floor_bytes: Some(free.saturating_sub(256 * MIB)) };
-    let usual = || Lengths::new(limits, &directory(), 1, MIB / 4).usual;
+    let usual = || Lengths::new(usable(limits, &directory()), 1, MIB / 4).usual;
     let before = usual();
     let made: Vec<_> = (0..12).map(|_| open(scratch.path()).make(16 * MIB).unwrap().unwrap()).collect();
     // Others write to the disk meanwhile.
@@ -331,7 +331,7 @@ fn the_keeper_comes_and_goes() {
     left_behind(scratch.path(), &objects, 0..10);
     let directories = vec![open(scratch.path())];
     let limits = Limits::default();
-    let lengths = Lengths::new(limits, &directories, 2, 10_000);
+    let lengths = Lengths::new(usable(limits, &directories), 2, 10_000);
     assert!(lengths.usual.is_power_of_two() && (MIB..=1 << 30).contains(&lengths.usual) && lengths.least == MIB);
     let config = (limits, lengths, 2);
     let (manager, setups) = SegmentManager::start(config, directories, &objects, told.tell()).unwrap();
