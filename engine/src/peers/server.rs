@@ -116,6 +116,8 @@ struct Wanted {
     part: Range<usize>,
     /// Bytes of the sample, where they are not all of it.
     range: Option<(u64, u64, u64)>,
+    /// The listing has an entity tag, which the request insists on.
+    is_tagged: bool,
 }
 
 impl Service {
@@ -127,7 +129,7 @@ impl Service {
         };
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
-        let Wanted { block, at, asker, part, range } = wanted;
+        let Wanted { block, at, asker, part, range, is_tagged } = wanted;
         if let (Some(pace), Asker::Rank | Asker::RankIfHeld) = (&self.pace, asker) {
             // Before the block is lent, so that a waiting request holds no memory.
             pace.wait(from, part.len()).await;
@@ -153,10 +155,12 @@ impl Service {
             return said(StatusCode::NO_CONTENT);
         }
         let how = if lent.passed { "pass" } else { "held" };
-        // Where the listing has one, the request insists on it. Of one length, so that heads can be foretold.
-        let none = || "0".repeat(32);
-        let tag = || format!(";tag={}", lent.tag.map_or_else(none, |tag| tag.to_string()));
-        let tag = if self.objects.strong_etag(block.sample).is_empty() { tag() } else { String::new() };
+        // Of one length for a data set, so that heads can be foretold.
+        let tag = match lent.tag {
+            _ if is_tagged => String::new(),
+            Some(tag) => format!(";tag={tag}"),
+            None => format!(";tag={:032}", 0),
+        };
         let body = Bytes::from_owner(lent).slice(part);
         let sum = base64::encode(&crc32c::crc32c(&body).to_be_bytes());
         let mut response = Response::new(Full::new(body));
@@ -204,7 +208,8 @@ impl Service {
             return Err(StatusCode::RANGE_NOT_SATISFIABLE);
         }
         let part = (first - begin) as usize..(end - begin) as usize;
-        Ok(Wanted { block, at, asker, part, range: range.map(|(first, end)| (first, end, size)) })
+        let range = range.map(|(first, end)| (first, end, size));
+        Ok(Wanted { block, at, asker, part, range, is_tagged: !ours.is_empty() })
     }
 
     /// Who asks: a rank that gets the block, or one that leaves it to this one.
