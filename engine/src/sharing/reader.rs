@@ -146,6 +146,12 @@ impl Job {
         self.say(&ToJob::Alone { why: why.to_owned() });
         self.stage = Stage::Apart;
     }
+
+    /// Says so besides.
+    fn leave_alone(&mut self, why: &str, tell: &mut dyn FnMut(&str)) {
+        tell(&format!("job {} reads alone: {why}", self.pid));
+        self.part(why);
+    }
 }
 
 impl Sharing {
@@ -317,8 +323,7 @@ impl Sharing {
         let job = &mut self.jobs[at];
         match placed {
             Err(why) => {
-                tell(&format!("job {} reads alone: {why}", job.pid));
-                job.part(&why);
+                job.leave_alone(&why, tell);
             }
             Ok(number) => {
                 job.stage = Stage::Served;
@@ -348,9 +353,7 @@ impl Sharing {
         match loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
             Some(memory) => self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory)),
             None => {
-                let why = "the process that reads has no file descriptor left";
-                tell(&format!("job {} reads alone: {why}", self.jobs[at].pid));
-                self.jobs[at].part(why);
+                self.jobs[at].leave_alone("the process that reads has no file descriptor left", tell);
             }
         }
     }
@@ -390,8 +393,7 @@ impl Sharing {
                         self.lend(at, tell);
                     }
                     Err(why) => {
-                        tell(&format!("job {} reads alone: {why}", self.jobs[at].pid));
-                        self.jobs[at].part(&why);
+                        self.jobs[at].leave_alone(&why, tell);
                     }
                 }
             }
@@ -471,9 +473,7 @@ impl Sharing {
         let starves = |job: &Job| waits(job) && job.at == end && !keeps_all_it_may(job);
         self.jobs.iter_mut().filter(|job| starves(job)).for_each(|job| job.delay = Duration::ZERO);
         for job in self.jobs.iter_mut().filter(|job| self.over && starves(job)) {
-            let why = "the last epoch is read";
-            tell(&format!("job {} reads alone: {why}", job.pid));
-            job.part(why);
+            job.leave_alone("the last epoch is read", tell);
         }
         let delays = !self.over && self.is_full() && self.jobs.iter().any(starves);
         let oldest = self.oldest().filter(|_| delays);
