@@ -3,13 +3,13 @@
 //! An object is a regular file, its key the path within the folder, its entity tag the file's mark. Links are followed, to files and to
 //! folders, but not to a folder they lie in; pipes, sockets and devices are no objects. Owns nothing that outlives a call.
 
+use crate::system::random_number;
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::Listing;
 use fuelrail_io::{FileMark, open_regular};
 use fuelrail_wire::{Endpoint, Scheme, Source};
 use std::fs::{self, DirEntry, File, Metadata};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -173,7 +173,7 @@ pub(crate) fn put(
     let folder = path.rsplit_once('/').map_or(".", |(folder, _)| if folder.is_empty() { "/" } else { folder });
     fs::create_dir_all(folder).map_err(|error| refused("making", folder, &error))?;
     // Containers that share a file system have the same process ids.
-    let number = RandomState::new().build_hasher().finish();
+    let number = random_number();
     let new = format!("{folder}/{NEW}{}-{number:x}", std::process::id());
     let file = File::create_new(&new).map_err(|error| refused("writing", &new, &error))?;
     let written = write(file, &new, source, progress).and_then(|stored| {

@@ -6,7 +6,7 @@
 use crate::chunks::short_of_chunks;
 use crate::config::Config;
 use crate::layout::{Layout, Seating, connections_max};
-use crate::system::{refused, spawn};
+use crate::system::{random_number, refused, spawn};
 use crate::watch::Watched;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary, prng::mix64};
 use fuelrail_flow::{
@@ -33,7 +33,6 @@ use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::SpillConfig;
 use fuelrail_plan::window::WindowConfig;
 use fuelrail_wire::{Endpoint, Scheme};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -280,7 +279,7 @@ fn shard_config(config: &Config, plan: &Plan, shard: ShardId) -> Result<ShardCon
             pace: plan.pace.clone(),
             window: WindowConfig { connections_start, ..window },
             hedge: config.hedge(),
-            seed: jitter_seed(RandomState::new().build_hasher().finish(), config.rank, shard),
+            seed: jitter_seed(random_number(), config.rank, shard),
         },
         bad_samples: config.bad_samples,
         stall_after: config.network.stall_after,

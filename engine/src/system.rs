@@ -1,6 +1,7 @@
-//! What the operating system may refuse, said in one way: threads and files.
+//! What the operating system may refuse, said in one way: threads and files; and random numbers.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +41,11 @@ pub(crate) fn spawn_guarded(
 pub(crate) fn no_thread(name: &str, error: &std::io::Error) -> Error {
     Error::from_io(Kind::Environment, format_args!("starting the thread {name}"), error)
         .with_hint("raise the limit of threads (ulimit -u, or pids.max of the cgroup)")
+}
+
+/// A number that no other process draws, of this machine or another.
+pub(crate) fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// The process has no descriptor left.

@@ -2,12 +2,12 @@
 
 use super::IndexBytes;
 use crate::listing::own_directory;
+use crate::system::random_number;
 use fuelrail_base::Result;
 use fuelrail_format::{Format, Index};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::kept::SourceId;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Kept {
     /// What the disk refuses; what was there stays then.
     pub(super) fn save(&self, index: &[u8]) -> std::io::Result<PathBuf> {
         // Containers that share a directory have the same process ids.
-        let number = RandomState::new().build_hasher().finish();
+        let number = random_number();
         let new = format!("{}-{:x}-{number:x}", self.name, std::process::id());
         let written = self.own.make_file(&new)?.write_all(index);
         let saved = written.and_then(|()| self.own.rename(&new, &self.name));

@@ -6,6 +6,7 @@ use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload
 use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
 use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
 use crate::connect::Load;
+use crate::system::random_number;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::multipart::{self, PartTaken, with_query};
 use fuelrail_wire::{Dialect, parse_error};
@@ -15,7 +16,6 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, StatusCode};
 use std::cell::{Cell, RefCell};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
@@ -82,7 +82,7 @@ pub(super) async fn put(
             .with_hint("choose another key"));
     }
     let name = match exchange.dialect() {
-        Dialect::Azure => Name::Blocks(RandomState::new().build_hasher().finish()),
+        Dialect::Azure => Name::Blocks(random_number()),
         Dialect::S3 | Dialect::Gcs => match begin(exchange).await {
             Ok(id) => Name::Id(id),
             Err(refused) if is_unknown(&refused) && plan.bytes <= PUT_BYTES_MAX => return Ok(None),
