@@ -95,7 +95,7 @@ fn a_child_that_opens_a_loader_renews_its_own_credential() {
         let before = asked.load(Ordering::Acquire);
         let mut its = builder.clone().build().unwrap();
         drain(&mut its, &set).unwrap();
-        eventually("nobody renews it", || asked.load(Ordering::Acquire) > before + 1);
+        eventually("it is not renewed", || asked.load(Ordering::Acquire) > before + 1);
         0
     });
     assert_eq!(code, Some(0), "the child signs with what the parent has");

@@ -63,7 +63,8 @@ impl Known {
         found.or_else(|| self.unreported.iter().position(|(_, own)| own.is_empty()))
     }
 
-    /// Where the losses of these samples go, and of which step they are; `None` where nobody asks for them. Else cause and hint.
+    /// Takes the batch that these samples are of: the reporter for their losses, and the number of its step. `None` where epochs are not drawn
+    /// by importance. An error is a cause and a hint.
     pub(crate) fn due(&mut self, ids: &[u64], world: u32) -> Result<Option<(Reporter, u64)>, (String, &'static str)> {
         if let Some(id) = ids.iter().find(|id| **id >= self.samples) {
             return Err((format!("a loss for sample {id} of {}", self.samples), "report the ids that the batch has"));

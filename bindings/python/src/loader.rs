@@ -295,7 +295,7 @@ impl Loader {
         self.close(py)?;
         let (engine, known) = build(py, builder, self.feed.clone())?;
         let mut place = self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        // Under the engine's lock: whoever takes a batch of it counts that in what is known of it.
+        // Before the engine's lock is released: the next batch that is taken updates `known`.
         *self.known() = known;
         let other = place.replace(engine);
         drop(place);
@@ -342,7 +342,7 @@ impl Loader {
                 drop(engine);
                 drop(open);
             } else {
-                // A forked child waits for nobody.
+                // In a forked child, the thread that holds the lock may not exist.
                 drop(self.engine.try_lock().ok().and_then(|mut engine| engine.take()));
             }
         });

@@ -121,8 +121,8 @@ fn counters_tell_what_was_copied_and_whether_it_was_waited_for() {
 }
 
 #[test]
-fn at_its_end_a_feed_has_the_loaders_counters_and_keeps_nobody_waiting() {
-    let name = "tests::several::at_its_end_a_feed_has_the_loaders_counters_and_keeps_nobody_waiting";
+fn behind_its_last_batch_a_feed_returns_the_loaders_counters_at_once() {
+    let name = "tests::several::behind_its_last_batch_a_feed_returns_the_loaders_counters_at_once";
     if !under_driver(name, &watching()) {
         return;
     }

@@ -264,6 +264,6 @@ mod tests {
         waker.wake();
         assert!(read(&waker));
         let idle = Waker::sleeper();
-        assert!(idle.arm() && !read(&idle), "nobody has woken it");
+        assert!(idle.arm() && !read(&idle), "it was not woken");
     }
 }

@@ -54,8 +54,8 @@ fn lock() -> Option<MutexGuard<'static, Vec<Kept>>> {
     KEPT.try_lock().ok()
 }
 
-/// Where the authority of this chain is kept. What nobody uses or fetches is dropped, and in a child made by `fork` what its parent had:
-/// perhaps locked, by a thread that it does not have.
+/// The place of this chain's authority. Drops places that are neither in use nor being filled; in a child made by `fork`, those of its
+/// parent, which a thread that the child does not have may hold locked.
 fn place_of(kept: &mut Vec<Kept>, chain: &Chain) -> Arc<Mutex<Weak<Authority>>> {
     let is_wanted = |place: &Arc<Mutex<Weak<_>>>| Arc::strong_count(place) > 1 || held(place).strong_count() > 0;
     kept.retain(|kept| kept.guard.holds() && is_wanted(&kept.authority));
