@@ -79,7 +79,7 @@ impl Prepared {
         let memories = regions.into_iter().zip(channels).zip(disks);
         let (threads, lanes, watched, peer_server) = start_each(config, &plan, memories, peers, notices)?;
         let wakers = watched.iter().map(|s| s.waker.clone()).collect();
-        shards.set(watched);
+        shards.set(watched, segment_manager.as_ref().map(|manager| manager.facts()));
         let outlet = Outlet::new(lanes, wakers, Arc::clone(&consumer), run.batches());
         let room = room_of(&layout, config, objects.catalog());
         let from = Delivery::of(consumer, arena, memory);

@@ -134,13 +134,12 @@ impl Reading {
             let ranges = |part: &usize| packed.shards.parts()[*part].ranges.iter().copied();
             let ranges = parts.iter().flat_map(ranges).collect();
             let mut loader = (packed.open_ranges)(self.config.clone(), &packed.listing, ranges)?;
-            self.shards.set(loader.shards().all());
+            self.shards.follow(loader.shards());
             samples = (2 * samples).min(STRETCH_SAMPLES.end);
             for part in std::mem::replace(&mut parts, self.stretch(samples)) {
                 let Some(pieces) = self.pieces(&mut loader, packed.shards.parts()[part].ranges.len())? else {
                     return Ok(());
                 };
-                loader.show_segments(&self.shards);
                 let (done, image) = sync_channel(1);
                 if self.due.send(image).is_err() || self.jobs.send(Job { part, pieces, done }).is_err() {
                     return Ok(());

@@ -18,49 +18,53 @@ pub(crate) struct Watched {
     pub waker: Waker,
 }
 
-/// The shards that read for a loader, once they do: its own, or those of a loader inside it; and the counters of earlier
-/// shards at the same index. Clones share one state.
+/// The shards that read for a loader, once they do: its own, or those of a loader inside it. Clones share one state.
 #[derive(Clone, Default)]
-pub(crate) struct Shards(Arc<Mutex<(Vec<Watched>, Vec<Snapshot>)>>, Arc<Mutex<Segments>>);
+pub(crate) struct Shards(Arc<Mutex<Reading>>);
 
-/// What the segment manager of a loader inside has counted, and those of the ones before it.
-#[derive(Default)]
-struct Segments {
-    counted: DiskFacts,
-    ended: DiskFacts,
+#[derive(Clone, Default)]
+struct Reading {
+    shards: Vec<Watched>,
+    /// What their segment manager counts, where they have one.
+    segments: Option<Arc<Mutex<DiskFacts>>>,
+    /// What earlier shards had counted at the same index, and their segment managers.
+    ended: Vec<Snapshot>,
+    ended_segments: DiskFacts,
 }
 
 impl Shards {
-    pub(crate) fn set(&self, shards: Vec<Watched>) {
-        self.lock().0 = shards;
+    pub(crate) fn set(&self, shards: Vec<Watched>, segments: Option<Arc<Mutex<DiskFacts>>>) {
+        let mut reading = self.lock();
+        (reading.shards, reading.segments) = (shards, segments);
+    }
+
+    /// Those that read for a loader inside.
+    pub(crate) fn follow(&self, inside: &Shards) {
+        let Reading { shards, segments, .. } = inside.lock().clone();
+        self.set(shards, segments);
     }
 
     pub(crate) fn all(&self) -> Vec<Watched> {
-        self.lock().0.clone()
+        self.lock().shards.clone()
     }
 
     /// They have ended: what they have counted is kept, in one snapshot for each place.
     pub(crate) fn end(&self) {
-        let mut ended = self.snapshots(Duration::ZERO);
+        let (mut ended, ended_segments) = (self.snapshots(Duration::ZERO), self.segments());
         ended.iter_mut().for_each(|shard| shard.fetch.connections_open = 0);
-        *self.lock() = (Vec::new(), ended);
-        let ended = self.segments();
-        *self.1.lock().unwrap_or_else(PoisonError::into_inner) = Segments { ended, ..Segments::default() };
+        *self.lock() = Reading { ended, ended_segments, ..Reading::default() };
     }
 
-    pub(crate) fn count_segments(&self, counted: DiskFacts) {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).counted = counted;
-    }
-
-    /// What the segment managers of loaders inside have counted.
+    /// What segment managers have counted.
     pub(crate) fn segments(&self) -> DiskFacts {
-        let segments = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        segments.ended.clone().with_segment_manager(&segments.counted)
+        let Reading { segments, ended_segments, .. } = self.lock().clone();
+        let counted = segments.map(|counted| counted.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        ended_segments.with_segment_manager(&counted.unwrap_or_default())
     }
 
     /// Fresh snapshots of all; a shard that does not answer within `patience` gives its last one.
     pub(crate) fn snapshots(&self, patience: Duration) -> Vec<Snapshot> {
-        let (shards, ended) = self.lock().clone();
+        let Reading { shards, ended, .. } = self.lock().clone();
         let wanted: Vec<u64> = shards
             .iter()
             .map(|s| {
@@ -98,10 +102,10 @@ impl Shards {
     }
 
     fn beats(&self) -> u64 {
-        self.lock().0.iter().map(|shard| shard.status.beats()).sum()
+        self.lock().shards.iter().map(|shard| shard.status.beats()).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Vec<Watched>, Vec<Snapshot>)> {
+    fn lock(&self) -> MutexGuard<'_, Reading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,7 +215,7 @@ mod tests {
         ended.fetch.requests = 5;
         ended.thread = Some(Default::default());
         let shards = Shards::default();
-        *shards.lock() = (vec![watched(), watched()], vec![ended]);
+        *shards.lock() = Reading { shards: vec![watched(), watched()], ended: vec![ended], ..Reading::default() };
         let found = shards.snapshots(Duration::ZERO);
         assert_eq!(found.iter().map(|shard| shard.fetch.requests).collect::<Vec<_>>(), [5, 0]);
         assert!(found[0].thread.is_some(), "all of it is there");

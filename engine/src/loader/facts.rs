@@ -5,7 +5,6 @@ use crate::batch::key_of;
 use crate::config::Config;
 use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max};
 use crate::stats::Stats;
-use crate::watch::Shards;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_io::Arena;
 use fuelrail_plan::run::Run;
@@ -23,19 +22,10 @@ impl Loader {
         let slots = self.from.arena.outstanding() as u64;
         let stats = Stats::new(&self.tally, self.started.elapsed(), &shards)
             .with_decode(self.supply.stage().map(|stage| stage.facts()));
-        let manager = self.from.segment_manager.as_ref();
-        let counted = manager.map_or_else(|| self.parts.shards.segments(), |manager| manager.facts());
-        let disk = stats.disk.map(|disk| disk.with_segment_manager(&counted));
+        let disk = stats.disk.map(|disk| disk.with_segment_manager(&self.parts.shards.segments()));
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.from.memory.tables_bytes + on_disk, ..self.from.memory };
         Stats { slots, disk, memory, ..stats }
-    }
-
-    /// Shows the loader that this one reads for what its segment manager has counted.
-    pub(crate) fn show_segments(&self, shards: &Shards) {
-        if let Some(manager) = &self.from.segment_manager {
-            shards.count_segments(manager.facts());
-        }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.

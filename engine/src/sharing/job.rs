@@ -251,7 +251,6 @@ impl Relay {
             self.loader = Some(loader);
         }
         let Some(loader) = &mut self.loader else { return Ok(()) };
-        loader.show_segments(loader.shards());
         let result = match Pin::new(loader).poll_next(&mut Context::from_waker(task)) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Some(Ok(batch))) => Ok(Assembled { spec, ..batch.into_assembled() }),

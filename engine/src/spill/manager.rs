@@ -75,9 +75,9 @@ impl SegmentManager {
         Ok((SegmentManager { facts, stop, waker, thread: Some(thread) }, setups))
     }
 
-    /// What it did so far: counts of segments, failures and failed directories.
-    pub(crate) fn facts(&self) -> DiskFacts {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What it counts: segments, failures and failed directories.
+    pub(crate) fn facts(&self) -> Arc<Mutex<DiskFacts>> {
+        Arc::clone(&self.facts)
     }
 }
 

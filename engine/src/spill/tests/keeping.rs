@@ -335,7 +335,7 @@ fn the_keeper_comes_and_goes() {
     assert!(lengths.usual.is_power_of_two() && (MIB..=1 << 30).contains(&lengths.usual) && lengths.least == MIB);
     let config = (limits, lengths, 2);
     let (manager, setups) = SegmentManager::start(config, directories, &objects, told.tell()).unwrap();
-    assert_eq!((setups.len(), manager.facts().segments_taken_over), (2, 1));
+    assert_eq!((setups.len(), manager.facts().lock().unwrap().segments_taken_over), (2, 1));
     assert!(setups.iter().map(|setup| setup.found.len()).sum::<usize>() >= 1 && setups[0].unit >= 512);
     drop(manager);
     let mut next = work(&[scratch.path()], 2, 0, &told);
