@@ -19,6 +19,12 @@ struct World {
     block_bytes: u64,
 }
 
+impl World {
+    fn latency(&self) -> Duration {
+        Duration::from_micros(self.latency_us)
+    }
+}
+
 const NEAR: World =
     World { latency_us: 50, service_us: 1, client_us: 1, link_bytes_per_us: 100_000, block_bytes: 100_000 };
 const FAR: World = World { latency_us: 55_000, ..NEAR };
@@ -221,16 +227,42 @@ fn a_slow_link_does_not_end_with_all_connections() {
     assert!(shard.landed > 5_000, "the link is the limit: {}", shard.landed);
 }
 
-#[test]
-fn a_try_that_costs_half_the_rate_ends_after_its_first_rounds() {
-    // Every connection is needed, and no more are allowed.
+/// Every connection is needed, and no more are allowed.
+fn all_are_needed() -> Shard {
     let mut shard = Shard::new(FAR, ENDLESS);
     shard.window = Window::new(WindowConfig { connections_max: 15, ..WindowConfig::default() }).unwrap();
+    shard
+}
+
+#[test]
+fn half_as_many_are_not_tried_where_fetches_stand_in_no_queue() {
+    let mut shard = all_are_needed();
+    shard.run(400 * FAR.latency_us);
+    assert!(shard.share_up_to(14) < 0.01, "{:?}", shard.wanted_us);
+}
+
+#[test]
+fn a_try_that_costs_half_the_rate_ends_after_its_first_rounds() {
+    let mut shard = all_are_needed();
+    shard.run(20 * FAR.latency_us);
+    // One fetch is so quick that the others seem to stand in a queue.
+    shard.window.landed(shard.now(), FAR.block_bytes, FAR.latency() / 10, FAR.latency() / 10);
     shard.run(400 * FAR.latency_us);
     // Tries at 40, 110 and 250 round trips or so, of four rounds each instead of ten.
     let tried = shard.share_up_to(7);
     assert!((0.01..0.06).contains(&tried), "{:?}", shard.wanted_us);
     assert!(shard.share_up_to(14) - tried < 0.02, "{:?}", shard.wanted_us);
+}
+
+#[test]
+fn what_others_leave_of_a_link_is_taken_within_a_few_round_trips() {
+    let mut shard = Shard::new(World { service_us: 20_000, ..FAR }, ENDLESS);
+    shard.run(600 * FAR.latency_us);
+    assert!(shard.window.connections() <= 8, "all that others leave: {:?}", shard.wanted_us);
+    shard.world.service_us = FAR.service_us;
+    let moment = shard.clock_us;
+    shard.run(moment + 30 * FAR.latency_us);
+    assert!(shard.window.connections() >= 64, "after {} landings: {:?}", shard.landed, shard.wanted_us);
 }
 
 #[test]

@@ -39,11 +39,20 @@ fn latency_bandwidth_memory_disk_and_device_are_each_the_limit() {
     // 4 MB of disk are three segments of 1 MiB, each with head, journal and 103 samples; 200 samples are in RAM.
     let missing = 800.0 - 200.0 - 3.0 * 103.0;
     near(later_s(&World { cache_bytes: 2_000_000, disk_bytes: 4_000_000, ..WORLD }), missing * 0.02 / 4.0);
-    // Of a rank's 400 samples, 200 are cached. In this epoch the window tries half of its connections for four rounds of eight samples: twice
-    // the time for 32 of them.
-    near(later_s(&World { ranks: 2, sticky: true, cache_bytes: 2_000_000, ..WORLD }), (200.0 + 32.0) * 0.02 / 4.0);
+    // Of a rank's 400 samples, 200 are cached.
+    near(later_s(&World { ranks: 2, sticky: true, cache_bytes: 2_000_000, ..WORLD }), 200.0 * 0.02 / 4.0);
     let whole = later_s(&World { cache_bytes: 9_000_000, ..WORLD });
     assert!(whole < 0.1, "all of it is in RAM: {whole}");
+}
+
+#[test]
+fn ranks_in_step_share_a_link_evenly() {
+    // Eight connections fill it. Of its 300 samples, a rank has 150 in RAM and 75 on disk, and it has room for a few batches.
+    let link = World { sample_bytes: 65_536, connections_max: 15, latency_s: 0.026, bytes_per_s: 16 << 20, ..WORLD };
+    let tiers = World { samples: 900, room_bytes: 4 << 20, cache_bytes: 150 * 65_536, disk_bytes: 5 << 20, ..link };
+    let epochs = epochs_s(&World { ranks: 3, sticky: true, step_s: 0.01, epochs: 8, ..tiers }).unwrap();
+    let (later, least) = (epochs[2..7].iter().sum::<f64>() / 5.0, 225.0 / 256.0);
+    assert!(later < 1.1 * least, "{later} s an epoch, where the link takes {least} s");
 }
 
 #[test]

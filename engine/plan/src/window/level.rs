@@ -2,7 +2,8 @@
 //!
 //! Opening: doubles every round, judging each doubling two rounds later, until one did not pay. Cruising: once in a
 //! while tries double or half and measures over many rounds, or over two when they land a quarter less; of two levels, the larger stays
-//! only when it lands 5 % more.
+//! only when it lands 5 % more. No try is needed where fetches stand in no queue: then the level is what limits, and twice as many land
+//! twice as much (Little's law). Ranks that share a link need that: a try of one that has few would show what the others do at the time.
 //! A level without evidence (the start, and what was opened blindly) is tried against its half as soon as it is reached.
 //! Owns the level. Never sees requests: rounds come summed up.
 
@@ -16,6 +17,8 @@ const PROBE_ROUNDS: u32 = 8;
 /// for in full, half a second of it on a far bucket.
 const HOPELESS: f64 = 0.75;
 const HOPELESS_ROUNDS: u32 = 2;
+/// Fetches that take less than so many times the least stand in no queue.
+const QUEUED: f64 = 1.25;
 /// Rounds after a change that still show the level before.
 const SETTLING_ROUNDS: u32 = 2;
 /// Time between two tries while cruising is at least this and [`HOLD_ROUNDS`]; it doubles with every try without effect …
@@ -41,6 +44,8 @@ pub(super) struct Measure {
     pub(super) sated: bool,
     /// Smoothed time of a fetch.
     pub(super) round_trip: Duration,
+    /// So many times the least time of one.
+    pub(super) queueing: f64,
 }
 
 impl Measure {
@@ -165,6 +170,10 @@ impl Level {
                     self.phase = Phase::Cruising { probe: None, upward, hold_until, vain, sum };
                     return;
                 }
+                if measure.queueing < QUEUED && measure.may_grow && self.wanted < self.most {
+                    self.double();
+                    return self.cruise(measure.now.after(HOLD), true, 0);
+                }
                 sum.add(measure);
                 self.phase = Phase::Cruising { probe, upward, hold_until, vain, sum };
                 let hopeless = |rate: &f64| probe.is_some_and(|probe| *rate < probe.rate * HOPELESS);
@@ -218,8 +227,10 @@ impl Level {
 
     fn probe(&mut self, rate: f64, upward: bool, vain: u32, measure: &Measure) {
         let from = self.wanted;
-        let upward = if from == self.most { false } else { upward || from == self.least };
-        if !upward && from > self.least {
+        // Half as many would stand in no queue, and land less.
+        let all_needed = measure.queueing * PAYS < 2.0;
+        let upward = from < self.most && (upward || all_needed || from == self.least);
+        if !upward && !all_needed && from > self.least {
             self.wanted = (from / 2).max(self.least);
         } else if upward && measure.may_grow {
             self.double();

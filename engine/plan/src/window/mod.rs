@@ -3,8 +3,8 @@
 //! Four rules. *The window opens when the core idles while work waits*: connections double, once per round (the time a
 //! fetch takes), and blindly only up to a bound before anything has landed. *The first landings are the first guess*: twice
 //! what lands in the least time to a first byte (Little's law) is kept of what was opened blindly. *Growth must pay*: a doubling that does not
-//! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays
-//! (`level`). *Timeouts shrink* the requests
+//! raise the landing rate by 5 % is taken back and not tried again for a while, and a halving that costs none stays; where fetches stand in
+//! no queue, arithmetic decides that without a try (`level`). *Timeouts shrink* the requests
 //! in flight by an eighth, at most once per round, and landings win them back one by one (AIMD: Chiu, Jain 1989). Servers
 //! that ask to slow down limit a rate, which the pace finds.
 //! Owns these few numbers. Never opens a connection, and never sees a block.
@@ -139,6 +139,9 @@ pub struct Window {
     round_trip: Duration,
     /// Least time to the first byte lately: what the server takes when nothing stands before the request.
     first_byte: Duration,
+    /// Least time of a whole fetch so far: what one takes that stands in no queue. It never rises: a queue that is always there would come to
+    /// be taken for the way.
+    fetch_least: Duration,
 }
 
 impl Window {
@@ -162,6 +165,7 @@ impl Window {
             guessed: false,
             round_trip: Duration::ZERO,
             first_byte: Duration::ZERO,
+            fetch_least: Duration::MAX,
         })
     }
 
@@ -224,6 +228,7 @@ impl Window {
             let most = self.level.wanted * self.config.depth_max;
             self.limit = if self.limit < most as f64 { self.limit } else { f64::INFINITY };
         }
+        self.fetch_least = self.fetch_least.min(total);
         let round = self.round.get_or_insert_with(|| Round::new(now));
         round.weight += bytes + REQUEST_WEIGHT_BYTES;
         round.landings += 1;
@@ -309,6 +314,7 @@ impl Window {
             may_grow: round.hungry && !failing && !limited,
             sated: round.sated,
             round_trip: self.round_trip,
+            queueing: self.round_trip.as_secs_f64() / self.fetch_least.as_secs_f64(),
         });
     }
 
