@@ -4,7 +4,7 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
-trainer without a step, behind the first four batches. For each of `SHARES` a bisection finds the step time at which the best waits for that share of
+trainer without a step, behind the first four batches. For each share a bisection finds the step time at which the best waits for that share of
 the run. Then as many batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of
 the objects and of MDS shards; told are the waits behind the first four batches, and with them. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. Local
 caches of the others are in memory, so that no disk slows them down. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by
@@ -26,9 +26,8 @@ from pipeline import epoch_of, options, task_of
 from protocol import spread, tell
 from runtime_aware import ours
 
-SHARES = (0.5, 0.2, 0.05)
 WORKERS = (0, 2, 4)
-BATCHES, BATCH, ROUNDS = 48, 32, 5
+BATCH, ROUNDS = 32, 5
 # What `packing.py` calls a payload in MDS.
 FIELD = "bin"
 # Script, shards it reads, and whether it takes worker processes.
@@ -54,18 +53,18 @@ def batches_of(script, task):
     return forever(), settings
 
 
-def waits(batches, step_s):
-    """Seconds until the fourth batch, and seconds and share of the time waited behind it, with a trainer that computes for `step_s` a batch."""
+def waits(batches, given):
+    """Seconds until the fourth batch, and seconds and share of the time waited behind it, with a trainer that computes for the same time every batch."""
     begun = time.perf_counter()
     for _ in range(4):
         next(batches)
     start, stall = time.perf_counter() - begun, 0.0
-    for _ in range(BATCHES):
-        time.sleep(step_s)
+    for _ in range(given.batches):
+        time.sleep(given.step)
         begun = time.perf_counter()
         next(batches)
         stall += time.perf_counter() - begun
-    return {"start_s": start, "stall_s": stall, "share": stall / (stall + BATCHES * step_s)}
+    return {"start_s": start, "stall_s": stall, "share": stall / (stall + given.batches * given.step)}
 
 
 def ours_packed(task):
@@ -85,10 +84,10 @@ def one(given):
     """One run, in this process."""
     if given.one in OURS:
         batches, packed = OURS[given.one]
-        return waits(batches(task_of(given, BATCH, 0, packed)), given.step)
+        return waits(batches(task_of(given, BATCH, 0, packed)), given)
     script, packed, _ = OTHERS[given.one]
     batches, settings = batches_of(script, task_of(given, BATCH, given.workers, packed))
-    return {**waits(batches, given.step), "settings": settings}
+    return {**waits(batches, given), "settings": settings}
 
 
 def all_of(found):
@@ -99,7 +98,8 @@ def all_of(found):
 def run(given, name, workers, step_s):
     """One run, in a process of its own; what it says, or why it failed."""
     options = ["--uri", given.uri, "--manifest", given.manifest, "--packed-root", given.packed_root]
-    command = [sys.executable, __file__, *options, "--one", name, "--workers", str(workers), "--step", str(step_s)]
+    options += ["--batches", str(given.batches), "--workers", str(workers), "--step", str(step_s)]
+    command = [sys.executable, __file__, *options, "--one", name]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as cache:
         return said_by(command, {**os.environ, "TMPDIR": cache})
 
@@ -123,6 +123,8 @@ def said_by(command, environment):
 
 def main():
     parser = options()
+    parser.add_argument("--batches", type=int, default=48, help="that are counted: more than what a loader fetches before its fourth")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 0.2, 0.05], help="of the time that the best waits")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--step", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -134,12 +136,12 @@ def main():
         for workers in WORKERS if takes_workers else (0,):
             found = run(given, name, workers, 0.0)
             if "stall_s" in found:
-                found = {"batch_s": found["stall_s"] / BATCHES, "settings": found["settings"]}
+                found = {"batch_s": found["stall_s"] / given.batches, "settings": found["settings"]}
             tried.append({"loader": name, "workers": workers, **found})
             print(tried[-1], flush=True)
     best = min((row for row in tried if "batch_s" in row), key=lambda row: row["batch_s"])
     rows = []
-    for share in SHARES:
+    for share in given.shares:
         low, high = 0.0, 4 * best["batch_s"] / share
         for _ in range(6):
             step_s = (low + high) / 2
@@ -153,7 +155,7 @@ def main():
             row["ratio_from_start"] = spread([all_of(found[name]) / all_of(found[best["loader"]]) for found in rounds])
             rows.append(row)
             print(row, flush=True)
-    tell({"batches": BATCHES, "batch": BATCH, "rounds": ROUNDS, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
+    tell({"batches": given.batches, "batch": BATCH, "rounds": ROUNDS, "tried": tried, "best": best, "rows": rows}, given.json, "tried", "rows")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 //! Opening: doubles every round, judging each doubling two rounds later, until one did not pay. Cruising: once in a
 //! while tries double or half and measures over many rounds, or over two when they land a quarter less; of two levels, the larger stays
 //! only when it lands 5 % more. No try is needed where fetches stand in no queue: then the level is what limits, and twice as many land
-//! twice as much (Little's law). Ranks that share a link need that: a try of one that has few would show what the others do at the time.
+//! twice as much (Little's law). A try could be misled: where ranks share a link, what one lands depends on what the others fetch just then.
 //! A level without evidence (the start, and what was opened blindly) is tried against its half as soon as it is reached.
 //! Owns the level. Never sees requests: rounds come summed up.
 
