@@ -44,7 +44,7 @@ pub(super) struct Measure {
     pub(super) sated: bool,
     /// Smoothed time of a fetch.
     pub(super) round_trip: Duration,
-    /// So many times the least time of one.
+    /// The same as a multiple of the least time of a fetch so far: near 1, nothing stands in a queue.
     pub(super) queueing: f64,
 }
 
