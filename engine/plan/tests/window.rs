@@ -19,12 +19,6 @@ struct World {
     block_bytes: u64,
 }
 
-impl World {
-    fn latency(&self) -> Duration {
-        Duration::from_micros(self.latency_us)
-    }
-}
-
 const NEAR: World =
     World { latency_us: 50, service_us: 1, client_us: 1, link_bytes_per_us: 100_000, block_bytes: 100_000 };
 const FAR: World = World { latency_us: 55_000, ..NEAR };
@@ -246,7 +240,8 @@ fn a_try_that_costs_half_the_rate_ends_after_its_first_rounds() {
     let mut shard = all_are_needed();
     shard.run(20 * FAR.latency_us);
     // One fetch is so quick that the others seem to stand in a queue.
-    shard.window.landed(shard.now(), FAR.block_bytes, FAR.latency() / 10, FAR.latency() / 10);
+    let quick = Duration::from_micros(FAR.latency_us / 10);
+    shard.window.landed(shard.now(), FAR.block_bytes, quick, quick);
     shard.run(400 * FAR.latency_us);
     // Tries at 40, 110 and 250 round trips or so, of four rounds each instead of ten.
     let tried = shard.share_up_to(7);

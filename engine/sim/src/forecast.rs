@@ -60,7 +60,7 @@ const SAMPLE_EXTRA: u64 = 64;
 const CONNECT_US: u64 = 100;
 /// Rate of one connection.
 const CONNECTION_BYTES_PER_S: u64 = 4 << 30;
-/// Orders that are played: in which steps of an epoch there is something to wait for is chance, and ranks that keep in step all wait for it.
+/// Seeds of the orders that are played: an epoch's time depends on the order, most of all where ranks keep in step.
 const SEEDS: core::ops::RangeInclusive<u64> = 1..=4;
 
 /// Seconds of each epoch, mean over the ranks and over four orders.
