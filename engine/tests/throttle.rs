@@ -115,7 +115,8 @@ fn down(bucket: &Bucket, script: &str) {
 fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
     let set = DataSet::digits(600, 5);
     for script in ["slowdown=1.0,per_key_max=1000000", "error=1.0,per_key_max=1000000"] {
-        let bucket = bucket(&set, "latency=fixed:1ms");
+        // Far enough away that a connection has one request at a time: what is under way when the outage begins is refused too.
+        let bucket = bucket(&set, "latency=fixed:5ms");
         let builder = loader(&bucket).listing(listing(&set)).batch_size(20).seed(3).connections_max(8);
         // Room for little: most is still to be fetched when the outage begins.
         let mut loader = builder.memory_limit("3MB".parse().unwrap()).epochs(4).build().unwrap();
