@@ -156,6 +156,7 @@ impl Design {
             disk_bytes: part * self.disk_percent / 100,
             latency_s: self.latency_ms as f64 / 1e3,
             bytes_per_s: self.bandwidth_mib_per_s << 20,
+            requests_per_s: 0,
             step_s: self.step_ms as f64 / 1e3,
         };
         Case { world, disk_bytes_per_s: DISK_BYTES_PER_S, cores: 1.0, core_s_per_byte: 0.0 }

@@ -43,6 +43,8 @@ pub struct World {
     pub latency_s: f64,
     /// Bytes a second of all ranks together; 0 where there is no limit.
     pub bytes_per_s: u64,
+    /// Requests a second of all ranks together; 0 where there is no limit.
+    pub requests_per_s: u64,
     /// The trainer's step, seconds.
     pub step_s: f64,
 }
@@ -124,13 +126,15 @@ impl World {
         let bucket = &mut scenario.bucket;
         (bucket.latency_us, bucket.connect_us) = ((micros(self.latency_s), micros(self.latency_s)), CONNECT_US);
         (bucket.connection_bytes_per_s, bucket.total_bytes_per_s) = (CONNECTION_BYTES_PER_S, self.bytes_per_s);
-        (bucket.etags, bucket.crc32c) = ((true, true), false);
+        (bucket.etags, bucket.crc32c, bucket.requests_per_s) = ((true, true), false, self.requests_per_s);
         let shards = u64::from(self.shards);
         let loader = &mut scenario.loader;
         (loader.shards, loader.policy, loader.cache_bytes) = (self.shards, PolicyName::NextUse, self.cache_bytes);
         (loader.connections_start, loader.connections_max) = (8.min(self.connections_max), self.connections_max);
         (loader.depth_max, loader.ring_sockets) = (PIPELINE_DEPTH_MAX, 2 * self.connections_max as u32 + 2);
         loader.ring_entries = (2 * self.connections_max as u32 + 16).next_power_of_two().max(64);
+        // As the loader waits when it is asked to slow down: half a second at most.
+        (loader.retry_base_us, loader.retry_cap_us) = (250_000, 20_000_000);
         let kept = (self.cache_bytes + self.disk_bytes) as f64 / self.bytes();
         loader.horizon_epochs = horizon_epochs(self.ranks, kept);
         let batch = u64::from(self.batch_size) * (self.sample_bytes.next_multiple_of(64) + SAMPLE_EXTRA);

@@ -139,6 +139,8 @@ pub struct BucketShape {
     pub connection_bytes_per_s: u64,
     /// Bytes per second of all connections together; 0 is no limit.
     pub total_bytes_per_s: u64,
+    /// Requests per second of all connections together: those beyond are asked to slow down. 0 is no limit.
+    pub requests_per_s: u64,
     /// Bytes that arrive together.
     pub segment_bytes: usize,
     /// Share of responses sent in chunks.
@@ -285,6 +287,7 @@ impl Scenario {
             && !self.rings_break()
             && self.outage.is_none()
             && self.bucket.addresses == 1
+            && self.bucket.requests_per_s == 0
             && self.hopeless.is_empty()
             && (self.bucket.responses_per_connection == 0 || self.bucket.announces_close)
     }

@@ -18,6 +18,7 @@ const WORLD: World = World {
     disk_bytes: 0,
     latency_s: 0.02,
     bytes_per_s: 0,
+    requests_per_s: 0,
     step_s: 0.0,
 };
 
@@ -53,6 +54,20 @@ fn ranks_in_step_share_a_link_evenly() {
     let epochs = epochs_s(&World { ranks: 3, sticky: true, step_s: 0.01, epochs: 8, ..tiers }).unwrap();
     let (later, least) = (epochs[2..7].iter().sum::<f64>() / 5.0, 225.0 / 256.0);
     assert!(later < 1.1 * least, "{later} s an epoch, where the link takes {least} s");
+}
+
+#[test]
+fn ranks_in_step_share_a_rate_of_requests_without_a_word() {
+    // The planners know nothing of each other: whoever is ahead waits for the others, and leaves them its part of the rate.
+    let rate = World { samples: 2_000, sample_bytes: 3_000, connections_max: 64, room_bytes: 1 << 20, ..WORLD };
+    for ranks in [1, 2, 8] {
+        let epochs = epochs_s(&World { ranks, requests_per_s: 250, ..rate }).unwrap();
+        let (run, least) = (epochs.iter().sum::<f64>(), epochs.len() as f64 * 8.0);
+        assert!(
+            run > 0.98 * least && run < 1.15 * least,
+            "{ranks} ranks: {epochs:?} s, where the rate takes {least} s"
+        );
+    }
 }
 
 #[test]

@@ -275,7 +275,10 @@ fn facts(report: &ReadReport) -> Vec<(String, String)> {
     }
     row("data wait", format!("{:.3} s, {:.1} % of batches ready", report.data_wait_s, report.readiness * 100.0));
     row("cache hits", format!("{:.4}", report.hit_ratio));
-    row("requests", format!("{}, {} retries, {} samples skipped", report.requests, report.retries, report.left_out));
+    let slower =
+        if report.throttled > 0 { format!(", {} asked to slow down", report.throttled) } else { String::new() };
+    let (requests, retries) = (report.requests, report.retries);
+    row("requests", format!("{requests}{slower}, {retries} retries, {} samples skipped", report.left_out));
     row("ring", report.ring.clone());
     let (calls, completions) = (report.syscalls_per_mib, report.completions_per_syscall);
     row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));

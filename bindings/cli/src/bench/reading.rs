@@ -118,6 +118,9 @@ pub struct ReadReport {
     pub peers: Option<PeerFacts>,
     /// Attempts beyond the first.
     pub retries: u64,
+    /// Those after which the server asked to slow down. Absent in results of schema 1.
+    #[serde(default)]
+    pub throttled: u64,
     /// Requests sent.
     pub requests: u64,
     /// Samples skipped by the policy for bad samples.
@@ -284,6 +287,7 @@ impl Tally {
             hit_ratio: stats.hit_ratio,
             peers: stats.peers,
             retries: stats.retries,
+            throttled: stats.throttled,
             requests: stats.requests,
             left_out: stats.left_out,
             syscalls_per_mib: stats.syscalls_per_mib,

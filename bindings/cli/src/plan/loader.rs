@@ -32,8 +32,8 @@ const EXAMPLES: &str = "Examples:
   fuelrail plan loader run.json --latency-ms 20 --disk-gb-per-s 3 --json
   fuelrail plan loader http://127.0.0.1:9000/bucket/training/ --set epochs=3 --set cache_limit_bytes=1GiB --step-ms 40
 
-RUN is what `bench read --json` or `bench feed --json` wrote, or a URI: then it is read first. A run shows either latency or bandwidth of \
-its bucket, whichever limited it; the other one is taken as good as can be, unless it is given.";
+RUN is what `bench read --json` or `bench feed --json` wrote, or a URI: then it is read first. A run shows latency, bandwidth or \
+rate of requests of its bucket, whichever limited it; the others are taken as good as can be, unless they are given.";
 
 /// Predict what other memory, disk, blocks, connections or cards would bring to a run
 #[derive(Args, Debug)]
@@ -54,6 +54,9 @@ pub(crate) struct LoaderArgs {
     /// What the bucket and the card deliver, where the run does not show it
     #[arg(long, value_name = "GB/S")]
     gb_per_s: Option<f64>,
+    /// What the bucket allows all ranks together, where the run does not show it
+    #[arg(long, value_name = "N")]
+    requests_per_s: Option<f64>,
     /// What a disk reads
     #[arg(long, value_name = "GB/S", default_value_t = 1.0)]
     disk_gb_per_s: f64,
@@ -112,7 +115,7 @@ impl Case {
 
     /// The same for the closed form.
     fn closed(&self) -> Loader {
-        let World { samples, sample_bytes, block_bytes, batch_size, ranks, .. } = self.world;
+        let World { samples, sample_bytes, block_bytes, batch_size, ranks, requests_per_s, .. } = self.world;
         let ranks = f64::from(ranks);
         let steps = samples as f64 / ranks / f64::from(batch_size);
         Loader {
@@ -121,7 +124,7 @@ impl Case {
             latency_s: self.world.latency_s.max(1e-6),
             connections: self.world.connections_max as f64 * f64::from(self.world.shards),
             bucket_rate: if self.world.bytes_per_s == 0 { UNLIMITED } else { self.world.bytes_per_s as f64 / ranks },
-            request_rate: UNLIMITED,
+            request_rate: if requests_per_s == 0 { UNLIMITED } else { requests_per_s as f64 / ranks },
             ram_bytes: self.world.cache_bytes as f64,
             disk_bytes: self.world.disk_bytes as f64,
             disk_rate: self.disk_bytes_per_s,
@@ -156,6 +159,7 @@ impl Case {
             Limit::Compute if world.step_s > 0.0 => case.world.step_s /= 2.0,
             Limit::Latency => case.world.latency_s /= 2.0,
             Limit::Bandwidth if world.bytes_per_s > 0 => case.world.bytes_per_s *= 2,
+            Limit::Requests if world.requests_per_s > 0 => case.world.requests_per_s *= 2,
             Limit::Ram if world.cache_bytes > 0 => case.world.cache_bytes *= 2,
             Limit::Disk if world.disk_bytes > 0 => {
                 (case.world.disk_bytes, case.disk_bytes_per_s) = (world.disk_bytes * 2, self.disk_bytes_per_s * 2.0);
@@ -210,9 +214,12 @@ struct Change {
 }
 
 pub(crate) fn run(args: &LoaderArgs) -> Outcome {
-    for (name, number) in
-        [("latency-ms", args.latency_ms), ("gb-per-s", args.gb_per_s), ("disk-gb-per-s", Some(args.disk_gb_per_s))]
-    {
+    for (name, number) in [
+        ("latency-ms", args.latency_ms),
+        ("gb-per-s", args.gb_per_s),
+        ("requests-per-s", args.requests_per_s),
+        ("disk-gb-per-s", Some(args.disk_gb_per_s)),
+    ] {
         if let Some(number) = number.filter(|number| !(*number > 0.0 && number.is_finite())) {
             return Err(Error::new(Kind::Usage, format!("--{name} {number}"))
                 .with_hint("give a number above 0")
@@ -233,6 +240,7 @@ pub(crate) fn run(args: &LoaderArgs) -> Outcome {
     case.disk_bytes_per_s = args.disk_gb_per_s * 1e9;
     case.world.latency_s = args.latency_ms.map_or(case.world.latency_s, |ms| ms / 1e3);
     case.world.bytes_per_s = args.gb_per_s.map_or(case.world.bytes_per_s, |rate| (rate * 1e9) as u64);
+    case.world.requests_per_s = args.requests_per_s.map_or(case.world.requests_per_s, |rate| rate.ceil() as u64);
     let document = answer(&measured)?;
     JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))?;
     Ok(ExitCode::SUCCESS)
@@ -254,6 +262,8 @@ fn of_text(text: &str) -> Result<Measured> {
 const WAITS: f64 = 0.05;
 /// With so many of its connections in use, latency was its limit.
 const IN_USE: f64 = 0.7;
+/// When more than this share of requests was asked to slow down, the rate was its limit.
+const THROTTLED: f64 = 0.005;
 
 /// The limit that the measured loader had. A result that does not tell it had the default: its rank's part of half of its machine.
 fn memory_bytes(config: &Config, machine: &Machine) -> u64 {
@@ -284,6 +294,7 @@ fn of_read(report: &ReadReport) -> Result<Measured> {
         disk_bytes: 0,
         latency_s: report.get_latency_us.p50 as f64 / 1e6,
         bytes_per_s: 0,
+        requests_per_s: 0,
         step_s: report.step_ms / 1e3,
     };
     if !config.disk.dirs.is_empty() {
@@ -294,7 +305,11 @@ fn of_read(report: &ReadReport) -> Result<Measured> {
     // Little's law.
     let in_flight = rate * world.latency_s / world.sample_bytes.min(world.block_bytes).max(1) as f64;
     let most = world.connections_max as f64 * f64::from(shards);
-    if report.data_wait_s > WAITS * wall_s && in_flight < IN_USE * most {
+    let waits = report.data_wait_s > WAITS * wall_s;
+    if waits && report.throttled as f64 > THROTTLED * report.requests as f64 {
+        let served = report.requests.saturating_sub(report.throttled) as f64;
+        world.requests_per_s = (served / reading_s * ranks).ceil() as u64;
+    } else if waits && in_flight < IN_USE * most {
         world.bytes_per_s = (rate * ranks) as u64;
         // The loader keeps the fewest connections that reach the rate, within a factor of two.
         world.latency_s /= core::f64::consts::SQRT_2;
@@ -338,6 +353,7 @@ fn of_feed(report: &FeedReport) -> Result<Measured> {
         disk_bytes: 0,
         latency_s: 0.001,
         bytes_per_s: (full.gb_per_s * 1e9) as u64,
+        requests_per_s: 0,
         step_s: if accelerators == 0 { 0.0 } else { report.step_s / f64::from(accelerators) },
     };
     let cores = report.machine.cores as f64;
@@ -398,6 +414,7 @@ fn answer(measured: &Measured) -> Result<Document> {
     for (limit, prediction) in &doubles {
         let name = match limit {
             Limit::Latency => "half the latency",
+            Limit::Requests => "twice the rate of requests",
             Limit::Compute => "a device twice as fast",
             Limit::Cores => "twice the cores",
             _ => continue,
@@ -426,6 +443,10 @@ fn text(document: &Document) -> String {
     let cause = document.cause.map_or_else(|| "none: the device is busy".to_owned(), |cause| cause.to_string());
     let (latency_ms, rate) = (document.case.world.latency_s * 1e3, document.case.world.bytes_per_s as f64 / 1e9);
     let rate = if rate > 0.0 { format!("{rate:.3} GB/s") } else { "not its limit".to_owned() };
+    let allowed = match document.case.world.requests_per_s {
+        0 => String::new(),
+        rate => format!(", {rate} requests a second"),
+    };
     let facts = Table::facts([
         ("measured", format!("{measured_s:.2} s")),
         (
@@ -436,7 +457,7 @@ fn text(document: &Document) -> String {
                 percent(closed_form_error)
             ),
         ),
-        ("bucket", format!("{latency_ms:.1} ms, bandwidth {rate}")),
+        ("bucket", format!("{latency_ms:.1} ms, bandwidth {rate}{allowed}")),
         ("waits for", cause),
         ("limit", format!("{}; by the closed form {}", document.limit, document.limit_closed_form)),
     ]);

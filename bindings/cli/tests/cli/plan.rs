@@ -217,11 +217,26 @@ fn a_measured_run_is_predicted_again_and_changed() {
         ("{", &[], "line 1"),
         ("{}", &["--latency-ms", "-3"], "--latency-ms -3"),
         ("{}", &["--step-ms", "1", "--disk-gb-per-s", "0"], "--disk-gb-per-s 0"),
+        ("{}", &["--requests-per-s", "0"], "--requests-per-s 0"),
     ] {
         fs::write(&run, text).unwrap();
         let refused = fuelrail(&[&["plan", "loader", utf8(&run)], args].concat());
         assert!(refused.code == 2 && refused.err.contains(said) && refused.err.contains("hint:"), "{}", refused.err);
     }
+}
+
+#[test]
+fn a_rate_of_requests_that_a_bucket_allows_is_seen_as_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = DataSet::digits(600, 3);
+    let bucket = bucket_of(&set, "latency=fixed:5ms,slowdown_rps=300");
+    let run = dir.path().join("run.json");
+    bench_read(&bucket.url(""), &["--epochs", "3", "--batch-size", "8", "--json", utf8(&run)]).done();
+    let json = fuelrail(&["plan", "loader", utf8(&run), "--json"]).json();
+    let rate = number(&json["case"]["requests_per_s"]);
+    assert!(rate > 150.0 && rate < 400.0 && json["limit"] == "requests", "{json}");
+    let given = fuelrail(&["plan", "loader", utf8(&run), "--requests-per-s", "100"]).done();
+    assert!(given.contains("100 requests a second") && given.contains("twice the rate of requests"), "{given}");
 }
 
 #[test]

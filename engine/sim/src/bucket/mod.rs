@@ -23,6 +23,9 @@ use crate::scenario::{BucketShape, Despair, Down, FaultShares, OutageShape, Scen
 
 /// `ECONNREFUSED` of Linux.
 const REFUSED: i32 = 111;
+/// Where there is a rate of requests, those of so much time may come at once.
+const BURST: Duration = Duration::from_millis(100);
+
 /// One connection, as the bucket sees it.
 struct Peer {
     inbox: Vec<u8>,
@@ -50,6 +53,8 @@ pub(crate) struct Bucket {
     peers: BTreeMap<u64, Peer>,
     /// When the shared pipe is free again.
     pipe_free_at: Instant,
+    /// When the requests so far are due at the rate that there is.
+    due_at: Instant,
     bookkeeping: Rc<RefCell<Bookkeeping>>,
     /// The planted bug: one body has a flipped bit and no checksum.
     flips_silently: bool,
@@ -74,6 +79,7 @@ impl Bucket {
             prng: scenario.prng(life, "bucket"),
             peers: BTreeMap::new(),
             pipe_free_at: Instant::ZERO,
+            due_at: Instant::ZERO,
             bookkeeping,
             flips_silently,
         }
@@ -89,9 +95,10 @@ impl Bucket {
         let Some(peer) = self.peers.get(&conn) else { return };
         let last = self.shape.responses_per_connection.checked_sub(peer.responses + 1) == Some(0);
         let down = self.down(now);
-        let fault = if self.peers[&conn].spoilt || down.is_some() { None } else { self.draw_fault(get) };
+        let is_over = self.is_over_rate(now);
+        let fault = if self.peers[&conn].spoilt || down.is_some() || is_over { None } else { self.draw_fault(get) };
         let mut answer = match self.hopeless.get(&sample) {
-            None if down == Some(Down::SlowDown) => http::refusal(503, &self.shape, &mut self.prng),
+            None if down == Some(Down::SlowDown) || is_over => http::refusal(503, &self.shape, &mut self.prng),
             None if down.is_some() => http::refusal(500, &self.shape, &mut self.prng),
             Some(Despair::NotFound) => http::refusal(404, &self.shape, &mut self.prng),
             Some(Despair::Denied) => http::refusal(403, &self.shape, &mut self.prng),
@@ -106,6 +113,16 @@ impl Bucket {
         if last || answer.until_close {
             self.end(conn, now, out);
         }
+    }
+
+    /// Counts a request at the rate that there is. True when it is one too many.
+    fn is_over_rate(&mut self, now: Instant) -> bool {
+        let rate = self.shape.requests_per_s;
+        if rate == 0 || self.due_at.since(now) > BURST {
+            return rate > 0;
+        }
+        self.due_at = self.due_at.max(now).after(Duration::from_secs_f64(1.0 / rate as f64));
+        false
     }
 
     /// What is seen of an outage now.

@@ -195,6 +195,7 @@ fn bucket(p: &mut Prng) -> BucketShape {
         connect_us: spread(p, 10, 50_000),
         connection_bytes_per_s: spread(p, 1 << 20, 10 << 30),
         total_bytes_per_s: if p.chance(0.6) { 0 } else { spread(p, 16 << 20, 10 << 30) },
+        requests_per_s: 0,
         segment_bytes: spread(p, 100, 64 << 10) as usize,
         chunked: *pick(p, &[0.0, 0.0, 0.2, 1.0]),
         until_close: *pick(p, &[0.0, 0.0, 0.05]),
