@@ -203,19 +203,28 @@ fn every(mut case: impl FnMut(f64, u64)) {
 fn it_finds_the_rate_within_ten_seconds_and_holds_it() {
     every(|rate, round_trip| {
         for limit in [Limit::Rate(rate), Limit::Window(rate as u64)] {
-            let mut world = World::new(limit, round_trip, alone(1));
-            world.run(40.0);
             let what = format!("{limit:?}, {} us", round_trip / 1_000);
-            for (from_s, to_s) in [(10.0, 15.0), (10.0, 40.0)] {
-                let found = world.total(from_s, to_s) / rate;
-                assert!((0.9..1.1).contains(&found), "{what}: {found:.3} of it from {from_s} to {to_s} s");
-            }
-            let worst = (10..38).map(|s| world.total(f64::from(s), f64::from(s) + 2.0) / rate).fold(9.0, f64::min);
-            assert!(worst > 0.6, "{what}: once {worst:.3} of it");
-            let refused = world.refused(10.0, 40.0) / rate;
+            // Of 20 requests a second so few are refused that one run says little.
+            let seeds = if rate < 100.0 { 16 } else { 1 };
+            let refused =
+                (1..=seeds).map(|seed| holds(limit, rate, round_trip, seed, &what)).sum::<f64>() / seeds as f64;
             assert!(refused < if rate < 100.0 { 0.2 } else { 0.1 }, "{what}: {refused:.3} of it refused");
         }
     });
+}
+
+/// Holds the rate from the tenth second on; returns what of it is refused.
+fn holds(limit: Limit, rate: f64, round_trip: u64, seed: u64, what: &str) -> f64 {
+    let mut world = World::new(limit, round_trip, alone(1));
+    world.server.random = Prng::new(seed);
+    world.run(40.0);
+    for (from_s, to_s) in [(10.0, 15.0), (10.0, 40.0)] {
+        let found = world.total(from_s, to_s) / rate;
+        assert!((0.9..1.1).contains(&found), "{what}: {found:.3} of it from {from_s} to {to_s} s");
+    }
+    let worst = (10..38).map(|s| world.total(f64::from(s), f64::from(s) + 2.0) / rate).fold(9.0, f64::min);
+    assert!(worst > 0.6, "{what}: once {worst:.3} of it");
+    world.refused(10.0, 40.0) / rate
 }
 
 #[test]
@@ -312,6 +321,28 @@ fn processes_that_know_nothing_of_each_other_hold_the_limit_together() {
             let found = world.total(10.0, 30.0) / rate;
             assert!((0.9..1.1).contains(&found), "{count}, {rate}, {} us: {found:.3}", round_trip / 1_000);
         });
+    }
+}
+
+/// Either may begin first, and has all of the limit then. Regular senders locked one of two out (0.02 of an even share for minutes), and of
+/// eight each took the others' refusals for such that stay, and sent against them: 29 of a hundred were refused.
+#[test]
+fn of_processes_that_know_nothing_of_each_other_none_starves() {
+    for (count, rate, round_trip, least) in
+        [(2, 200.0, 50 * MS, 0.4), (2, 1_000.0, 5 * MS, 0.4), (2, 5_000.0, 50 * MS, 0.4), (8, 1_000.0, 5 * MS, 0.2)]
+    {
+        for (late, seed) in [(0, 1), (50 * MS, 2), (50 * MS, 3), (8 * S, 4), (8 * S, 5)] {
+            let mut world = World::new(Limit::Rate(rate), round_trip, alone(count));
+            world.server.random = Prng::new(seed);
+            world.clients[1].works.0 = late;
+            world.run(99.0);
+            let what = format!("{count}, {rate}, {late} ns late, seed {seed}");
+            let even = world.total(50.0, 99.0) / count as f64;
+            let shares: Vec<_> = world.clients.iter().map(|client| client.rate(50.0, 99.0) / even).collect();
+            assert!(shares.iter().all(|share| *share > least), "{what}: {shares:.2?} of an even share");
+            let refused = world.refused(50.0, 99.0) / rate;
+            assert!(refused < 0.1, "{what}: {refused:.3} of it refused");
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 use super::law::{Law, RATE_LEAST, RATE_MOST, Round};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use fuelrail_base::prng::Prng;
 use fuelrail_base::{Duration, Instant};
 use std::sync::Arc;
 
@@ -165,9 +166,12 @@ impl Ledger {
     }
 
     /// Permission for one request: spacing by the time up to which permission is spent, which is one word (the generic cell rate
-    /// algorithm of ATM).
+    /// algorithm of ATM). Spacings are random: of two processes at one limit that send at regular intervals, the quicker one comes just when the
+    /// server admits the next request, and the other one is refused again and again (phase effects: Floyd and Jacobson 1992). Where
+    /// requests are rare they are less so, because a server then lets through only a few at once.
     pub(super) fn take(&self, now: Instant) -> Result<(), Instant> {
-        let interval = Duration::from_secs_f64(1.0 / self.share());
+        let mean_s = 1.0 / self.share();
+        let spread_s = mean_s.min(SAVED.as_secs_f64().powi(2) / mean_s);
         let saved = Instant(now.0.saturating_sub(SAVED.as_nanos() as u64));
         loop {
             let word = self.own(SPENT_UNTIL).load(Relaxed);
@@ -177,7 +181,8 @@ impl Ledger {
                 return Err(spent.max(now.after(AGAIN_LEAST)));
             }
             let from = if spent > now { now } else { spent.max(saved) };
-            let next = from.after(interval).0;
+            let random = Prng::new(from.0 ^ self.slot as u64).unit();
+            let next = from.after(Duration::from_secs_f64(mean_s + (2.0 * random - 1.0) * spread_s)).0;
             if self.own(SPENT_UNTIL).compare_exchange_weak(word, next, Relaxed, Relaxed).is_ok() {
                 return Ok(());
             }
