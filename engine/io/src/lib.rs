@@ -60,5 +60,5 @@ pub use ring::{Done, FileId, Full, Op, OpId, Ring, RingCounts, RingFacts, SockId
 pub use scatter::{Landed, Scatter};
 pub use slot::{Filling, ReadPin, Slot, Window};
 pub use topology::{Core, CpuQuota, Topology, allowed_cores, pin_current_thread};
-pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, preallocate, try_lock};
+pub use volume::{DIRECT_UNIT_BYTES_MIN, VolumeRoom, direct_unit, is_locked, next_written, preallocate, try_lock};
 pub use wake::{Waker, WakerCell};

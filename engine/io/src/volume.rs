@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use fuelrail_base::{ByteSize, Error, Kind, Result};
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
 
 /// Largest supported alignment of direct access: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
@@ -92,6 +93,17 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     Err(Error::from_errno(Kind::File, &doing, errno).with_hint(cure))
 }
 
+/// Where the first byte lies, at or behind `place`, that may have been written: what was only preallocated is no data. `None` when there is none.
+#[must_use]
+pub fn next_written(file: &File, place: u64) -> Option<u64> {
+    match rustix::fs::seek(file, SeekFrom::Data(place)) {
+        Ok(at) => Some(at),
+        Err(Errno::NXIO) => None,
+        // A file system that does not tell.
+        Err(_) => Some(place),
+    }
+}
+
 /// Bytes that offsets, lengths and addresses of direct transfers (`O_DIRECT`) to this file are multiples of: 512 or 4096. `None`
 /// where direct access is not possible. 4096 for kernels that do not report it (before 6.1).
 #[must_use]
@@ -151,6 +163,9 @@ mod tests {
         let file = open(&path);
         preallocate(&file, &path, 1 << 20).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+        assert!(matches!(next_written(&file, 4096), None | Some(4096)));
+        std::os::unix::fs::FileExt::write_all_at(&file, b"y", 512 << 10).unwrap();
+        assert!(next_written(&file, 4096).is_some_and(|at| at <= 512 << 10));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{OwnDirectory, direct_unit, is_locked, preallocate, try_lock};
+use fuelrail_io::{OwnDirectory, direct_unit, is_locked, next_written, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
 
 use crate::system::refused;
@@ -262,9 +262,14 @@ impl Segment {
         let (mut bytes, mut goes_on) = (Vec::new(), true);
         while let Some((place, len)) = scan.wants().filter(|_| goes_on) {
             let before = scan.found();
-            bytes.resize(len, 0);
-            self.read(&mut bytes, place)?;
-            scan.take(&bytes);
+            // A segment that was not written to its end is nearly a GiB of nothing.
+            if next_written(&self.file, place).is_some_and(|at| at < place + len as u64) {
+                bytes.resize(len, 0);
+                self.read(&mut bytes, place)?;
+                scan.take(&bytes);
+            } else {
+                scan.skip();
+            }
             goes_on = to_the_end || scan.found() > before;
         }
         Ok(scan.finish())

@@ -326,6 +326,11 @@ impl Scan {
         }
     }
 
+    /// Passes over the bytes that were wanted, which were never written: as taking zeros.
+    pub fn skip(&mut self) {
+        self.next += self.wants().map_or(0, |(_, len)| (len / PAGE_BYTES) as u64);
+    }
+
     fn page(&mut self, page: &[u8], place: u64) {
         let Scanned { records, damaged, pages, end } = &mut self.scanned;
         for entry in entries(page) {

@@ -151,12 +151,22 @@ fn segment(len: usize, pages: &[(u64, Vec<Record>)]) -> Vec<u8> {
 }
 
 fn scan(bytes: &[u8]) -> (Scanned, usize) {
-    let (mut scan, mut read) = (Scan::new(&SegmentHeader { len: bytes.len() as u64, ..header() }), 0);
+    let new = || Scan::new(&SegmentHeader { len: bytes.len() as u64, ..header() });
+    let (mut scan, mut skips, mut read) = (new(), new(), 0);
     while let Some((at, len)) = scan.wants() {
-        scan.take(&bytes[at as usize..][..len]);
+        let wanted = &bytes[at as usize..][..len];
+        assert_eq!(skips.wants(), Some((at, len)));
+        if wanted.iter().all(|byte| *byte == 0) {
+            skips.skip()
+        } else {
+            skips.take(wanted)
+        }
+        scan.take(wanted);
         read += len;
     }
-    (scan.finish(), read)
+    let scanned = scan.finish();
+    assert_eq!(skips.finish(), scanned, "what was never written may be passed over");
+    (scanned, read)
 }
 
 #[test]
