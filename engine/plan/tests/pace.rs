@@ -311,7 +311,7 @@ fn a_process_that_needs_little_leaves_the_rest_to_the_other() {
     assert!((80.0..110.0).contains(&little) && much > 800.0, "{little} and {much}");
 }
 
-/// Laws that take rates of 20 and 20 000 alike cannot tell a large share from a small one; but together they hold the limit.
+/// Laws that take rates of 20 and 20 000 alike cannot tell a large share from a small one at once; but together they hold the limit.
 #[test]
 fn processes_that_know_nothing_of_each_other_hold_the_limit_together() {
     for count in [2, 8] {
@@ -324,8 +324,8 @@ fn processes_that_know_nothing_of_each_other_hold_the_limit_together() {
     }
 }
 
-/// Either may begin first, and has all of the limit then. Regular senders locked one of two out (0.02 of an even share for minutes), and of
-/// eight each took the others' refusals for such that stay, and sent against them: 29 of a hundred were refused.
+/// One may begin first, and has all of the limit then. Regular senders locked one of two out, with 0.03 of an even share for minutes; and each
+/// of eight took the others' refusals for such that stay, and sent against them.
 #[test]
 fn of_processes_that_know_nothing_of_each_other_none_starves() {
     for (count, rate, round_trip, least) in

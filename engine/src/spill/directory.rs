@@ -262,7 +262,7 @@ impl Segment {
         let (mut bytes, mut goes_on) = (Vec::new(), true);
         while let Some((place, len)) = scan.wants().filter(|_| goes_on) {
             let before = scan.found();
-            // A segment that was not written to its end is nearly a GiB of nothing.
+            // What was preallocated and never written need not be read: it may be nearly a GiB.
             if next_written(&self.file, place).is_some_and(|at| at < place + len as u64) {
                 bytes.resize(len, 0);
                 self.read(&mut bytes, place)?;

@@ -29,8 +29,8 @@ const JUDGED_LEAST: f64 = 4.0;
 /// Refusals beyond those that do not go away cut when they are more than this share.
 const REFUSED_SHARE: f64 = 0.02;
 /// So many cuts in a row that brought nothing show that refusals do not go away. They are not counted then, with some slack; and
-/// are forgotten in a while. Fewer cuts show no more than that others, who know nothing of this process, press against the same limit; taken for
-/// refusals that stay, they would be sent against by all.
+/// are forgotten in a while. Fewer may mean that other processes, which know nothing of this one, press against the same limit: if each took that
+/// for refusals that stay, all would go on sending against it.
 const EARLY_CUTS: f64 = 5.0;
 const NOISE_SLACK: f64 = 1.3;
 const NOISE_S: f64 = 20.0;
