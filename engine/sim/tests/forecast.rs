@@ -57,8 +57,8 @@ fn ranks_in_step_share_a_link_evenly() {
 }
 
 #[test]
-fn ranks_in_step_share_a_rate_of_requests_without_a_word() {
-    // The planners know nothing of each other: whoever is ahead waits for the others, and leaves them its part of the rate.
+fn ranks_in_step_share_a_rate_of_requests() {
+    // Ranks exchange nothing. One that is ahead has its memory full and sends fewer requests, until the others have caught up.
     let rate = World { samples: 2_000, sample_bytes: 3_000, connections_max: 64, room_bytes: 1 << 20, ..WORLD };
     for ranks in [1, 2, 8] {
         let epochs = epochs_s(&World { ranks, requests_per_s: 250, ..rate }).unwrap();

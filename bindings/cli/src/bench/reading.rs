@@ -118,7 +118,7 @@ pub struct ReadReport {
     pub peers: Option<PeerFacts>,
     /// Attempts beyond the first.
     pub retries: u64,
-    /// Those after which the server asked to slow down. Absent in results of schema 1.
+    /// Requests in answer to which the server asked to slow down. Absent in results of schema 1.
     #[serde(default)]
     pub throttled: u64,
     /// Requests sent.

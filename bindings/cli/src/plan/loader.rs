@@ -115,16 +115,17 @@ impl Case {
 
     /// The same for the closed form.
     fn closed(&self) -> Loader {
-        let World { samples, sample_bytes, block_bytes, batch_size, ranks, requests_per_s, .. } = self.world;
+        let World { samples, sample_bytes, block_bytes, batch_size, ranks, .. } = self.world;
         let ranks = f64::from(ranks);
+        let part = |of_all: u64| if of_all == 0 { UNLIMITED } else { of_all as f64 / ranks };
         let steps = samples as f64 / ranks / f64::from(batch_size);
         Loader {
             epoch_bytes: self.world.bytes() / ranks,
             block_bytes: sample_bytes.min(block_bytes) as f64,
             latency_s: self.world.latency_s.max(1e-6),
             connections: self.world.connections_max as f64 * f64::from(self.world.shards),
-            bucket_rate: if self.world.bytes_per_s == 0 { UNLIMITED } else { self.world.bytes_per_s as f64 / ranks },
-            request_rate: if requests_per_s == 0 { UNLIMITED } else { requests_per_s as f64 / ranks },
+            bucket_rate: part(self.world.bytes_per_s),
+            request_rate: part(self.world.requests_per_s),
             ram_bytes: self.world.cache_bytes as f64,
             disk_bytes: self.world.disk_bytes as f64,
             disk_rate: self.disk_bytes_per_s,
