@@ -38,6 +38,8 @@ pub struct View {
     pub step_time: Duration,
     /// How long a batch takes from being opened to being ready, smoothed; zero while unknown.
     pub fill_time: Duration,
+    /// How long a fetch from the bucket takes, smoothed; zero where none was needed lately.
+    pub fetch_time: Duration,
 }
 
 /// The strategies by name.
@@ -159,12 +161,14 @@ impl Lookahead {
     }
 
     /// A batch opened now is due after all those before it have been computed: it is late when that takes less time than
-    /// filling it. So depth times step time must cover the fill time, with one batch to spare.
+    /// filling it. So depth times step time must cover the fill time, with one batch to spare. Where caches serve nearly every batch at
+    /// once, the mean says nothing of the few that need the bucket, so a fetch must be covered, too.
     fn deadline_depth(view: &View) -> u64 {
-        if view.step_time.is_zero() || view.fill_time.is_zero() {
+        let fill_time = view.fill_time.max(view.fetch_time);
+        if view.step_time.is_zero() || fill_time.is_zero() {
             return DEPTH_MIN;
         }
-        let steps = view.fill_time.as_nanos().div_ceil(view.step_time.as_nanos().max(1));
+        let steps = fill_time.as_nanos().div_ceil(view.step_time.as_nanos().max(1));
         u64::try_from(steps).unwrap_or(DEPTH_MAX).saturating_add(1).clamp(DEPTH_MIN, DEPTH_MAX)
     }
 

@@ -64,6 +64,10 @@ struct Trainer {
     taken: u64,
     last_fill: u64,
     most_open: u64,
+    /// One of so many batches needs the bucket, the others are ready at once.
+    fetched_every: u64,
+    /// What the look-ahead is told a fetch takes.
+    fetch_time: u64,
 }
 
 impl Trainer {
@@ -81,6 +85,8 @@ impl Trainer {
             taken: 0,
             last_fill: 0,
             most_open: 0,
+            fetched_every: 1,
+            fetch_time: 0,
         }
     }
 
@@ -104,13 +110,17 @@ impl Trainer {
                 queued_fetches: 0,
                 step_time: if self.taken > 1 { Duration::from_millis(self.step) } else { Duration::ZERO },
                 fill_time: Duration::from_millis(self.last_fill),
+                fetch_time: Duration::from_millis(self.fetch_time),
             };
             match self.lookahead.credit(&view) {
                 0 => break,
                 credit => assert_eq!(credit, 10, "a batch at a time"),
             }
-            self.bucket_free = self.bucket_free.max(self.now) + self.service;
-            let ready = self.bucket_free + self.latency;
+            let mut ready = self.now;
+            if self.opened.is_multiple_of(self.fetched_every) {
+                self.bucket_free = self.bucket_free.max(self.now) + self.service;
+                ready = self.bucket_free + self.latency;
+            }
             self.last_fill = ready - self.now;
             self.open.push_back(ready);
             self.opened += 1;
@@ -149,6 +159,20 @@ fn a_far_bucket_is_hidden_after_the_first_batch() {
     assert!(opening < 1_000, "two round trips until the depth is found: {opening} ms");
     assert_eq!(trainer.train(1_000), 0, "after that, none");
     assert!(trainer.lookahead.depth() <= 40, "no deeper than it takes: {}", trainer.lookahead.depth());
+}
+
+#[test]
+fn a_fetch_that_is_rarely_needed_is_hidden() {
+    let waits = |fetch_time| {
+        let mut trainer = Trainer::new(100, 1, 10, 100);
+        (trainer.fetched_every, trainer.fetch_time) = (400, fetch_time);
+        trainer.train(1_000);
+        (trainer.train(8_000), trainer.lookahead.depth())
+    };
+    let (waited, depth) = waits(101);
+    assert!(waited == 0 && depth <= 24, "{waited} ms with {depth} batches ahead");
+    let (waited, depth) = waits(0);
+    assert!(waited > 500, "the last batch's time to fill says nothing of it: {waited} ms with {depth} batches ahead");
 }
 
 #[test]

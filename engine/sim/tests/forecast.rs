@@ -57,6 +57,16 @@ fn ranks_in_step_share_a_link_evenly() {
 }
 
 #[test]
+fn a_fetch_that_few_batches_need_is_waited_for_by_none() {
+    // Nearly all is in RAM and on disk; about one batch of ten needs the bucket, which is six steps away. Memory has room for eight.
+    let far = World { samples: 960, sample_bytes: 65_536, connections_max: 15, latency_s: 0.055, ..WORLD };
+    let held = World { room_bytes: 4_214_784, cache_bytes: 304 * 65_536, disk_bytes: 5 << 20, ranks: 3, ..far };
+    let epochs = epochs_s(&World { sticky: true, step_s: 0.01, epochs: 8, ..held }).unwrap();
+    let (later, least) = (epochs[2..7].iter().sum::<f64>() / 5.0, 40.0 * 0.01);
+    assert!(later < 1.01 * least, "{later} s an epoch, of which steps take {least} s");
+}
+
+#[test]
 fn ranks_in_step_share_a_rate_of_requests() {
     // Ranks exchange nothing. One that is ahead has its memory full and sends fewer requests, until the others have caught up.
     let rate = World { samples: 2_000, sample_bytes: 3_000, connections_max: 64, room_bytes: 1 << 20, ..WORLD };

@@ -42,7 +42,13 @@ pub(super) struct Assembler {
     waited: Duration,
     step_time: Duration,
     fill_time: Duration,
+    /// The batch to be opened when the bucket last sent a block.
+    fetched_at: Option<u64>,
 }
+
+/// A fetch was needed lately when it was within so many batches. Of rarer ones each may be waited for: a wait of ten steps is a hundredth
+/// of the time then.
+const LATELY: u64 = 1024;
 
 impl Assembler {
     pub(super) fn new(config: &PlannerConfig, run: Run, catalog: Arc<Catalog>) -> Assembler {
@@ -70,6 +76,7 @@ impl Assembler {
             waited: Duration::ZERO,
             step_time: Duration::ZERO,
             fill_time: Duration::ZERO,
+            fetched_at: None,
         }
     }
 
@@ -105,6 +112,11 @@ impl Assembler {
         self.fill_time = smoothed(self.fill_time, now.since(opened));
     }
 
+    /// The bucket has sent a block.
+    pub(super) fn fetched(&mut self) {
+        self.fetched_at = Some(self.next);
+    }
+
     pub(super) fn consumer(&mut self, now: Instant, taken: u64, waits: bool) {
         let takes = taken > self.taken;
         if takes || !waits {
@@ -133,13 +145,21 @@ impl Assembler {
         self.waits = waits;
     }
 
-    pub(super) fn open_next<W>(&mut self, now: Instant, queued_fetches: u64, out: &mut VecDeque<Command<W>>) -> bool {
+    /// Beside a bucket whose fetches take `fetch_time`.
+    pub(super) fn open_next<W>(
+        &mut self,
+        now: Instant,
+        queued_fetches: u64,
+        fetch_time: Duration,
+        out: &mut VecDeque<Command<W>>,
+    ) -> bool {
         if self.opening.is_some() || self.blocked || self.next >= self.end {
             return false;
         }
         let Some((samples, bytes)) = self.measure_next() else { return false };
         if self.credit == 0 {
             let ready = self.open.len().saturating_sub(self.unready.len()) as u64;
+            let lately = self.fetched_at.is_some_and(|at| self.next - at < LATELY);
             self.credit = self.prefetch.credit(&View {
                 opened_samples: self.opened_samples,
                 queued_samples: self.open_samples,
@@ -154,6 +174,7 @@ impl Assembler {
                 queued_fetches,
                 step_time: self.step_time,
                 fill_time: self.fill_time,
+                fetch_time: if lately { fetch_time } else { Duration::ZERO },
                 now,
             });
         }

@@ -65,7 +65,9 @@ impl<W> Planner<W> {
                 self.owner.hedge_due(now, false, out);
             }
             Fact::Landed { fetch, first_byte, total, outran } => {
-                self.owner.landed(now, fetch, (first_byte, total), outran, out);
+                if self.owner.landed(now, fetch, (first_byte, total), outran, out) {
+                    self.assembler.fetched();
+                }
             }
             Fact::Sent { fetch, transit, passed } => self.owner.sent(now, fetch, (transit, passed), out),
             Fact::Unhedged(fetch) => self.owner.unhedged(now, fetch),
@@ -124,7 +126,8 @@ impl<W> Planner<W> {
             true => table.queued(),
             false => table.len() - table.requested + usize::from(self.begun_at_opening == Some(begun)),
         };
-        let opens = self.assembler.open_next(now, queued as u64, &mut self.commands);
+        let fetch_time = self.owner.window.round_trip();
+        let opens = self.assembler.open_next(now, queued as u64, fetch_time, &mut self.commands);
         if opens {
             self.begun_at_opening = Some(begun);
         }

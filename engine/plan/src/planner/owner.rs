@@ -169,7 +169,7 @@ impl<W> Owner<W> {
         (first_byte, total): (Duration, Duration),
         outran: Option<Duration>,
         out: &mut VecDeque<Command<W>>,
-    ) {
+    ) -> bool {
         let record = self.table.get(id);
         let &mut Block { id: block, bytes, last_at, doubted, .. } = record;
         let (source, keep) = match record.state() {
@@ -178,7 +178,8 @@ impl<W> Owner<W> {
                 if let Some(spill) = &mut self.spill {
                     spill.remove(block, bytes);
                 }
-                return self.table.enter(id, State::Queued);
+                self.table.enter(id, State::Queued);
+                return false;
             }
             // It stays there, and there alone: a second copy in RAM would take the place of another block.
             State::Sent(Origin::Disk(_)) => (Source::Disk, None),
@@ -195,6 +196,7 @@ impl<W> Owner<W> {
         };
         let waiters = self.table.take(id).waiters;
         out.push_back(Command::Deliver { block, waiters, source, keep });
+        source == Source::Bucket
     }
 
     /// Another rank has sent a block, which took so long besides being found there, and has only passed it on or not.
