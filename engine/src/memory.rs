@@ -12,13 +12,16 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::MixtureEpoch;
 use serde::{Deserialize, Serialize};
 
-/// What a loader takes at most, in three parts, bytes.
+/// What a loader takes at most, in three parts (arena, tables, rest), bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
     /// `memory_limit`.
     pub arena_bytes: u64,
+    /// The part of the arena for batches that are filled, wait or are held by the caller: how far the loader reads ahead.
+    #[serde(default)]
+    pub batch_bytes: u64,
     /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks
     /// in RAM and on disk, and the channels between shards.
     pub tables_bytes: u64,
@@ -95,6 +98,7 @@ impl MemoryStats {
         let decoding = config.decode.shape.and(config.decode.threads).unwrap_or(0) * PICTURE_BYTES_KEPT;
         MemoryStats {
             arena_bytes: arena.report().bytes,
+            batch_bytes: shards * layout.batch_bytes,
             tables_bytes: objects.memory_bytes() + samples + shards * layout.index_bytes + channels,
             rest_bytes: LOADER_BYTES + shards * shard + decoding as u64,
         }

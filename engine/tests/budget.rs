@@ -48,7 +48,10 @@ fn stays_within_what_is_stated(cases: &[Case]) {
         let (stated, most) = grows(case);
         let (set, shards, limit, ..) = case;
         let of = format!("{} of {} bytes, {shards} shards: grew by {most}, {stated:?}", set.kind, set.size(0));
-        assert!(stated.arena_bytes <= *limit, "{of}");
+        assert!(
+            0 < stated.batch_bytes && stated.batch_bytes < stated.arena_bytes && stated.arena_bytes <= *limit,
+            "{of}"
+        );
         assert!(most <= stated.total_bytes() + BESIDE, "{of}");
         assert!(most > limit / 2, "{of}: the measure sees nothing");
     }

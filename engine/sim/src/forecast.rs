@@ -33,7 +33,7 @@ pub struct World {
     pub shards: u16,
     /// Most connections of a shard for first requests: [`first_requests`](fuelrail_plan::hedge::first_requests).
     pub connections_max: usize,
-    /// Room for batches.
+    /// Memory for batches, which bounds how far is read ahead.
     pub room_bytes: u64,
     /// RAM for samples.
     pub cache_bytes: u64,
@@ -62,10 +62,10 @@ const SAMPLE_EXTRA: u64 = 64;
 const CONNECT_US: u64 = 100;
 /// Rate of one connection.
 const CONNECTION_BYTES_PER_S: u64 = 4 << 30;
-/// Seeds of the orders that are played: an epoch's time depends on the order, most of all where ranks keep in step.
-const SEEDS: core::ops::RangeInclusive<u64> = 1..=4;
+/// Orders that are played, of the seeds from 1 on: an epoch's time depends on the order, most of all where ranks keep in step.
+pub const ORDERS: u32 = 4;
 
-/// Seconds of each epoch, mean over the ranks and over four orders.
+/// Seconds of each epoch, mean over the ranks and over [`ORDERS`] orders.
 ///
 /// # Errors
 /// `Usage` for a world that no loader is made for; `Environment` when a check of the simulation fails: a bug of the engine.
@@ -79,7 +79,8 @@ pub fn epochs_s(world: &World) -> Result<Vec<f64>> {
     }
     let (small, factor) = world.smaller();
     let played = std::thread::scope(|scope| {
-        let runs: Vec<_> = SEEDS.map(|seed| scope.spawn(move || run_sound(&small.scenario(seed)))).collect();
+        let runs: Vec<_> =
+            (1..=u64::from(ORDERS)).map(|seed| scope.spawn(move || run_sound(&small.scenario(seed)))).collect();
         runs.into_iter().map(|run| run.join().expect("a run catches its panics")).collect::<Result<Vec<_>>>()
     })?;
     let mean = |epoch| played.iter().map(|report| report.epoch_s[epoch]).sum::<f64>() / played.len() as f64;

@@ -96,6 +96,9 @@ pub struct ReadReport {
     pub hash_cpu_s: f64,
     /// Most memory the process ever had resident.
     pub peak_rss_bytes: u64,
+    /// Memory that the loader has for batches. Absent in results of schema 1 and of shared reads.
+    #[serde(default)]
+    pub batch_memory_bytes: Option<u64>,
     /// Payload bytes the loader's own code copied, per byte delivered. The kernel's copy is not counted.
     pub copied_bytes_per_byte: f64,
     /// Time inside `next_batch`, per batch.
@@ -277,6 +280,7 @@ impl Tally {
             cpu_us_per_sample: (samples > 0).then(|| cpu_s * 1e6 / samples as f64),
             hash_cpu_s: self.hash_cpu.as_secs_f64(),
             peak_rss_bytes: fuelrail::internal::memory_use().peak_rss_bytes,
+            batch_memory_bytes: Some(stats.memory.batch_bytes).filter(|bytes| *bytes > 0),
             copied_bytes_per_byte: stats.copied_bytes_per_byte,
             batch_wait_us: self.waits.summary().into(),
             get_latency_us: stats.get_latency_us,

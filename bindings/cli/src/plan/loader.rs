@@ -266,10 +266,12 @@ const IN_USE: f64 = 0.7;
 /// When more than this share of requests was asked to slow down, the rate was its limit.
 const THROTTLED: f64 = 0.005;
 
-/// The limit that the measured loader had. A result that does not tell it had the default: its rank's part of half of its machine.
-fn memory_bytes(config: &Config, machine: &Machine) -> u64 {
+/// What its cache left of the measured loader's memory. A result that does not tell its limit had the default: its rank's part of half of
+/// its machine.
+fn left_by_cache(config: &Config, machine: &Machine) -> u64 {
     let ranks = u64::from(config.local_world.unwrap_or(1).max(1));
-    config.memory.limit.map_or(machine.memory_bytes / 2 / ranks, |limit| limit.0)
+    let limit = config.memory.limit.map_or(machine.memory_bytes / 2 / ranks, |limit| limit.0);
+    limit.saturating_sub(config.memory.cache_limit.0)
 }
 
 fn of_read(report: &ReadReport) -> Result<Measured> {
@@ -290,7 +292,7 @@ fn of_read(report: &ReadReport) -> Result<Measured> {
         sticky: config.order.name != OrderName::Global,
         shards,
         connections_max: first_requests(config.network.connections_max, config.network.hedge_percent),
-        room_bytes: memory_bytes(config, &report.machine).saturating_sub(config.memory.cache_limit.0),
+        room_bytes: report.batch_memory_bytes.unwrap_or_else(|| left_by_cache(config, &report.machine)),
         cache_bytes: config.memory.cache_limit.0,
         disk_bytes: 0,
         latency_s: report.get_latency_us.p50 as f64 / 1e6,
@@ -349,7 +351,7 @@ fn of_feed(report: &FeedReport) -> Result<Measured> {
         sticky: false,
         shards: full.shards.len().max(1) as u16,
         connections_max: first_requests(config.network.connections_max, config.network.hedge_percent),
-        room_bytes: memory_bytes(config, &report.machine).saturating_sub(config.memory.cache_limit.0),
+        room_bytes: left_by_cache(config, &report.machine),
         cache_bytes: config.memory.cache_limit.0,
         disk_bytes: 0,
         latency_s: 0.001,

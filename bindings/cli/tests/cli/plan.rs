@@ -186,6 +186,10 @@ fn a_measured_run_is_predicted_again_and_changed() {
         assert!(number(&check[name]) > 2.0 * 180.0 / 4.0 * 0.02, "{name}: {json}");
     }
     assert!(number(&json["case"]["latency_s"]) >= 0.014 && json["case"]["samples"] == 240, "{json}");
+    let told: Value = serde_json::from_str(&fs::read_to_string(&run).unwrap()).unwrap();
+    let limit = told["config"]["memory_limit_bytes"].as_u64().unwrap();
+    let room = told["batch_memory_bytes"].as_u64().unwrap();
+    assert!(json["case"]["room_bytes"] == room && room > limit / 2 && room < limit - (2 << 20), "{room} of {limit}");
     // Twice the RAM saves about as much as half the latency.
     let limit = json["limit"].as_str().unwrap();
     assert!(["latency", "ram"].contains(&limit) && json["cause"]["all"] == "bucket", "{json}");
@@ -195,9 +199,10 @@ fn a_measured_run_is_predicted_again_and_changed() {
         number(&changes.iter().find(of).unwrap_or_else(|| panic!("{part}: {json}"))["saved"])
     };
     assert!(saved("half the latency") > 0.3 && saved("RAM for 4.0 MiB") > 0.2 && saved("a disk") > 0.7, "{json}");
-    // A result that tells no limit is of a loader that had half of its own machine.
+    // A result that tells neither that memory nor a limit is of a loader that had half of its own machine.
     let room = |memory_bytes: u64| {
-        let mut told: Value = serde_json::from_str(&fs::read_to_string(&run).unwrap()).unwrap();
+        let mut told = told.clone();
+        told["batch_memory_bytes"].take();
         told["config"].as_object_mut().unwrap().remove("memory_limit_bytes").unwrap();
         told["machine"]["memory_bytes"] = memory_bytes.into();
         let other = dir.path().join("other.json");
