@@ -15,6 +15,7 @@ use fuelrail_cli::plan::loader::{Case, Limit, Prediction, World, shortest};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
 use fuelrail_cli::whole::WholeFile;
 use fuelrail_plan::hedge::first_requests;
+use fuelrail_sim::forecast::ORDERS;
 use serde::Serialize;
 
 use crate::harness::Spread;
@@ -26,7 +27,9 @@ const EXAMPLES: &str = "Examples:
 
 Designs are drawn: latency 5, 20 or 55 ms, bandwidth, RAM for 5 to 95 % of a rank's samples, a disk or none, 1 to 3 ranks, the trainer's \
 step. The bucket runs in this process, ranks are processes of their own that keep in step, as trainers do. The overhead of a step, \
-with everything in RAM, is measured first, for each number of ranks. Predictions are written to --predictions before anything else runs.";
+with everything in RAM, is measured first, for each number of ranks, and each loader is asked what memory its batches have. Predictions \
+are written to --predictions before anything else runs. A design runs once by each of the orders that are predicted, one with twice as \
+much of a resource once.";
 
 /// Predict epochs, then measure them with the real engine
 #[derive(Args, Debug)]
@@ -69,7 +72,12 @@ struct Predicted {
     limit_closed_form: Limit,
     simulated_s: f64,
     closed_form_s: f64,
-    #[serde(skip)]
+}
+
+/// A design as it is, or with twice as much of one resource.
+struct Variant {
+    name: String,
+    doubled: Option<Limit>,
     case: Case,
 }
 
@@ -78,7 +86,9 @@ struct Predicted {
 struct Row {
     #[serde(flatten)]
     predicted: Predicted,
+    /// Of a later epoch, mean over the orders.
     measured_s: f64,
+    orders_s: Vec<f64>,
     error: f64,
     error_closed_form: f64,
     limit_measured: Limit,
@@ -111,9 +121,8 @@ const OBJECT_BYTES: u64 = 64 << 10;
 const BATCH: u32 = 8;
 const CONNECTIONS: usize = 16;
 const HEDGE_PERCENT: u32 = 2;
-/// Memory besides the cache, and the part of it that connections take.
+/// Memory besides the cache: for batches, connections, hedged requests, and the index of what is cached.
 const ROOM_BYTES: u64 = 4 << 20;
-const SCRATCH_BYTES: u64 = CONNECTIONS as u64 * (16 << 10);
 /// What the disk's buffers take besides.
 const DISK_BUFFERS: u64 = 4 << 20;
 /// Those from the third on count: the disk is full after the second.
@@ -151,7 +160,8 @@ impl Design {
             sticky: true,
             shards: 1,
             connections_max: first_requests(CONNECTIONS, HEDGE_PERCENT),
-            room_bytes: ROOM_BYTES - SCRATCH_BYTES,
+            // At most: a loader is asked for it.
+            room_bytes: ROOM_BYTES,
             cache_bytes: part * self.ram_percent / 100,
             disk_bytes: part * self.disk_percent / 100,
             latency_s: self.latency_ms as f64 / 1e3,
@@ -162,28 +172,40 @@ impl Design {
         Case { world, disk_bytes_per_s: DISK_BYTES_PER_S, cores: 1.0, core_s_per_byte: 0.0 }
     }
 
-    fn predict(self, scale: f64, overhead_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
-        let case = self.case(scale);
-        let with_overhead = |case: Case| {
-            let step_s = case.world.step_s + overhead_s[self.ranks as usize - 1];
-            Case { world: World { step_s, ..case.world }, ..case }
-        };
-        let Prediction { simulated_s, closed_form_s } = with_overhead(case).predict()?;
-        let doubled = case.doubles().map(|(limit, case)| Ok((limit, with_overhead(case).predict()?.simulated_s[1])));
-        let doubled = doubled.collect::<fuelrail::Result<Vec<_>>>()?;
-        Ok(Predicted {
-            limit: shortest(doubled.into_iter()),
-            limit_closed_form: with_overhead(case).limit_closed_form(),
-            design: self,
-            simulated_s: simulated_s[1],
-            closed_form_s: closed_form_s[1],
-            case,
-        })
+    /// As it is, and with twice as much of each resource.
+    fn variants(&self, scale: f64) -> Vec<Variant> {
+        let (name, case) = (&self.name, self.case(scale));
+        let own = Variant { name: name.clone(), doubled: None, case };
+        let doubled =
+            |(limit, case)| Variant { name: format!("{name}, twice the {limit}"), doubled: Some(limit), case };
+        [own].into_iter().chain(case.doubles().map(doubled)).collect()
     }
 }
 
-/// A run of a scenario: this case, called `name`.
-fn run_text(name: &str, case: &Case) -> String {
+/// Predicts a design from its variants, of which the first is the design as it is.
+fn predict((design, variants): (Design, &[Variant]), overhead_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
+    let with_overhead = |case: Case| {
+        let step_s = case.world.step_s + overhead_s[design.ranks as usize - 1];
+        Case { world: World { step_s, ..case.world }, ..case }
+    };
+    let own = with_overhead(variants[0].case);
+    let Prediction { simulated_s, closed_form_s } = own.predict()?;
+    let doubled = variants.iter().filter_map(|variant| {
+        let predicted = |limit| Ok((limit, with_overhead(variant.case).predict()?.simulated_s[1]));
+        variant.doubled.map(predicted)
+    });
+    let doubled = doubled.collect::<fuelrail::Result<Vec<_>>>()?;
+    Ok(Predicted {
+        limit: shortest(doubled.into_iter()),
+        limit_closed_form: own.limit_closed_form(),
+        design,
+        simulated_s: simulated_s[1],
+        closed_form_s: closed_form_s[1],
+    })
+}
+
+/// A run of a scenario, of so many epochs.
+fn run_text(Variant { name, case, .. }: &Variant, epochs: u64) -> String {
     let World { samples, ranks, cache_bytes, disk_bytes, latency_s, bytes_per_s, step_s, .. } = case.world;
     let (memory, disk) = match disk_bytes {
         0 => (cache_bytes + ROOM_BYTES, String::new()),
@@ -196,20 +218,12 @@ fn run_text(name: &str, case: &Case) -> String {
         "[[runs]]\nname = \"{name}\"\n\
          bucket = {{ set = {{ kind = \"tokens\", seed = 3, count = {samples}, shard_bytes = {OBJECT_BYTES} }}, \
          script = \"latency=fixed:{}us,bandwidth_total={bytes_per_s}\" }}\n\
-         read = {{ epochs = {EPOCHS}, ahead = true, processes = {ranks}, in_step = true, step_ms = {} }}\n\
-         [runs.settings]\nbatch_size = {BATCH}\nseed = 1\nshards = 1\npin = false\norder = \"sticky\"\nworld = {ranks}\n\
+         read = {{ epochs = {epochs}, ahead = true, processes = {ranks}, in_step = true, step_ms = {} }}\n\
+         [runs.settings]\nbatch_size = {BATCH}\nseed = \"{{round}}\"\nshards = 1\npin = false\norder = \"sticky\"\nworld = {ranks}\n\
          rank = \"{{process}}\"\nconnections_max = {CONNECTIONS}\nhedge_percent = {HEDGE_PERCENT}\ncache_limit_bytes = {cache_bytes}\nmemory_limit_bytes = {memory}\n{disk}",
         (latency_s * 1e6).round(),
         (step_s * 1e3).round(),
     )
-}
-
-/// A design as it is, and with twice as much of each resource.
-fn variants(predicted: &Predicted) -> Vec<(String, Option<Limit>, Case)> {
-    let name = &predicted.design.name;
-    let doubled =
-        predicted.case.doubles().map(|(limit, case)| (format!("{name}, twice the {limit}"), Some(limit), case));
-    [(name.clone(), None, predicted.case)].into_iter().chain(doubled).collect()
 }
 
 pub(crate) fn run(args: &PlanArgs) -> Outcome {
@@ -220,50 +234,82 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     let stop = stop_on_signals()?;
     let overhead_s = overhead_s(args.scale, &stop)?;
     let mut prng = Prng::new(args.seed);
-    let designs = (0..args.designs).map(|number| draw(number, &mut prng).predict(args.scale, &overhead_s));
-    let predicted = designs.collect::<fuelrail::Result<Vec<Predicted>>>()?;
+    let designs: Vec<Design> = (0..args.designs).map(|number| draw(number, &mut prng)).collect();
+    let mut variants: Vec<Vec<Variant>> = designs.iter().map(|design| design.variants(args.scale)).collect();
+    let rooms = measure(variants.iter().flatten(), &ROOM, &stop)?;
+    for (variant, room) in variants.iter_mut().flatten().zip(rooms) {
+        variant.case.world.room_bytes = room[0] as u64;
+    }
+    let predicted =
+        designs.into_iter().zip(&variants).map(|(design, variants)| predict((design, variants), &overhead_s));
+    let predicted = predicted.collect::<fuelrail::Result<Vec<Predicted>>>()?;
     let written = Machine::here().date;
     let json = serde_json::to_string_pretty(&predicted).expect("a plain structure");
     WholeFile::of(&args.predictions, &format!("{json}\n"))?;
     note(&format!("{} written at {written}, before the first run", args.predictions.display()));
-    let all: Vec<_> = predicted.iter().flat_map(variants).map(|(name, _, case)| (name, case)).collect();
-    let measured = measure(&all, &stop)?;
-    let report = report(args, predicted, written, overhead_s, &measured);
+    let own = measure(variants.iter().map(|variants| &variants[0]), &BY_ALL_ORDERS, &stop)?;
+    let doubled = measure(variants.iter().flat_map(|variants| &variants[1..]), &EPOCH, &stop)?;
+    let mut doubled = doubled.into_iter();
+    let rows = predicted.into_iter().zip(variants).zip(own).map(|((predicted, variants), own)| {
+        let limits = variants.into_iter().filter_map(|variant| variant.doubled);
+        Row::new(predicted, own, limits.zip(doubled.by_ref()).map(|(limit, s)| (limit, s[0])).collect())
+    });
+    let report = report(args, written, overhead_s, rows.collect());
     JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The overhead of a step for each number of ranks, seconds: by epochs with everything in RAM.
 fn overhead_s(scale: f64, stop: &Stop) -> Outcome<[f64; RANKS_MAX]> {
-    let in_ram = |ranks: u32| Design {
-        name: format!("all in RAM, {ranks} rank(s)"),
-        latency_ms: 1,
-        bandwidth_mib_per_s: 1024,
-        ram_percent: 120,
-        disk_percent: 0,
-        ranks,
-        step_ms: 10,
+    let in_ram = |ranks: u32| {
+        let name = format!("all in RAM, {ranks} rank(s)");
+        let design = Design {
+            name: name.clone(),
+            latency_ms: 1,
+            bandwidth_mib_per_s: 1024,
+            ram_percent: 120,
+            disk_percent: 0,
+            ranks,
+            step_ms: 10,
+        };
+        Variant { name, doubled: None, case: design.case(scale) }
     };
-    let designs = (1..=RANKS_MAX as u32).map(in_ram);
-    let cases: Vec<_> = designs.map(|design| (design.name.clone(), design.case(scale))).collect();
-    let measured = measure(&cases, stop)?;
+    let all: Vec<Variant> = (1..=RANKS_MAX as u32).map(in_ram).collect();
+    let measured = measure(all.iter(), &EPOCH, stop)?;
     Ok(core::array::from_fn(|at| {
-        let world = &cases[at].1.world;
+        let world = &all[at].case.world;
         let steps = world.samples.div_ceil(u64::from(world.batch_size) * u64::from(world.ranks));
-        (measured[at] / steps as f64 - world.step_s).max(0.0)
+        (measured[at][0] / steps as f64 - world.step_s).max(0.0)
     }))
 }
 
-/// Seconds of a later epoch of each.
-fn measure(all: &[(String, Case)], stop: &Stop) -> Outcome<Vec<f64>> {
-    let mut scenario = "about = 'predicted'\nrounds = 1\nquick = 1.0\n\
-                        columns = [{ title = 'epoch s', of = 'later.elapsed_s', digits = 3 }]\n"
-        .to_owned();
-    all.iter().for_each(|(name, case)| scenario.push_str(&run_text(name, case)));
-    let bar = Bar::new(Some(all.len() as u64), "runs");
-    let mut measured: Vec<f64> = Vec::new();
+/// A figure of runs.
+struct Measurement {
+    figure: &'static str,
+    epochs: u64,
+    /// Runs of each, every one by an order of its own.
+    orders: u32,
+}
+
+/// Seconds of a later epoch.
+const EPOCH: Measurement = Measurement { figure: "later.elapsed_s", epochs: EPOCHS, orders: 1 };
+const BY_ALL_ORDERS: Measurement = Measurement { orders: ORDERS, ..EPOCH };
+/// Memory for batches: nothing has to be read.
+const ROOM: Measurement = Measurement { figure: "memory.batch_bytes", epochs: 0, orders: 1 };
+
+/// Measures each by every order.
+fn measure<'v>(
+    all: impl Iterator<Item = &'v Variant>,
+    &Measurement { figure, epochs, orders }: &Measurement,
+    stop: &Stop,
+) -> Outcome<Vec<Vec<f64>>> {
+    let runs: Vec<String> = all.map(|variant| run_text(variant, epochs)).collect();
+    let mut measured = vec![Vec::new(); runs.len()];
     let runner = Runner {
-        scenario: Scenario::parse(&scenario)?,
+        scenario: Scenario::parse(&format!(
+            "about = 'predicted'\nrounds = {orders}\nquick = 1.0\ncolumns = [{{ title = '{figure}', of = '{figure}', digits = 3 }}]\n{}",
+            runs.concat()
+        ))?,
         settings: Vec::new(),
         folder: std::env::temp_dir(),
         program: this_program()?,
@@ -271,41 +317,37 @@ fn measure(all: &[(String, Case)], stop: &Stop) -> Outcome<Vec<f64>> {
         limit: std::time::Duration::ZERO,
         stop: stop.clone(),
     };
+    let (mut done, in_all) = (0, runs.len() * orders as usize);
+    let bar = Bar::new(Some(in_all as u64), "runs");
     runner.run("plan", &mut |ran: &RunResult| {
-        measured.push(ran.figures.get("later.elapsed_s").copied().unwrap_or(f64::NAN));
-        let done = measured.len();
-        bar.at(done as u64, || format!("{}: {:.2} s", ran.run, measured[done - 1]));
+        let value = ran.figures.get(figure).copied().unwrap_or(f64::NAN);
+        measured[done % runs.len()].push(value);
+        done += 1;
+        bar.at(done as u64, || format!("{}: {figure} {value:.2}", ran.run));
         if bar.is_hidden() {
-            note(&format!("{done} of {}, {}: {:.2} s", all.len(), ran.run, measured[done - 1]));
+            note(&format!("{done} of {in_all}, {}: {figure} {value:.2}", ran.run));
         }
     })?;
     Ok(measured)
 }
 
-/// Joins predictions and measurements, which are in the order of the designs and their variants.
-fn report(
-    args: &PlanArgs,
-    predicted: Vec<Predicted>,
-    written: String,
-    overhead_s: [f64; RANKS_MAX],
-    mut measured: &[f64],
-) -> Report {
-    let rows = predicted.into_iter().map(|predicted| {
-        let variants = variants(&predicted);
-        let (own, rest) = measured.split_at(variants.len());
-        measured = rest;
-        let doubled = variants.iter().zip(own).filter_map(|((_, limit, _), s)| Some(((*limit)?, *s)));
-        let doubled_s: Vec<(Limit, f64)> = doubled.collect();
+impl Row {
+    /// Of what was measured by each order, and of epochs with twice as much of each resource.
+    fn new(predicted: Predicted, orders_s: Vec<f64>, doubled_s: Vec<(Limit, f64)>) -> Row {
+        let measured_s = orders_s.iter().sum::<f64>() / orders_s.len() as f64;
         Row {
-            measured_s: own[0],
-            error: predicted.simulated_s / own[0] - 1.0,
-            error_closed_form: predicted.closed_form_s / own[0] - 1.0,
+            measured_s,
+            error: predicted.simulated_s / measured_s - 1.0,
+            error_closed_form: predicted.closed_form_s / measured_s - 1.0,
             limit_measured: shortest(doubled_s.iter().copied()),
             predicted,
+            orders_s,
             doubled_s,
         }
-    });
-    let rows: Vec<Row> = rows.collect();
+    }
+}
+
+fn report(args: &PlanArgs, predicted: String, overhead_s: [f64; RANKS_MAX], rows: Vec<Row>) -> Report {
     let spread = |of: fn(&Row) -> f64| Spread::of(rows.iter().map(|row| of(row).abs())).expect("there are designs");
     let named = |of: fn(&Row) -> Limit| rows.iter().filter(|row| of(row) == row.limit_measured).count();
     Report {
@@ -314,7 +356,7 @@ fn report(
         machine: Machine::here(),
         seed: args.seed,
         scale: args.scale,
-        predicted: written,
+        predicted,
         overhead_s,
         error: spread(|row| row.error),
         error_closed_form: spread(|row| row.error_closed_form),

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuelrail::{Config, Error, Kind, LoaderBuilder, Overrides, Result, Taken};
+use fuelrail::{Config, Error, Kind, Loader, LoaderBuilder, Overrides, Result, Taken};
 use fuelrail_cli::failure::Stop;
 use fuelrail_cli::train::Ranks;
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,7 +58,12 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
     };
     let mut loader = LoaderBuilder::new(task.config()?).build()?;
     let per_epoch = (loader.batches() / task.epochs()).max(1);
-    print(&Line::default())?;
+    let figures = |loader: &Loader, begun: Instant| {
+        let mut figures = Figures::from([("elapsed_s".to_owned(), begun.elapsed().as_secs_f64())]);
+        add(&mut figures, "", &loader.stats());
+        figures
+    };
+    print(&Line { figures: figures(&loader, Instant::now()), ..Line::default() })?;
     input.read_line(&mut String::new()).map_err(gone)?;
     let (begun, mut printed, mut batches) = (Instant::now(), Instant::now(), 0);
     while batches < per_epoch * task.plan.epochs {
@@ -77,9 +82,7 @@ pub(crate) fn read(task: &Task, input: &mut dyn BufRead, output: &mut dyn Write)
         let taken = Instant::now();
         if epoch_ended || printed.elapsed() >= INTERVAL {
             printed = Instant::now();
-            let mut figures = Figures::from([("elapsed_s".to_owned(), begun.elapsed().as_secs_f64())]);
-            add(&mut figures, "", &loader.stats());
-            print(&Line { epoch_ended, figures, ..Line::default() })?;
+            print(&Line { epoch_ended, figures: figures(&loader, begun), ..Line::default() })?;
         }
         // Counting, and waiting for each other, is done during the step: what all have taken, all will have computed.
         let keeps_step = task.plan.in_step && !step.is_zero();
