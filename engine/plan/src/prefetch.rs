@@ -115,8 +115,8 @@ const _: () = assert!(DEPTH_MIN <= DEPTH_MAX, "the least depth must be allowed")
 /// As many batches ahead as the consumer's deadlines require, within a budget of bytes. No settings. The depth (batches opened and not
 /// taken) is two at least: one to deliver, one to follow. For a consumer that waits for its first batch, as many are opened as the
 /// source takes requests of at once. The depth doubles when the consumer had to wait although the source had nothing queued, grows
-/// before that when batches take longer to fill than the open ones last, and shrinks by one when these have stayed nearly full for
-/// many batches: memory not needed here serves the cache.
+/// before that when a batch, or a fetch that some of them need, takes longer than the open ones last, and shrinks by one when these have
+/// stayed nearly full for many batches: memory that is used again soon is still in the processor's caches.
 #[derive(Clone, Debug)]
 pub struct Lookahead {
     depth: u64,
