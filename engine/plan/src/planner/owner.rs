@@ -162,6 +162,7 @@ impl<W> Owner<W> {
         }
     }
 
+    /// A block is whole. True when the bucket sent it.
     pub(super) fn landed(
         &mut self,
         now: Instant,
