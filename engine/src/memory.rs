@@ -19,7 +19,8 @@ pub struct MemoryStats {
     /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
     /// `memory_limit`.
     pub arena_bytes: u64,
-    /// The part of the arena for batches that are filled, wait or are held by the caller: how far the loader reads ahead.
+    /// The part of the arena for batches that are filled, wait or are held by the caller: how far the loader reads ahead. 0 in a job of a
+    /// shared read: they lie in the reader's memory.
     #[serde(default)]
     pub batch_bytes: u64,
     /// Tables whose size follows from the data set and the number of shards: keys, sizes, ETags, labels and scores, what is known of blocks

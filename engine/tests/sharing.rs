@@ -77,8 +77,8 @@ fn four_jobs_get_what_each_would_have_had_alone_for_the_requests_of_one() {
                     assert!(delivered == *expected, "job {n}");
                     let stats = loader.stats();
                     assert_eq!(
-                        (stats.requests, stats.samples),
-                        (0, SAMPLES * epochs),
+                        (stats.requests, stats.samples, stats.memory.batch_bytes),
+                        (0, SAMPLES * epochs, 0),
                         "job {n} has read nothing itself"
                     );
                     assert_once(&log, epochs as usize);

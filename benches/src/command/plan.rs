@@ -183,7 +183,7 @@ impl Design {
 }
 
 /// Predicts a design from its variants, of which the first is the design as it is.
-fn predict((design, variants): (Design, &[Variant]), overhead_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
+fn predict(design: Design, variants: &[Variant], overhead_s: &[f64; RANKS_MAX]) -> fuelrail::Result<Predicted> {
     let with_overhead = |case: Case| {
         let step_s = case.world.step_s + overhead_s[design.ranks as usize - 1];
         Case { world: World { step_s, ..case.world }, ..case }
@@ -240,8 +240,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
     for (variant, room) in variants.iter_mut().flatten().zip(rooms) {
         variant.case.world.room_bytes = room[0] as u64;
     }
-    let predicted =
-        designs.into_iter().zip(&variants).map(|(design, variants)| predict((design, variants), &overhead_s));
+    let predicted = designs.into_iter().zip(&variants).map(|(design, variants)| predict(design, variants, &overhead_s));
     let predicted = predicted.collect::<fuelrail::Result<Vec<Predicted>>>()?;
     let written = Machine::here().date;
     let json = serde_json::to_string_pretty(&predicted).expect("a plain structure");

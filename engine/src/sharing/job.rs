@@ -101,7 +101,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
     let Parts { config, objects, run, notices, .. } = &mut prepared.parts;
     let extra = regions.pop().filter(|_| decodes);
     let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
-    let memory = MemoryStats::new(config, objects, &layout, &arena, &[]);
+    let memory = MemoryStats { batch_bytes: 0, ..MemoryStats::new(config, objects, &layout, &arena, &[]) };
     let (out, from) = channel(1);
     let (consumer, ends) = (Arc::new(Consumer::default()), RelayEnds::new());
     let outlet = Outlet::new(vec![from], vec![ends.waker.clone()], Arc::clone(&consumer), run.batches());
