@@ -76,19 +76,25 @@ impl Access {
 
 impl Config {
     /// Reads the effective configuration. `environment` is what the process was started with
-    /// ([`environment_variables`](crate::environment_variables)).
+    /// ([`environment_variables`](crate::environment_variables)). Without a `file` it is the one that `config` names among the overrides,
+    /// else the variable `FUELRAIL_CONFIG`.
     ///
     /// # Errors
-    /// `Usage` naming the unknown key, the bad value or the field out of range; `File` when `file` cannot be read.
+    /// `Usage` naming the unknown key, the bad value or the field out of range; `File` when the file cannot be read.
     pub fn load(
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (String, String)>,
         overrides: &[(String, String)],
     ) -> Result<Config> {
-        let Some(path) = file else { return Config::from_values(Values::new(), environment, overrides) };
-        let values = read_file(path)?;
+        let (mut environment, mut overrides) = (Vec::from_iter(environment), overrides.to_vec());
+        let named = [take_named(&mut overrides, "config"), take_named(&mut environment, "FUELRAIL_CONFIG")];
+        let named = named.into_iter().flatten().find(|path| !path.is_empty());
+        let Some(path) = file.map(Path::to_owned).or(named.map(Into::into)) else {
+            return Config::from_values(Values::new(), environment, &overrides);
+        };
+        let values = read_file(&path)?;
         Config::default().take(&values).map_err(|error| error.within(path.display()))?;
-        Config::from_values(values, environment, overrides)
+        Config::from_values(values, environment, &overrides)
     }
 
     /// As [`Config::load`], from what the file says.
@@ -345,6 +351,11 @@ fn read_file(path: &Path) -> Result<Values> {
         let cause = format!("{} is not TOML: {}", path.display(), e.to_string().trim_end().replace('\n', " "));
         Error::new(Kind::Usage, cause).with_source(e).with_hint("write settings as name = value, a line each")
     })
+}
+
+/// Takes what stands under `name`, the last of them.
+fn take_named(pairs: &mut Overrides, name: &str) -> Option<String> {
+    pairs.extract_if(.., |(key, _)| key == name).last().map(|(_, value)| value)
 }
 
 #[cfg(not(feature = "toml"))]

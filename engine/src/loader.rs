@@ -224,8 +224,8 @@ impl Loader {
         taken
     }
 
-    /// An eventfd for `epoll`, `select` or an asynchronous runtime: readable when [`try_next_batch`](Loader::try_next_batch), which has
-    /// found nothing yet, should be called again. Made at the first call; it stays the same.
+    /// An eventfd for `epoll`, `select` or an asynchronous runtime: readable unless the latest call was a
+    /// [`try_next_batch`](Loader::try_next_batch) that has found nothing, and nothing has come since. Made at the first call; it stays the same.
     ///
     /// # Errors
     /// `Environment` when the process has no file descriptor left.
@@ -236,10 +236,15 @@ impl Loader {
     /// An error is the last that is returned.
     fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
+            self.waker.announce();
             return Ok(Taken::Over);
         }
         let outcome = self.guard.check().and_then(|()| self.take(patience));
         self.failed |= outcome.is_err();
+        // Another thread may have looked, found nothing, and now sleep on the eventfd: what it was armed for was taken here, or forgotten.
+        if self.guard.holds() && (!self.stays_armed || !matches!(outcome, Ok(Taken::NotYet))) {
+            self.waker.announce();
+        }
         outcome
     }
 

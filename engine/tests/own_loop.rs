@@ -67,6 +67,27 @@ fn the_eventfd_is_readable_when_a_batch_may_be_there() {
 }
 
 #[test]
+fn a_call_between_look_and_poll_leaves_the_eventfd_readable() {
+    let bucket = bucket(&DataSet::digits(60, 7), "latency=fixed:200ms");
+    let mut loader = loader(&bucket).batch_size(30).connections_max(2).build().unwrap();
+    let event = loader.event().unwrap();
+    let is_readable = |within_s: i64| {
+        poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec { tv_sec: within_s, tv_nsec: 0 })).unwrap() == 1
+    };
+    assert!(matches!(loader.try_next_batch(), Ok(Taken::NotYet)) && !is_readable(0));
+    // As by another thread, while the one that has looked sleeps: it disarms what that one waits for.
+    assert!(matches!(loader.next_batch_within(Duration::from_millis(1)), Ok(Taken::NotYet)) && is_readable(0));
+    assert!(matches!(loader.try_next_batch(), Ok(Taken::NotYet)) && is_readable(20), "the first batch comes");
+    for _ in 0..2 {
+        while let Taken::NotYet = loader.try_next_batch().unwrap() {
+            assert!(is_readable(20));
+        }
+        assert!(is_readable(0), "another thread that sleeps looks for the batch after this one");
+    }
+    assert!(matches!(loader.try_next_batch(), Ok(Taken::Over)) && is_readable(0), "all learn that it is over");
+}
+
+#[test]
 fn a_stream_ends_after_its_error() {
     let set = DataSet::digits(20, 7);
     let bucket = bucket(&set, "missing_keys=training/3/*");

@@ -139,20 +139,20 @@ void fuelrail_close(struct fuelrail_loader *loader);
  * until there is one, 0 only looks. After a look that found none, the descriptor of `fuelrail_loader_eventfd` becomes readable
  * when it is time for the next look. Only a wait detects that the batches you keep leave no memory for the next one.
  *
- * Any thread. Where several wait, each batch goes to one of them.
+ * Any thread. Where several wait, each batch goes to one of them, and a call may take up to 100 ms longer than it is told.
  */
 enum fuelrail_next fuelrail_loader_next(const struct fuelrail_loader *loader, int timeout_ms, struct fuelrail_batch **batch, struct fuelrail_error **error);
 
 /**
- * A file descriptor for poll(), select() or epoll: readable when `fuelrail_loader_next` with a timeout of 0, which has found no
- * batch, should be called again. The loader owns it: do not read from it or close it. -1 on errors.
+ * A file descriptor for poll(), select() or epoll: readable unless the latest call of `fuelrail_loader_next`, on any thread, had a
+ * timeout of 0 and found no batch, and none has come since. The loader owns it: do not read from it or close it. -1 on errors.
  *
  * Any thread. Waits up to 100 ms while another one waits for a batch.
  */
 int fuelrail_loader_eventfd(const struct fuelrail_loader *loader, struct fuelrail_error **error);
 
 /**
- * Where the run stands behind the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
+ * Where the run stands after the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
  * errors. Freed by `fuelrail_string_free`.
  *
  * Any thread, without waiting.

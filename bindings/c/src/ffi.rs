@@ -95,7 +95,7 @@ pub extern "C" fn fuelrail_close(loader: Option<Box<Loader>>) {
 /// until there is one, 0 only looks. After a look that found none, the descriptor of `fuelrail_loader_eventfd` becomes readable
 /// when it is time for the next look. Only a wait detects that the batches you keep leave no memory for the next one.
 ///
-/// Any thread. Where several wait, each batch goes to one of them.
+/// Any thread. Where several wait, each batch goes to one of them, and a call may take up to 100 ms longer than it is told.
 #[unsafe(no_mangle)]
 pub extern "C" fn fuelrail_loader_next(
     loader: Option<&Loader>,
@@ -118,8 +118,8 @@ pub extern "C" fn fuelrail_loader_next(
     })
 }
 
-/// A file descriptor for poll(), select() or epoll: readable when `fuelrail_loader_next` with a timeout of 0, which has found no
-/// batch, should be called again. The loader owns it: do not read from it or close it. -1 on errors.
+/// A file descriptor for poll(), select() or epoll: readable unless the latest call of `fuelrail_loader_next`, on any thread, had a
+/// timeout of 0 and found no batch, and none has come since. The loader owns it: do not read from it or close it. -1 on errors.
 ///
 /// Any thread. Waits up to 100 ms while another one waits for a batch.
 #[unsafe(no_mangle)]
@@ -130,7 +130,7 @@ pub extern "C" fn fuelrail_loader_eventfd(
     call(error, -1, || Ok(given(loader, "loader")?.engine()?.event()?.as_raw_fd()))
 }
 
-/// Where the run stands behind the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
+/// Where the run stands after the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
 /// errors. Freed by `fuelrail_string_free`.
 ///
 /// Any thread, without waiting.
@@ -223,13 +223,11 @@ pub extern "C" fn fuelrail_batch_offsets(batch: Option<&Batch>) -> *const usize 
 /// Whether the batch is decoded; if so, `*shape` says what `fuelrail_batch_bytes` are.
 #[unsafe(no_mangle)]
 pub extern "C" fn fuelrail_batch_shape(batch: Option<&Batch>, shape: Option<&mut MaybeUninit<Shape>>) -> bool {
-    let found = batch.and_then(|batch| batch.engine.shape()).zip(shape);
-    found.is_some_and(|(shape, place)| {
-        let fuelrail::Shape { samples, height, width, channels, dtype, layout } = shape;
-        let planes = layout == fuelrail::PixelLayout::Nchw;
-        place.write(Shape { samples, height, width, channels, number_bytes: dtype.bytes(), planes });
-        true
-    })
+    let Some(found) = batch.and_then(|batch| batch.engine.shape()) else { return false };
+    let fuelrail::Shape { samples, height, width, channels, dtype, layout } = found;
+    let planes = layout == fuelrail::PixelLayout::Nchw;
+    shape.map(|place| place.write(Shape { samples, height, width, channels, number_bytes: dtype.bytes(), planes }));
+    true
 }
 
 /// The whole memory of the batch, its length into `*len`: of a decoded batch the samples and nothing else, of others also what

@@ -34,8 +34,8 @@ const EXAMPLES: &str = "Examples:
 
 /// Copy objects out of a bucket or into one: single ones, prefixes, folders
 ///
-/// A URI that ends in / or has braces stands for all objects under it, a folder for all files in it. What stands behind the last / of
-/// the URI, or in the folder, is kept as the path at the other end.
+/// A URI that ends in / or has braces stands for all objects under it, a folder for all files in it. The path after the
+/// URI's last /, or below the folder, is kept.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "Examples:
 
 /// Fetch one object
 ///
-/// What breaks off goes on from its last byte, or without a strong entity tag is fetched again and compared. Checksums that the
+/// A download that breaks off goes on from its last byte; without a strong ETag it starts again, and is compared. Checksums that the
 /// server sends are verified. FILE appears when the object is whole, never before.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

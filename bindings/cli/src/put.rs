@@ -21,8 +21,8 @@ const EXAMPLES: &str = "Examples:
 
 /// Put one file into a bucket as an object
 ///
-/// Over what was there, unless --if-new; readers see the old object or the new one, never a part of it. Above 64 MiB it goes in
-/// parts, four at a time. Breaks are mended by sending again. A URI that ends in / gets the file's name. At most 5 TiB.
+/// Replaces the object that was there, unless --if-new; readers see the old one or the new one, never a part of it. Above 64 MiB it
+/// goes in parts, four at a time. What fails is sent again. A URI that ends in / gets the file's name. At most 5 TiB.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Put {

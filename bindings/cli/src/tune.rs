@@ -30,7 +30,7 @@ measures the setting chosen anew: predicted and achieved stand side by side.";
 #[derive(Args, Serialize, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
-    /// What to read: s3://BUCKET/PREFIX, http[s]://HOST:PORT/BUCKET/PREFIX
+    /// What to read: s3://BUCKET/PREFIX, gs://, az://, http[s]://HOST:PORT/BUCKET/PREFIX, or a folder
     uri: Option<String>,
     /// Time for everything
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "120s")]

@@ -53,6 +53,15 @@ struct OwnLoop {
     event: Option<Arc<File>>,
 }
 
+impl OwnLoop {
+    fn announce(&self) {
+        if let Some(event) = &self.event {
+            // Refused only when it is readable many times over.
+            let _ = (&**event).write(&1u64.to_ne_bytes());
+        }
+    }
+}
+
 fn eventfd() -> Result<File> {
     let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
         Error::from_errno(Kind::Environment, "creating an eventfd", errno.raw_os_error())
@@ -116,9 +125,14 @@ impl Waker {
         let event = Arc::clone(own.event.insert(Arc::new(eventfd()?)));
         // A wake before this found no eventfd to write to; one after it finds this one, under the lock.
         if self.is_notified() {
-            let _ = (&*event).write(&1u64.to_ne_bytes());
+            own.announce();
         }
         Ok(event)
+    }
+
+    /// Makes the eventfd readable, where there is one.
+    pub fn announce(&self) {
+        self.own_loop().announce();
     }
 
     /// Makes the eventfd unreadable again, where there is one.
@@ -195,10 +209,7 @@ impl Waker {
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
                 condvar.notify_all();
                 let own = own.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(event) = &own.event {
-                    // Refused only when it is readable many times over.
-                    let _ = (&**event).write(&1u64.to_ne_bytes());
-                }
+                own.announce();
                 if let Some(task) = &own.task {
                     task.wake_by_ref();
                 }

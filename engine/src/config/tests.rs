@@ -24,6 +24,15 @@ fn argument_beats_environment_beats_file_beats_default() {
     let config = Config::load(Some(&file), env, &[pair("epochs", "300")]).unwrap();
     assert_eq!((config.batch_size, config.order.seed, config.epochs), (1, 20, 300));
     assert_eq!((config.memory.block_size, config.world), (ByteSize(1 << 20), 1));
+    let (named, missing) = (file.to_str().unwrap(), "/missing.toml");
+    let [by_variable, by_argument] = [
+        Config::load(None, [pair("FUELRAIL_CONFIG", named)], &[]),
+        Config::load(None, [pair("FUELRAIL_CONFIG", missing)], &[pair("config", named)]),
+    ];
+    assert_eq!((by_variable.unwrap().epochs, by_argument.unwrap().epochs), (3, 3));
+    assert_eq!(Config::load(Some(&file), [pair("FUELRAIL_CONFIG", missing)], &[]).unwrap().epochs, 3);
+    let error = Config::load(None, [pair("FUELRAIL_CONFIG", missing)], &[]).unwrap_err();
+    assert!(error.kind() == Kind::File && error.to_string().contains(missing), "{error}");
 }
 
 #[test]
@@ -149,16 +158,20 @@ fn every_setting_can_be_set_as_it_is_shown_by_each_of_its_names() {
 fn the_reference_lists_every_setting() {
     let mut text = String::from(
         "# Settings\n\nMade from `engine/src/config/settings.rs`; a test compares them.\n\n\
-         In a TOML file a setting stands in the table of its group, by its name there, or by its key at the top. A variable is `FUELRAIL_`\n\
-         and the key in capitals. In Rust the builder has a setter of the same name as the key without its unit. Sizes take units\n\
-         (`64MiB`, `1gb`), times too (`500ms`, `10s`, `2m`); plain numbers are in the unit that the key ends in. What is not set says `none`.\n",
+         By its name a setting is an argument in Python and C, a setter of the builder in Rust, and in capitals after `FUELRAIL_` a variable:\n\
+         `FUELRAIL_MEMORY_LIMIT`. A TOML file has it in the table of its group, under the name in the second column, if there is one:\n\
+         `limit = \"4GiB\"` below `[memory]`. Or it stands at the top, before all tables, by its first name; but `order`, `peers` and `decode`\n\
+         cannot stand there beside a table of the same name. `fuelrail … --config FILE`, the argument `config` and the variable\n\
+         `FUELRAIL_CONFIG` name the file.\n\n\
+         Sizes take units (`64MiB`, `1gb`), times too (`500ms`, `10s`, `2m`). Plain numbers are bytes, or in the unit that the key ends in; results\n\
+         say the key, and it may be used as the name. `none` stands for what is not set; it and `off` switch a limit off.\n",
     );
     let (default, mut group) = (Config::default(), None);
     for setting in Config::SETTINGS {
         if group != Some(setting.group) {
             group = Some(setting.group);
             let title = if setting.group.is_empty() { "The run".to_owned() } else { format!("`[{}]`", setting.group) };
-            text.push_str(&format!("\n## {title}\n\n| name | key | default | meaning |\n|---|---|---|---|\n"));
+            text.push_str(&format!("\n## {title}\n\n| name | in its table | key | default | meaning |\n|---|---|---|---|---|\n"));
         }
         let shown = match (setting.get)(&default) {
             serde_json::Value::Null => "none".to_owned(),
@@ -168,7 +181,9 @@ fn the_reference_lists_every_setting() {
             other => format!("`{other}`"),
         };
         let about = setting.about.trim().replace("\n ", " ").replace('|', "\\|");
-        text.push_str(&format!("| `{}` | `{}` | {shown} | {about} |\n", setting.field, setting.key));
+        let unless = |other: &str| if other == setting.name { String::new() } else { format!("`{other}`") };
+        let (field, key) = (unless(setting.field), unless(setting.key));
+        text.push_str(&format!("| `{}` | {field} | {key} | {shown} | {about} |\n", setting.name));
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SETTINGS.md");
     if std::env::var_os("FUELRAIL_BLESS").is_some() {
@@ -177,7 +192,7 @@ fn the_reference_lists_every_setting() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), text, "set FUELRAIL_BLESS=1 to write it anew");
 }
 
-/// What the guides say to set is there, and takes such a value.
+/// What the guides say to set is there, and a file takes it as they write it.
 #[test]
 fn guides_name_settings_that_are_there() {
     let pages = [
@@ -185,13 +200,15 @@ fn guides_name_settings_that_are_there() {
         include_str!("../../docs/TUNING.md"),
         include_str!("../../docs/CLOUDS.md"),
     ];
+    let file = tempfile::NamedTempFile::new().unwrap();
     for page in pages {
         let said: Vec<(&str, &str)> =
             page.split('`').skip(1).step_by(2).filter_map(|code| code.split_once(" = ")).collect();
         assert!(said.len() > 8, "{said:?}");
         // A profile's own setting, in the files of AWS.
         for (name, value) in said.into_iter().filter(|(name, _)| *name != "credential_process") {
-            let set = Config::load(None, [], &[pair("uri", "http://h/b"), pair(name, value)]);
+            std::fs::write(file.path(), format!("uri = \"http://h/b\"\n{name} = {value}\n")).unwrap();
+            let set = Config::load(Some(file.path()), [], &[]);
             assert!(set.is_ok(), "{name} = {value}: {set:?}");
         }
     }

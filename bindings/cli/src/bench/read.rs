@@ -32,7 +32,7 @@ concatenated files must agree. For speed without the hash: --hash false.";
 /// What a loader reads and how
 #[derive(Args, Serialize, Debug)]
 pub(crate) struct LoaderSettings {
-    /// How objects hold samples: webdataset, mds, tfrecord, parquet, tokens or objects; without it every object is a sample
+    /// How objects hold samples: webdataset, mds, tfrecord, parquet, tokens, manifest or objects; without it every object is a sample
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// Samples per batch [default: 64]
@@ -68,7 +68,7 @@ pub(crate) struct LoaderSettings {
     /// RAM cache inside the memory limit [default: 0]
     #[arg(long = "cache-limit", value_name = "SIZE", value_parser = bytes)]
     cache_limit_bytes: Option<u64>,
-    /// What the cache keeps: next-use, pinned, lru, fifo or dlcache [default: next-use]
+    /// What the cache keeps: next-use, pinned, lru, fifo, dlcache or importance [default: next-use]
     #[arg(long = "policy", value_name = "NAME")]
     cache_policy: Option<String>,
     /// How to look ahead: lookahead, or DELI's full-fetch and 50/50 [default: lookahead]
@@ -126,7 +126,7 @@ pub(crate) struct LoaderSettings {
 #[derive(Args, Serialize, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {
-    /// What to read: http://HOST:PORT/BUCKET/PREFIX, or https
+    /// What to read: s3://BUCKET/PREFIX, gs://, az://, http[s]://HOST:PORT/BUCKET/PREFIX, or a folder
     #[serde(skip)]
     uri: Option<String>,
     /// Hash these fields of the records, in this order, instead of all bytes: jpg,cls; of Parquet no other columns are read
