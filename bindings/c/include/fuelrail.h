@@ -152,7 +152,7 @@ enum fuelrail_next fuelrail_loader_next(const struct fuelrail_loader *loader, in
 int fuelrail_loader_eventfd(const struct fuelrail_loader *loader, struct fuelrail_error **error);
 
 /**
- * Where the run stands behind the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
+ * Where the run stands after the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
  * errors. Freed by `fuelrail_string_free`.
  *
  * Any thread, without waiting.

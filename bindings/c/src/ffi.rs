@@ -130,7 +130,7 @@ pub extern "C" fn fuelrail_loader_eventfd(
     call(error, -1, || Ok(given(loader, "loader")?.engine()?.event()?.as_raw_fd()))
 }
 
-/// Where the run stands behind the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
+/// Where the run stands after the last batch taken, as JSON: the same on every rank, and for any number of ranks. NULL on
 /// errors. Freed by `fuelrail_string_free`.
 ///
 /// Any thread, without waiting.

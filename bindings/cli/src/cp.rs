@@ -34,7 +34,7 @@ const EXAMPLES: &str = "Examples:
 
 /// Copy objects out of a bucket or into one: single ones, prefixes, folders
 ///
-/// A URI that ends in / or has braces stands for all objects under it, a folder for all files in it. What stands behind the last / of
+/// A URI that ends in / or has braces stands for all objects under it, a folder for all files in it. What stands after the last / of
 /// the URI, or in the folder, is kept as the path at the other end.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
