@@ -241,7 +241,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Three digits behind the point, four for what is below one, none for what is large; no needless zeros.
+/// Three digits after the point, four for what is below one, none for what is large; no needless zeros.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 1e3 => 0,

@@ -143,7 +143,7 @@ impl DeviceBatch {
         self.pointer() + self.ring.labels_at as u64
     }
 
-    /// Where each sample begins behind [`pointer`](DeviceBatch::pointer), bytes.
+    /// Where each sample begins: bytes after [`pointer`](DeviceBatch::pointer).
     #[must_use]
     pub fn offsets(&self) -> &[usize] {
         &self.info().offsets

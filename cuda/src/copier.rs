@@ -304,7 +304,7 @@ impl Copier {
         driver.check(code, "starting the copy of the labels")
     }
 
-    /// Records all events of a buffer behind whatever the stream has been given.
+    /// Records all events of a buffer after whatever the stream has been given.
     fn mark(&self, cell: usize) -> Result<()> {
         let (cell, stream) = (self.link.ring.cell(cell), self.device.stream.handle());
         for event in [&cell.h2d_started, &cell.h2d_done] {

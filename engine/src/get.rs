@@ -178,7 +178,7 @@ async fn get_once(
     }
     let mut reply = answer(client, path, progress, resumes.then_some(progress.copied)).await?;
     if reply.status == StatusCode::RANGE_NOT_SATISFIABLE && resumes {
-        // Nothing is behind what has come of this version.
+        // Nothing follows what has come of this version.
         (progress.total, progress.is_confirmed) = (Some(progress.copied), true);
         return Ok(());
     }

@@ -333,7 +333,7 @@ mod tests {
             (0..4).filter_map(|shard| seating.core(shard)).collect()
         };
         assert_eq!((cores(0, 0), cores(1, 0)), (vec![0, 1, 2, 3], vec![2, 3, 0, 1]));
-        assert_eq!(cores(1, 1), [3, 2, 1, 0], "a second loader near the same node begins behind the first");
+        assert_eq!(cores(1, 1), [3, 2, 1, 0], "a second loader near the same node begins after the first");
         assert_eq!(cores(7, 0), [0, 2, 1, 3], "no core of that node may be used: as if not asked");
         assert_eq!(Seating::new(&two_nodes(&[0, 1]), Some(1), 0).node(0), Some(1), "memory follows");
     }

@@ -388,7 +388,7 @@ impl Loader {
             .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
-    /// Where the run stands behind the last batch taken.
+    /// Where the run stands after the last batch taken.
     #[must_use]
     pub fn state(&self) -> State {
         state_at(&self.parts.run, &self.parts.fingerprint, self.parts.config.order.importance, self.cursor)

@@ -128,7 +128,7 @@ const DRAWN_SAMPLE_BYTES: u64 = 24;
 /// Where a block of an open batch goes, which samples wait for it, and how far it is.
 const OPEN_BLOCK_BYTES: u64 = 768;
 
-/// The arena, its regions for the shards, each from the node its shard sits on, and the one behind them.
+/// The arena, its regions for the shards, each from the node its shard sits on, and the one after them.
 pub(crate) fn map_memory(
     layout: &Layout,
     seating: Option<&Seating>,

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// Data sets and their weights, from the first sample of a run on, and from later ones.
 ///
-/// As text `PREFIX=WEIGHT, PREFIX=WEIGHT`, and behind semicolons what the weights change to: `en/=7, code/=3; from 1000000: en/=1, code/=1`.
+/// As text `PREFIX=WEIGHT, PREFIX=WEIGHT`, and after semicolons what the weights change to: `en/=7, code/=3; from 1000000: en/=1, code/=1`.
 /// A prefix is the beginning of keys below the URI's folder; a weight is any number, and what counts is its share of all. The samples of a
-/// run are counted over all epochs and ranks. A data set that is left out behind a semicolon has the weight 0 from there on.
+/// run are counted over all epochs and ranks. A data set that is left out after a semicolon has the weight 0 from there on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mixture {
     /// Beginnings of keys.
@@ -32,7 +32,7 @@ impl FromStr for Mixture {
     fn from_str(text: &str) -> Result<Mixture> {
         let wrong = |part: &str| {
             Error::new(Kind::Usage, format!("a mixture with '{}'", part.trim().escape_debug())).with_hint(
-                "write PREFIX=WEIGHT with commas between, such as en/=7, code/=3; what weights change to is behind a semicolon: \
+                "write PREFIX=WEIGHT with commas between, such as en/=7, code/=3; what weights change to follows a semicolon: \
                  from 1000000: en/=1, code/=1",
             )
         };

@@ -123,7 +123,7 @@ pub(crate) struct Watchdog {
 /// What the watchdog looks at.
 pub(crate) struct Watch {
     pub shards: Shards,
-    /// The stage behind the shards, where there is one.
+    /// The stage after the shards, where there is one.
     pub decode: Option<Arc<Facts>>,
     /// Batches that the consumer has taken: what another process reads moves nothing else.
     pub taken: Arc<AtomicU64>,

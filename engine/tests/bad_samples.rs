@@ -28,7 +28,7 @@ fn raise_names_the_object_and_the_cause() {
             Err(error) => break error,
         }
     };
-    // Everything before the batch that fails was delivered, in order, and nothing behind it is.
+    // Everything before the batch that fails was delivered, in order, and nothing after it is.
     let order = planned(plain_run(SAMPLES, 0, 8, 3));
     assert_eq!(delivered.order, order[..delivered.order.len()]);
     let failed: Vec<u64> = order[delivered.order.len()..][..8].iter().map(|&(_, id)| id).collect();

@@ -109,5 +109,5 @@ fn a_pass_over_objects_takes_no_cores() {
     };
     let first = seat(loader(&bucket));
     let second = seat(loader(&bucket).format(Format::Objects).side_cars(["cls"]));
-    assert_eq!(second, (first + 1) % seats.len(), "it begins behind the loader before it");
+    assert_eq!(second, (first + 1) % seats.len(), "it begins after the loader before it");
 }

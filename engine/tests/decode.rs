@@ -149,7 +149,7 @@ fn random_crops_depend_on_seed_epoch_and_sample_only() {
         }
         assert!(joined == all, "{world} ranks");
     }
-    // Stopped behind any batch and gone on with.
+    // Stopped after any batch and gone on with.
     for stop in [0, 1, 5, 8, 11, 15] {
         let mut loader = random(&bucket).build().unwrap();
         let mut joined = Seen::new();
@@ -160,7 +160,7 @@ fn random_crops_depend_on_seed_epoch_and_sample_only() {
         let state = State::from_json(&loader.state().to_json()).unwrap();
         drop(loader);
         joined.extend(read(&mut random(&bucket).resume(state).build().unwrap(), &decode));
-        assert!(joined == all, "stopped behind {stop} batches");
+        assert!(joined == all, "stopped after {stop} batches");
     }
 }
 
@@ -283,7 +283,7 @@ fn every_kind_of_png_becomes_grey_or_rgb() {
     assert_eq!(&seen[6][..4], [255, 0, 255, 0]);
 }
 
-/// Restart markers keep libjpeg from stopping behind a cut, and change no pixel.
+/// Restart markers keep libjpeg from stopping after a cut, and change no pixel.
 #[test]
 fn rows_behind_a_cut_are_not_decoded_and_change_nothing() {
     use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
@@ -343,7 +343,7 @@ fn every_kind_of_jpeg_becomes_grey_or_rgb() {
         let luma = |p: &[u8]| 0.299 * f64::from(p[0]) + 0.587 * f64::from(p[1]) + 0.114 * f64::from(p[2]);
         rgb.chunks(3).map(|p| luma(p).round() as u8).collect::<Vec<u8>>()
     };
-    // What stands between the headers (the first is JFIF's), or behind the last pixel, is of no account.
+    // What stands between the headers (the first is JFIF's), or after the last pixel, is of no account.
     let file = files[0].1.clone();
     let (start, end) = file.split_at(20);
     let profile = [&[0xFF, 0xE2, 0, 18][..], b"ICC_PROFILE\0", &[7, 2, 1, 1]].concat();

@@ -81,7 +81,7 @@ fn wrongs() -> Vec<(Vec<u8>, &'static str)> {
         (lying(good(), 24, 25), "25 pixels high and 24 wide"),
         (lying(photo(), 48, 24), "24 pixels high and 48 wide"),
         (lying(photo(), 0, 24), "JPEG"),
-        // The right size, and not enough pixels behind it.
+        // The right size, and not enough pixels after it.
         (lying(png(24, 16, ColorType::Rgb, BitDepth::Eight, &scene(24, 16, 3)), 24, 24), "PNG"),
         (lying(jpeg(24, 8, JpegColor::Rgb, &scene(24, 8, 3), |_| ()), 24, 24), "JPEG"),
         (arithmetic, "unsupported JPEG: with arithmetic coding"),
@@ -95,7 +95,7 @@ fn exact() -> Decode {
     Decode::exact(SIDE as u32, SIDE as u32, 3)
 }
 
-/// A folder with a good picture behind every wrong one, in order of name.
+/// A folder with a good picture after every wrong one, in order of name.
 fn folder_of(wrongs: &[(Vec<u8>, &'static str)]) -> (tempfile::TempDir, Bucket) {
     let dir = tempfile::tempdir().unwrap();
     for (n, (bytes, _)) in wrongs.iter().enumerate() {

@@ -29,7 +29,7 @@ fn loss(id: SampleId) -> f32 {
     (id.0 % 13) as f32 + id.0 as f32 / 1_000.0
 }
 
-/// One step of every rank, and the exchange of losses behind it. None when the run is over.
+/// One step of every rank, and the exchange of losses after it. None when the run is over.
 fn step(ranks: &mut [Loader]) -> Option<Vec<Batch>> {
     let batches: Vec<Batch> = ranks.iter_mut().map_while(|rank| rank.next_batch().transpose().unwrap()).collect();
     if batches.len() < ranks.len() {

@@ -268,7 +268,7 @@ fn where_one_that_lists_is_killed_one_that_waits_goes_on() {
     lines.next().unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| kept(&bucket, dir.path()));
-        // Behind the 32 pages that the other one asks for by itself, and far from the end.
+        // After the 32 pages that the other one asks for by itself, and far from the end.
         let long = lines.any(|line| line.strip_prefix("listed ").and_then(|n| n.parse::<u64>().ok()) >= Some(48_000));
         assert!(long, "it was over before");
         child.kill().unwrap();

@@ -27,7 +27,7 @@ fn set() -> DataSet {
     DataSet::tokens(SAMPLES, 3, SAMPLE_BYTES)
 }
 
-/// One rank, in a process of its own: says each batch and the state behind it, and goes on when it is told to.
+/// One rank, in a process of its own: says each batch and the state after it, and goes on when it is told to.
 #[test]
 #[ignore = "a rank of the tests below, which start it"]
 fn rank() {
@@ -97,7 +97,7 @@ impl Rank {
         }
     }
 
-    /// Its next batch, as epoch and samples, and the state behind it.
+    /// Its next batch, as epoch and samples, and the state after it.
     fn batch(&mut self) -> (u64, Vec<u64>, String) {
         let said = self.says("batch ");
         let (ids, state) = said.split_once('\t').unwrap();
@@ -257,7 +257,7 @@ fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_nu
         }),
     );
     let said = format!(
-        "requests, and those for slowness: {renumbered:?} renumbered, {joined:?} joined ({own} blocks moved), {left:?} behind one that had {lost}"
+        "requests, and those for slowness: {renumbered:?} renumbered, {joined:?} joined ({own} blocks moved), {left:?} after one that had {lost}"
     );
     let fits = |(requests, slow): (u64, u64), most| requests < most + slow;
     assert!(fits(renumbered, SAMPLES / 20) && fits(joined, SAMPLES / 20) && own > SAMPLES / 8, "{said}");
@@ -429,10 +429,7 @@ fn a_rank_that_stands_still_is_asked_for_a_byte_and_for_no_block_until_it_answer
     let bytes = |heard: &[bool]| heard.iter().filter(|is_byte| **is_byte).count();
     read_until(&|heard| bytes(heard) >= 2);
     let first = heard.lock().unwrap().iter().position(|is_byte| *is_byte).unwrap();
-    assert!(
-        first > 0 && !heard.lock().unwrap()[first..].contains(&false),
-        "blocks behind the first failure: {heard:?}"
-    );
+    assert!(first > 0 && !heard.lock().unwrap()[first..].contains(&false), "blocks after the first failure: {heard:?}");
     well.store(true, Ordering::SeqCst);
     read_until(&|heard| heard[first..].contains(&false));
 }

@@ -21,7 +21,7 @@ fn mixing(bucket: &Bucket) -> LoaderBuilder {
 /// Keys and pixels, by epoch and position.
 type Seen = BTreeMap<(u64, u64), (String, Vec<u8>)>;
 
-/// Reads so many steps with `world` ranks, or to the end; gives the state behind them.
+/// Reads so many steps with `world` ranks, or to the end; gives the state after them.
 fn read(world: u32, steps: usize, builder: &LoaderBuilder, logs: (&Path, &mut Vec<PathBuf>), seen: &mut Seen) -> State {
     let mut states: Vec<State> = Vec::new();
     for rank in 0..world {

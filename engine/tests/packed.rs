@@ -216,7 +216,7 @@ mod parquet {
                 assert!(writer.push(None, &row).unwrap());
             }
             let mut file = writer.finish().to_vec();
-            // The writer sorts columns by name: the names change places behind it.
+            // The writer sorts columns by name: the names change places after it.
             let names: Vec<usize> = (0..file.len()).filter(|at| file[*at..].starts_with(b"column_")).collect();
             assert!(!names.is_empty());
             names.iter().filter(|_| is_swapped).for_each(|at| file[at + 7] ^= b'a' ^ b'b');

@@ -77,7 +77,7 @@ fn a_bucket_is_listed_read_and_written_through_a_proxy_that_wants_to_know_who_as
     }
 }
 
-/// It closes a connection behind every answer that it hands on, and does not say so.
+/// It closes a connection after every answer that it hands on, and does not say so.
 #[test]
 fn tinyproxy_lets_the_same_through() {
     let set = DataSet::photos(40, 3);

@@ -1,7 +1,7 @@
 //! A run that is killed goes on where it stood: real processes, SIGKILL, and the joined logs as the proof.
 //!
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a rank that reads, logs, saves
-//! its state behind every batch, and is killed for it.
+//! its state after every batch, and is killed for it.
 
 use crate::common::{PATIENCE, bucket, eventually, loader_at};
 use fuelrail::{Audit, ByteSize, State};
@@ -48,7 +48,7 @@ impl Role {
         std::env::var(ROLE).ok().map(|text| serde_json::from_str(&text).expect("the parent wrote it"))
     }
 
-    /// Reads to the end, saving the state behind every batch; the parent usually does not let it come that far.
+    /// Reads to the end, saving the state after every batch; the parent usually does not let it come that far.
     fn play(self) {
         let mut builder = loader_at(&self.uri)
             .batch_size(BATCH)
@@ -94,7 +94,7 @@ impl Role {
     }
 }
 
-/// The state behind batch `seq` of a rank.
+/// The state after batch `seq` of a rank.
 fn saved(states: &Path, rank: u32, seq: u64) -> Option<State> {
     let text = std::fs::read_to_string(states.join(format!("{rank}-{seq:06}"))).ok()?;
     Some(State::from_json(&text).expect("a state is whole or absent"))

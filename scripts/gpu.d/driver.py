@@ -56,7 +56,7 @@ def register(cuda, length):
 
 
 def rate(cuda, source, length, copies):
-    """GB/s of so many copies, one behind the other, by events on their stream."""
+    """GB/s of so many copies, one after another, by events on their stream."""
     target, stream = cuda.made("cuMemAlloc_v2", ctypes.c_size_t(length)), cuda.made("cuStreamCreate", 1)
     begin, end = cuda.made("cuEventCreate", 0), cuda.made("cuEventCreate", 0)
     for warm in (True, False):

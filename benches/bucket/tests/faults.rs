@@ -230,7 +230,7 @@ fn earlier_pipelined_answers_survive_a_fault_below_http() {
         }
         let broken = client.reply(false);
         assert!(broken.is_err() || broken.unwrap().broken.is_some(), "{kind}");
-        assert_eq!(bucket.counters().get_requests, 10, "requests behind the fault are never looked at");
+        assert_eq!(bucket.counters().get_requests, 10, "requests after the fault are never looked at");
     }
 }
 

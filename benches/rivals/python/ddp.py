@@ -2,7 +2,7 @@
 
     fuelrail serve digits --count 3200 --port 9000
     python ddp.py --uri http://127.0.0.1:9000/bucket/training/ --train target/release/fuelrail-train [--pairs 10] [--json FILE]
-    python ddp.py … --checkpoints        # instead, without PyTorch: steps with a checkpoint behind every twentieth, and without
+    python ddp.py … --checkpoints        # instead, without PyTorch: steps with a checkpoint after every twentieth, and without
 
 Both begin with the same weights (those of a run of `fuelrail-train` whose rate is too small to move them) and take the same batches through the same
 loader: from Python through its package. Told are the losses of the first steps, as far apart as they are and as PyTorch's own are with another number

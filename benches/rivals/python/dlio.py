@@ -86,7 +86,7 @@ def dlio(folder, settings, out):
 
 
 def utilisation(folder, workload, loader, threads):
-    """Of each epoch behind the first the utilisation, in per cent, and the seconds; and the processor time of the run."""
+    """Of each epoch after the first the utilisation, in per cent, and the seconds; and the processor time of the run."""
     settings = {"workflow.generate_data": False, "workflow.train": True, "reader.read_threads": threads, "reader.computation_threads": threads, **workload["settings"]}
     if loader == "fuelrail":
         settings |= {"reader.data_loader": "custom", "reader.data_loader_classname": "fuelrail.dlio.DataLoader", "reader.data_loader_sampler": "none"}

@@ -1,4 +1,4 @@
-"""What is saved when a node hands over before it goes: its blocks that the bucket is not asked for again, and the epochs behind it.
+"""What is saved when a node hands over before it goes: its blocks that the bucket is not asked for again, and the epochs after it.
 
     fuelrail serve photos --count 8000 --script latency=fixed:20ms,bandwidth_total=50MiB --port 9000
     python handover.py --uri http://127.0.0.1:9000/bucket/ --count 8000 --dir /tmp/nodes [--rounds 3] [--json FILE]

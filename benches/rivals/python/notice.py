@@ -39,7 +39,7 @@ def steps(folder):
 
 
 def stop(given, folder, processes, after):
-    """Waits for so many steps more and tells rank 1 to stop: seconds until both have ended, and steps behind the signal."""
+    """Waits for so many steps more and tells rank 1 to stop: seconds until both have ended, and steps after the signal."""
     first = len(steps(folder))
     while len(steps(folder)) < first + after:
         if any(process.poll() is not None for process in processes):
@@ -59,7 +59,7 @@ def run(given, more, after):
         last = steps(folder)[-1]["step"]
         saved = max((folder / "saved").glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
         gigabytes, step_s = saved.stat().st_size / 1e9, steps(folder)[-1]["wall_ms"] / 1e3
-        # The same place, another run: it goes on behind the last step.
+        # The same place, another run: it goes on after the last step.
         stop(given, folder, start(given, folder, []), 1)
         if f"goes on from step {last}," not in (folder / "0.out").read_text():
             raise SystemExit(f"not from step {last}: " + (folder / "0.out").read_text())

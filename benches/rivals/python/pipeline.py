@@ -4,7 +4,7 @@
     python pipeline.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, each time in a process of its own, with 0, 2 and 4 worker processes; they decode and crop where they
-fetch, and collate to one tensor. Fuelrail decodes on its threads. Told are images a second of an epoch behind a first one, and the processor time
+fetch, and collate to one tensor. Fuelrail decodes on its threads. Told are images a second of an epoch after a first one, and the processor time
 an image of the process with its workers. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
 

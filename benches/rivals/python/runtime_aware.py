@@ -24,7 +24,7 @@ SCALE, COMPUTE_S, BATCH, BATCHES, WINDOW, WORKERS_MAX = 10, (0.5, 1.0, 2.0, 3.0)
 
 
 def trained(batches, compute_s, count=BATCHES):
-    """Takes `count` batches, computing behind each: the time in all, that within next(), both from the second on, and the first wait."""
+    """Takes `count` batches, computing after each: the time in all, that within next(), both from the second on, and the first wait."""
     batches, stall, begun = iter(batches), 0.0, time.perf_counter()
     next(batches)
     first = time.perf_counter() - begun

@@ -4,7 +4,7 @@
     python soak.py --uri http://127.0.0.1:9000/bucket/ --minutes 30 [--json FILE]
 
 Batches are decoded, looked at as NumPy arrays, and some kept for a while; every few seconds the loop stands still for two. A new loader goes on
-from the state every few epochs. Told is the slope of the process's anonymous memory behind the first tenth, with its 95 % interval: at most 8 MiB an
+from the state every few epochs. Told is the slope of the process's anonymous memory after the first tenth, with its 95 % interval: at most 8 MiB an
 hour is flat, and an interval of 8 MiB or more tells nothing. The arena is left out: its limit is fixed, and how much of it a loader touches before the
 next one opens is chance.
 """

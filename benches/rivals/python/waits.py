@@ -4,9 +4,9 @@
     python waits.py --uri http://127.0.0.1:9000/bucket/ --manifest MANIFEST --packed-root http://127.0.0.1:9000/bucket/ [--json FILE]
 
 Every loader runs as its script here runs it, with 0, 2 and 4 worker processes where it takes any; the best is the one that delivers fastest to a
-trainer without a step, behind the first four batches. For each share a bisection finds the step time at which the best waits for that share of
+trainer without a step, after the first four batches. For each share a bisection finds the step time at which the best waits for that share of
 the run. Then as many batches go to a trainer with that step time, five times in turn: the best one's, and Fuelrail's, from Python with its defaults, of
-the objects and of MDS shards; told are the waits behind the first four batches, and with them. Every run is a process of its own: what a loader does behind the batches that are taken, on threads and in workers, ends with it. Local
+the objects and of MDS shards; told are the waits after the first four batches, and with them. Every run is a process of its own: what a loader does beyond the batches that are taken, on threads and in workers, ends with it. Local
 caches of the others are in memory, so that no disk slows them down. `FOLDER` holds the objects, whose whole keys the manifest has, and, packed by
 `packing.py`, the shards: `tar`, `mds` and `litdata`.
 """
@@ -54,7 +54,7 @@ def batches_of(script, task):
 
 
 def waits(batches, given):
-    """Seconds until the fourth batch, and seconds and share of the time waited behind it, with a trainer that computes for the same time every batch."""
+    """Seconds until the fourth batch, and seconds and share of the time waited after it, with a trainer that computes for the same time every batch."""
     begun = time.perf_counter()
     for _ in range(4):
         next(batches)

@@ -47,7 +47,7 @@ struct Row {
     ranks: u16,
     samples: u64,
     played: Played,
-    /// Waits behind the first quarter of the steps, seconds.
+    /// Waits after the first quarter of the steps, seconds.
     wait_s: Waits,
     /// Processor time for a sample, microseconds: one rank's planner alone.
     plan_us: Spread,

@@ -175,7 +175,7 @@ impl Lab {
         let said = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let wall: Vec<f64> = said.filter_map(|step| step["wall_ms"].as_f64()).map(|ms| ms / 1e3).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        // Far behind the last start: what is killed has read ahead, and that is read again. The first start reads the trainer's libraries from
+        // Well after the last start: what is killed has read ahead, and that is read again. The first start reads the trainer's libraries from
         // the disk.
         let unbroken = &wall[wall.len().saturating_sub(steps as usize / 4)..];
         Ok(Pace { step_s: mean(unbroken), start_s: mean(&starts[1..]) })

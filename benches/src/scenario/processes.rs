@@ -44,7 +44,7 @@ impl Task {
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     epoch_ended: bool,
-    /// It has begun a step, and waits for a line behind it.
+    /// It has begun a step, and waits for a line after it.
     step_begun: bool,
     figures: Figures,
 }

@@ -15,7 +15,7 @@ static void stop(fuelrail_error *error)
     exit(1);
 }
 
-/* Reads at most `most` batches, and gives the state behind them. */
+/* Reads at most `most` batches, and gives the state after them. */
 static char *read_some(const char *uri, const char *state, uint64_t most)
 {
     const fuelrail_setting settings[] = {{"uri", uri}, {"batch_size", "32"}, {"seed", "7"}};

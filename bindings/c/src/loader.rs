@@ -17,7 +17,7 @@ pub struct Loader {
     engine: Mutex<fuelrail::Loader>,
     /// Held while the engine is waited for, so that a thread that waits for batches in slices lets another one in between.
     turn: Mutex<()>,
-    /// Where the run stands behind the last batch, for reading while another thread waits for the next.
+    /// Where the run stands after the last batch, for reading while another thread waits for the next.
     state: Mutex<State>,
     /// Looked at before locks: in a forked child, the thread that holds one may not exist.
     guard: ForkGuard,

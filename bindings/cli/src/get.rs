@@ -51,7 +51,7 @@ impl Get {
     }
 }
 
-/// Print objects, one behind the other
+/// Print objects, one after another
 ///
 /// As `get` without -o: what breaks off goes on, and checksums are verified.
 #[derive(Args, Debug)]

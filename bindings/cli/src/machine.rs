@@ -82,7 +82,7 @@ pub fn chosen(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }
 
-/// What a file of `/proc` says behind a name, its blanks made single.
+/// What a file of `/proc` says after a name, its blanks made single.
 fn field(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.split_whitespace().collect::<Vec<_>>().join(" "))

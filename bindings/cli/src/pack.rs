@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Pack) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the shards that are not there: those of the manifest that are missing or damaged, and all behind them.
+/// Writes the shards that are not there: those of the manifest that are missing or damaged, and all after them.
 fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop: Stop) -> Outcome<()> {
     let mut begin = 0;
     let mut jobs: Vec<Job> = Vec::new();
@@ -134,7 +134,7 @@ impl Packer<'_> {
         if job.records.is_empty() {
             let number = job.number;
             self.jobs.pop_front();
-            // Nothing is behind the last one.
+            // Nothing comes after the last one.
             self.target.manifest.complete |= self.jobs.is_empty();
             self.close(number)?;
         }

@@ -29,7 +29,7 @@ Scripts are settings joined by commas:
   reset=0.01@4096                       reset, truncate, stall: probability, body byte, stall=0.01@4096/500ms
   length_long=0.01 length_short=0.01    wrong Content-Length; @N by how many bytes
   error= wrong_etag= changed= garbage= overlong_head= bad_status= chunked=       probability
-  corrupt=0.01@4096 lost= hidden_error=                  what writes: a bit flipped, no answer, an error behind 200
+  corrupt=0.01@4096 lost= hidden_error=                  what writes: a bit flipped, no answer, an error after a 200
   missing_keys=a*;b changed_keys=c*     patterns; only=a* limits which keys meet faults; per_key_max=3 how many
   close_after=100 drop_after=100        requests per connection";
 

@@ -174,7 +174,7 @@ impl Kind for Versioned {
     }
 }
 
-/// What a capsule points to: the tensor, and behind it what it points into.
+/// What a capsule points to: the tensor, and after it what it points into.
 #[repr(C)]
 struct Exported<T, M> {
     kind: T,

@@ -194,7 +194,7 @@ impl Loader {
         let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
         let mut builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
         if batch_size.is_none() {
-            // Behind the settings: a misspelt `batch_size` is one of them, and its error says so.
+            // After the settings: a misspelt `batch_size` is one of them, and its error says so.
             return Err(PyTypeError::new_err("Loader() missing 1 required keyword-only argument: 'batch_size'"));
         }
         if let Some(function) = decode_with {
@@ -238,7 +238,7 @@ impl Loader {
         usize::try_from(self.known().batches).unwrap_or(usize::MAX)
     }
 
-    /// Where the run stands behind the last batch: a small dict, the same on every rank, for any number of ranks.
+    /// Where the run stands after the last batch: a small dict, the same on every rank, for any number of ranks.
     ///
     /// Where epochs are drawn by importance it also holds `scores`, text of 5 to 11 bytes a sample.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -4,7 +4,7 @@
 // gradients come; every parameter begins at a multiple of 64 bytes. A bucket is a stretch of the gradients. When the last gradient of a
 // bucket has been accumulated, the bucket is handed to the group; buckets go in the same order on every rank, because a group matches
 // collectives by order. Gradients are accumulated where they lie, so nothing is copied in or out, and an optimiser needs a few operations
-// instead of a few per parameter. Behind the last gradient lies a tail of the caller's own numbers, summed with them: counts and losses
+// instead of a few per parameter. After the last gradient lies a tail of the caller's own numbers, summed with them: counts and losses
 // need no collective of their own. (Buckets: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.)
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
@@ -44,7 +44,7 @@ struct Reducer {
   Group* group;
   std::vector<at::Tensor> parameters;
   at::Tensor flat_parameters;     // all of them; each parameter is a view of it
-  at::Tensor flat_gradients;      // likewise, and the tail behind them
+  at::Tensor flat_gradients;      // likewise, and the tail after them
   std::vector<size_t> offsets;    // where each begins, elements
   std::vector<at::Tensor> views;  // the place of each gradient
   std::vector<size_t> bucket_of;
@@ -90,7 +90,7 @@ struct Reducer {
     }
   }
 
-  // Waits for every bucket that was handed over, also when one fails: none is in flight behind an error, so nobody writes the gradients any
+  // Waits for every bucket that was handed over, also when one fails: none is in flight after an error, so nobody writes the gradients any
   // more. Throws what the first one that failed said.
   void wait_for_all() {
     for (auto& bucket : buckets) {

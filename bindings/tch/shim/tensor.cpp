@@ -68,7 +68,7 @@ char* fr_moved(const at::Tensor* tensor, int cuda, at::Tensor** out) {
   });
 }
 
-// Starts a tensor's way to the host, behind what its device is doing now; nobody waits.
+// Starts a tensor's way to the host, after what its device is doing now; nobody waits.
 char* fr_later_new(const at::Tensor* tensor, Later** out) {
   return guarded([&] {
     auto later = std::make_unique<Later>();

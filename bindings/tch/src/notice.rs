@@ -28,7 +28,7 @@ pub const METADATA_ADDRESS: SocketAddr = fuelrail::internal::IMDS_ADDRESS;
 /// How often they are asked, as EC2 recommends.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Signals so close behind the first are of the same request: a launcher hands on what the terminal has sent already.
+/// Signals so soon after the first are of the same request: a launcher hands on what the terminal has sent already.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Service {

@@ -50,7 +50,7 @@ fn ranks_draw_alike_and_a_stopped_run_goes_on_with_the_same_draws() {
     let all = steps(folder, "{rank}.jsonl", 2);
     assert_eq!(*all.keys().last().unwrap(), EPOCHS * EPOCH_STEPS);
     for (number, step) in all.iter().filter(|(number, _)| **number > stopped) {
-        assert_eq!(step.ids, expected[number].ids, "step {number}, stopped behind {stopped}");
+        assert_eq!(step.ids, expected[number].ids, "step {number}, stopped after {stopped}");
     }
 }
 

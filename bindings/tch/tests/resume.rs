@@ -33,7 +33,7 @@ fn kill_and_go_on(uri: &str, expected: &BTreeMap<u64, Step>, seed: u64) {
     let folder = folder.path();
     let (at, victim, then) =
         (1 + mix64(seed) % (STEPS - 2), (mix64(seed + 1) % 2) as usize, [1, 2, 4][seed as usize % 3]);
-    // Slowed down, so that the kill lands in the middle of things and not behind the end.
+    // Slowed down, so that the kill lands in the middle of things and not after the end.
     let every = 1 + mix64(seed + 2) % 9;
     let job = Job::start(2, folder, &arguments(uri, folder, &format!("--checkpoint-every {every} --slow 0=3")));
     wait_for_steps(&folder.join(format!("{victim}.jsonl")), at);

@@ -244,7 +244,7 @@ fn batches_outlive_their_feed() {
     let mut feed = feed(FeedConfig::default()).unwrap();
     let mut consumer = Consumer::new(0, 3, 1 << 20);
     let held: Vec<DeviceBatch> = (0..2).map(|_| feed.next(consumer.stream()).unwrap().unwrap()).collect();
-    assert_eq!(held[1].state().map(|state| state.position), Some(20), "where the run stands behind it");
+    assert_eq!(held[1].state().map(|state| state.position), Some(20), "where the run stands after it");
     assert_eq!(feed.close().map(|remains| remains.slots), Some(0), "no host slot is needed for them");
     for batch in held {
         consumer.read(&batch, store());

@@ -164,7 +164,7 @@ impl Consumer {
             // SAFETY: the memory is the stand's own, and so long.
             check(unsafe { sys::cuMemsetD8Async(self.busy, byte, BUSY_BYTES, self.stream) });
         }
-        // SAFETY: the batch's buffer is held until the stream is past this copy: the batch marks its end behind it. The target
+        // SAFETY: the batch's buffer is held until the stream is past this copy: the batch marks its end after it. The target
         // is pinned memory of the stand.
         unsafe {
             check(sys::cuMemcpyDtoHAsync_v2(landing.at.cast(), batch.pointer(), landing.used, self.stream));
@@ -194,7 +194,7 @@ impl Consumer {
                 Err(error) => self.wrong.push(error),
             }
         }
-        // SAFETY: as above; behind the bytes there is room for the labels.
+        // SAFETY: as above; after the bytes there is room for the labels.
         let labels = unsafe { core::slice::from_raw_parts(landing.at.add(landing.bytes), landing.labels.len() * 8) };
         let found = labels.as_chunks().0.iter().map(|label| i64::from_ne_bytes(*label));
         if !found.eq(landing.labels.iter().map(|&label| i64::from(label))) {

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// The first number of a range that is `wanted`, where all behind it are, too; the end of the range where none is.
+/// The first number of a range that is `wanted`, where all after it are, too; the end of the range where none is.
 #[must_use]
 pub fn first_wanted(range: Range<u64>, wanted: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (range.start, range.end);

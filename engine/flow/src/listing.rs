@@ -38,7 +38,7 @@ const CHUNK_OBJECTS_MAX: usize = 1 << 18;
 const CHUNK_OBJECTS_MIN: usize = 1 << 12;
 
 impl Listing {
-    /// Adds an object behind those there are.
+    /// Adds an object after those there are.
     pub fn push(&mut self, key: &str, size: u64, etag: Option<&str>) {
         if self.chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK_OBJECTS_MAX || chunk.is_shared()) {
             self.close();
@@ -110,7 +110,7 @@ impl Listing {
         chunk.key(at)
     }
 
-    /// The first object, of a listing in the order of its keys, whose key is this one or behind it.
+    /// The first object, of a listing in the order of its keys, whose key is this one or after it.
     #[must_use]
     pub fn first_from(&self, key: &str) -> usize {
         first_wanted(0..self.len as u64, |at| self.key(at as usize) >= key) as usize
@@ -157,7 +157,7 @@ impl Listing {
         })
     }
 
-    /// Whether every key is behind the one before it.
+    /// Whether every key is after the one before it.
     #[must_use]
     pub fn is_sorted(&self) -> bool {
         (1..self.len()).all(|at| self.key_bytes(at - 1) < self.key_bytes(at))
@@ -188,7 +188,7 @@ impl Listing {
     }
 }
 
-/// Some objects, one behind the other. Numbers are little-endian.
+/// Some objects, one after another. Numbers are little-endian.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     keys: Piece,

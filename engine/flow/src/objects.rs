@@ -228,7 +228,7 @@ impl Objects {
         self.ranges.is_none() || self.catalog.size(sample) == self.object_len(sample)
     }
 
-    /// A chunk, whose samples have so many bytes, with the sample behind its last, if that is near enough in the same object.
+    /// A chunk, whose samples have so many bytes, with the sample after its last, if that is near enough in the same object.
     fn joined(&self, chunk: Chunk, held: u64, sample: SampleId) -> Option<Chunk> {
         let (last, begin) = (SampleId(sample.0 - 1), self.first(chunk.first));
         let (first, len) = (self.first(sample), self.catalog.size(sample));

@@ -91,7 +91,7 @@ impl ShardStatus {
     /// The snapshot requested under this serial (see [`request`](ShardStatus::request)), or the last one of a shard that has ended.
     #[must_use]
     pub fn answered(&self, serial: u64) -> Option<Snapshot> {
-        // Looked at first: behind this, the latest is the last.
+        // Looked at first: after this, the latest is the last.
         let gone = self.is_gone();
         Some(self.latest()).filter(|latest| gone || latest.serial >= serial)
     }

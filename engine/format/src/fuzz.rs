@@ -83,7 +83,7 @@ fn record_index(bytes: &[u8]) {
     }
 }
 
-/// As it is, and with the checksums of all blocks made right, without which nothing behind them would be reached.
+/// As it is, and with the checksums of all blocks made right, without which nothing after them would be reached.
 fn tar(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     for block in sealed.as_chunks_mut::<512>().0.iter_mut().filter(|block| block[257..].starts_with(b"ustar")) {
@@ -96,7 +96,7 @@ fn tar(bytes: &[u8]) {
     }
 }
 
-/// A shard behind the `index.json` that ends at the first NUL. The samples that are found can be split or are errors.
+/// A shard after the `index.json` that ends at the first NUL. The samples that are found can be split or are errors.
 fn mds(bytes: &[u8]) {
     let split = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let Ok(set) = mds::DataSet::parse(&bytes[..split]) else { return };

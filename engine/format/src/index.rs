@@ -286,7 +286,7 @@ fn stride(fields: usize) -> usize {
     8 + 8 * fields.max(1)
 }
 
-/// The offset of a near field: behind the first one's end, or so many bytes before its begin.
+/// The offset of a near field: after the first one's end, or so many bytes before its begin.
 fn near(first: Span, delta: i32) -> Option<u64> {
     let from = if delta < 0 { first.offset } else { first.offset + first.length };
     from.checked_add_signed(i64::from(delta))
@@ -335,7 +335,7 @@ struct Header {
 
 impl Header {
     /// Magic and source (16 bytes each), version, format, and the other numbers in their order (8 each); the last is the XXH3-64 of those
-    /// before it, the one before that of all behind the header.
+    /// before it, the one before that of all after the header.
     fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..16].copy_from_slice(MAGIC);

@@ -13,7 +13,7 @@ use fuelrail_base::{Error, Kind, Result};
 
 /// Bytes of a frame before its data: the length and its checksum.
 pub const HEAD_BYTES: u64 = 12;
-/// Bytes behind it.
+/// Bytes after it.
 pub const FOOT_BYTES: u64 = 4;
 
 /// Scans one file. Needs the heads of its frames only; a record is a whole frame, which [`check`] takes. The data's checksum is verified

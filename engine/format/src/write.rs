@@ -65,7 +65,7 @@ impl Writer {
         Ok(Writer { format, limit, columns, bytes: Vec::new(), ends: Vec::new(), records: 0, last: String::new() })
     }
 
-    /// Adds a record. `false` where it does not fit behind those that are there: the shard is as it was and has to be finished first.
+    /// Adds a record. `false` where it does not fit after those that are there: the shard is as it was and has to be finished first.
     ///
     /// # Errors
     /// [`Usage`](fuelrail_base::Kind::Usage) for a record that the format cannot hold, which it names: a key or field name that would not be read back, two

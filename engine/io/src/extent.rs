@@ -152,7 +152,7 @@ impl Extents {
         }
     }
 
-    /// The last piece that starts at or before `offset`, and the first behind it.
+    /// The last piece that starts at or before `offset`, and the first after it.
     fn neighbours(&self, offset: u64) -> (Option<Node>, Option<Node>) {
         let (mut at, mut before, mut after) = (self.root, None, None);
         while at != NIL {

@@ -148,7 +148,7 @@ fn channels_wake() {
     send_and_receive(|receiver| receiver.is_closed(), |_| false);
 }
 
-/// Looks whether the channel is closed behind what it received, which may be too early for what was sent last.
+/// Looks whether the channel is closed after what it received, which may be too early for what was sent last.
 fn channels_looked_at_in_the_wrong_order() {
     send_and_receive(|_| false, |receiver| receiver.is_closed());
 }

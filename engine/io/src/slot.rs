@@ -72,7 +72,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Shortens the slot to `len` bytes. The memory behind stays reserved until the slot is dropped.
+    /// Shortens the slot to `len` bytes. The memory after it stays reserved until the slot is dropped.
     ///
     /// # Panics
     /// When `len` is longer than the slot.
@@ -151,7 +151,7 @@ impl Filling {
         self.carve_padded(len, len)
     }
 
-    /// Takes the next `padded` bytes as a window of `len`. What is behind `len` is padding for direct access to disks,
+    /// Takes the next `padded` bytes as a window of `len`. What follows `len` is padding for direct access to disks,
     /// where transfers are multiples of a unit: a read from a file may fill it, [`read_pin_padded`](Window::read_pin_padded) takes
     /// it along, and nothing else reads it. It is zeroes until a read fills it. `None` when fewer bytes are left.
     ///
@@ -229,7 +229,7 @@ pub struct Window {
     ptr: NonNull<u8>,
     len: usize,
     filled: usize,
-    /// Bytes behind `len` that are its own, too: see [`Filling::carve_padded`].
+    /// Bytes after `len` that are its own, too: see [`Filling::carve_padded`].
     padding: usize,
     /// Whether it may have read pins. A window without does not look at the count, which is the whole slot's.
     was_read_pinned: bool,
@@ -304,7 +304,7 @@ impl Window {
         assert!(self.room() == 0, "a window is pinned with its padding when it is full; {} bytes are not", self.room());
         let len = self.len.checked_next_multiple_of(unit).filter(|len| *len <= self.len + self.padding)?;
         self.was_read_pinned = true;
-        // The padding lies inside the slot, behind this window, and is initialised.
+        // The padding lies inside the slot, after this window, and is initialised.
         Some(ReadPin { _claim: self.hold.read_pin(), ptr: self.ptr, len })
     }
 
@@ -355,7 +355,7 @@ impl Window {
     ///
     /// # Panics
     /// When `at` is beyond the end.
-    #[must_use = "the part behind `at` would be given up"]
+    #[must_use = "the part after `at` would be given up"]
     pub fn split_off(&mut self, at: usize) -> Window {
         assert!(at <= self.len, "cannot split a window of {} bytes at {at}", self.len);
         // SAFETY: `at <= len`: the pointer stays inside (or one past) this window's memory; the clone of the hold keeps
@@ -398,7 +398,7 @@ impl Window {
         self.ptr.as_ptr().wrapping_add(self.filled)
     }
 
-    /// Bytes a read from a file may fill: the room, and the padding behind it.
+    /// Bytes a read from a file may fill: the room, and the padding after it.
     pub(crate) fn reach(&self) -> usize {
         self.room() + self.padding
     }

@@ -93,7 +93,7 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     Err(Error::from_errno(Kind::File, &doing, errno).with_hint(cure))
 }
 
-/// Where the first byte lies, at or behind `place`, that may have been written: what was only preallocated is no data. `None` when there is none.
+/// Where the first byte lies, at or after `place`, that may have been written: what was only preallocated is no data. `None` when there is none.
 #[must_use]
 pub fn next_written(file: &File, place: u64) -> Option<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(place)) {

@@ -59,7 +59,7 @@ fn read(world: &SimWorld, ring: &mut SimRing, file: FileId, len: usize) -> Resul
     done.result.map(|_| into.bytes().to_vec())
 }
 
-/// Of a write behind the last sync any sectors may be there, each whole; what is not is what was synced, and no byte is of
+/// Of a write after the last sync any sectors may be there, each whole; what is not is what was synced, and no byte is of
 /// anything else.
 #[test]
 fn a_power_cut_keeps_what_was_synced_and_of_the_rest_any_sectors() {

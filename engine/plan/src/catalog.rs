@@ -128,7 +128,7 @@ impl Catalog {
         self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).max().unwrap_or(0)
     }
 
-    /// Room that the longest chunk takes in memory, bytes: with what may have to be left out before and behind it for direct transfers.
+    /// Room that the longest chunk takes in memory, bytes: with what may have to be left out before and after it for direct transfers.
     #[must_use]
     pub fn chunk_room(&self) -> u64 {
         (self.chunk_bytes_max() + 2 * self.direct_unit).next_multiple_of(SAMPLE_ALIGN as u64)

@@ -275,7 +275,7 @@ impl Run {
     /// When its epoch is not settled, or so long over that its draw is gone.
     pub fn samples(&self, batch: &BatchSpec) -> impl ExactSizeIterator<Item = SampleId> + Clone + use<> {
         let (from, order) = (batch.positions.start, self.order.epoch(batch.epoch));
-        // A batch without samples may lie behind the last position: no step is around it.
+        // A batch without samples may lie after the last position: no step is around it.
         let step = self.split_of(batch.epoch).step_around(from).unwrap_or(batch.positions.clone());
         let stretch = StepOrder::new(&order, step).stretch(batch.positions.clone());
         assert!(self.known.as_ref().is_none_or(|known| known.holds(batch.epoch)), "epoch {} is not known", batch.epoch);

@@ -20,7 +20,7 @@ pub struct PageRequest {
     pub stretch: Stretch,
     /// What all keys begin with: its place among the prefixes given.
     pub prefix: usize,
-    /// List what comes behind this key. Only on first pages.
+    /// List what comes after this key. Only on first pages.
     pub after: Option<String>,
     /// The server's continuation token, where there is one.
     pub token: Option<String>,
@@ -33,7 +33,7 @@ const FRUITLESS_FREE: u64 = 8;
 const PAGES_PER_FRUITLESS: u64 = 8;
 /// Pages without a key that a server may send one after the other.
 const EMPTY_PAGES_MAX: u32 = 1000;
-/// How many characters behind the first that differs a key is looked for.
+/// How many characters after the first that differs a key is looked for.
 const DEPTH_MAX: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,7 +82,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// A listing of everything under these prefixes, none of them the start of another one, with at most `width` pages requested at
-    /// once. Where the server cannot list behind a key, `may_split` is false: then every prefix is one walk.
+    /// once. Where the server cannot list after a key, `may_split` is false: then every prefix is one walk.
     #[must_use]
     pub fn new(prefixes: Vec<String>, width: usize, may_split: bool) -> Sweep {
         let walks: Vec<Walk> = (0..prefixes.len()).map(|prefix| Walk { prefix, ..Walk::default() }).collect();
@@ -223,7 +223,7 @@ impl Sweep {
     ) -> bool {
         let guess = self.walks[at].at.clone().unwrap_or_default();
         if len > 0 && key(0) <= guess.as_str() {
-            // This server does not list behind a key, or not in order: from now on each prefix is one walk.
+            // This server does not list after a key, or not in order: from now on each prefix is one walk.
             self.may_split = false;
             return false;
         }
@@ -264,7 +264,7 @@ fn name(at: usize) -> Stretch {
     Stretch(u32::try_from(at).unwrap_or(u32::MAX))
 }
 
-/// A text behind `at`, up to which everything from `first` on is listed, and before `until`: one character before those that
+/// A text after `at`, up to which everything from `first` on is listed, and before `until`: one character before those that
 /// differed so far, because the nearer one surely hits and brings little, and the farther ones hardly ever do. `None` when the keys
 /// are too near.
 fn between(first: &str, at: &str, until: Option<&str>, fixed: usize) -> Option<String> {

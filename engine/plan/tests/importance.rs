@@ -310,7 +310,7 @@ fn a_report_that_is_refused_settles_no_epoch() {
     let mut horizons = horizons(on(), samples, 1);
     report(&mut horizons, samples, 0, 4_000);
     let settled = horizons.known().settled();
-    // Steps are missing up to this one, which ends behind the moment of the next draw.
+    // Steps are missing up to this one, which ends after the moment of the next draw.
     for (ids, losses) in [(vec![SampleId(3)], vec![1.0_f32; 2]), (vec![SampleId(samples)], vec![1.0])] {
         assert_eq!(horizons.report(7_020, &ids, &losses).unwrap_err().kind(), Kind::Usage);
         assert_eq!(horizons.known().settled(), settled);

@@ -23,7 +23,7 @@ fn sound(scenario: &Scenario) -> SimReport {
     report
 }
 
-/// A chunked response cut behind its payload: the window is full, and a request for the rest would be for no byte.
+/// A chunked response cut after its payload: the window is full, and a request for the rest would be for no byte.
 #[test]
 fn a_body_cut_behind_its_payload_has_landed() {
     for seed in 0..10 {

@@ -92,7 +92,7 @@ macro_rules! setter {
 pub(crate) use setter;
 
 /// `FIELD: TYPE = DEFAULT`, with `as NAME` where it is called otherwise outside its group, and `("KEY")` where its key is not its name.
-/// Behind a semicolon is what only programs set.
+/// After a semicolon is what only programs set.
 macro_rules! settings {
     (
         {$(
@@ -210,7 +210,7 @@ settings! {
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,
         /// Without a format, the names of the classes in the order in which labels number them; without any, all folders below the prefix,
-        /// sorted. A validation set needs those of the training set: a class that it lacks would shift all behind it.
+        /// sorted. A validation set needs those of the training set: a class that it lacks would shift all after it.
         classes: Vec<String> = Vec::new(),
         /// Under `tokens`, how many make a sample: for a model that predicts the next one, one more than its context has; without a number
         /// all of an object.
@@ -267,7 +267,7 @@ settings! {
         chunk_size ("chunk_bytes"): ByteSize = ByteSize(2 << 20),
         /// Under `chunks`, how many are mixed at a time, over all ranks; each rank holds its share of them in memory.
         chunk_window: u32 = 128,
-        /// Data sets and how much of the run each is, by the beginnings of their keys: `en/=7, code/=3`, and what that changes to behind a
+        /// Data sets and how much of the run each is, by the beginnings of their keys: `en/=7, code/=3`, and what that changes to after a
         /// number of samples: `; from 1000000: en/=1, code/=1`. A data set that is used up begins anew, in another order.
         mixture: Option<Mixture> = None,
         /// Of a mixture, how long an epoch is: `total` (as many samples as the data sets have), `first-used-up` (until one of them has come

@@ -171,7 +171,9 @@ fn the_reference_lists_every_setting() {
         if group != Some(setting.group) {
             group = Some(setting.group);
             let title = if setting.group.is_empty() { "The run".to_owned() } else { format!("`[{}]`", setting.group) };
-            text.push_str(&format!("\n## {title}\n\n| name | in its table | key | default | meaning |\n|---|---|---|---|---|\n"));
+            text.push_str(&format!(
+                "\n## {title}\n\n| name | in its table | key | default | meaning |\n|---|---|---|---|---|\n"
+            ));
         }
         let shown = match (setting.get)(&default) {
             serde_json::Value::Null => "none".to_owned(),

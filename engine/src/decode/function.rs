@@ -84,7 +84,7 @@ impl DecodeFunction {
         DecodeFunction { function: Arc::new(each), takes_batches: false }
     }
 
-    /// As [`DecodeFunction::new`], of a function that takes all samples of a batch, in their order, and fills the places of all, one behind
+    /// As [`DecodeFunction::new`], of a function that takes all samples of a batch, in their order, and fills the places of all, one after
     /// another. Where it fails it is called again with each sample alone, to know which to leave out.
     pub fn of_batches(
         function: impl Fn(&[Undecoded<'_>], &mut [u8]) -> Result<()> + Send + Sync + 'static,

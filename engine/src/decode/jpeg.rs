@@ -1,7 +1,7 @@
 //! JPEG through libjpeg-turbo: baseline and progressive; YCbCr, RGB, grey, CMYK and YCCK. EXIF orientation is not applied.
 //!
 //! A picture of which little is wanted is decoded at a half, a quarter or an eighth of its size: see `eighths`; and of one whose pixels lie
-//! in one stretch the rows behind the cut are not decoded at all, nor is damage there found. libjpeg warns where pixels are missing or
+//! in one stretch the rows after the cut are not decoded at all, nor is damage there found. libjpeg warns where pixels are missing or
 //! damaged and goes on; here each warning is an error, as is a file without an end marker.
 
 use super::cut::Cut;
@@ -21,7 +21,7 @@ pub(super) struct Source<'a> {
     file: &'a mut [u8],
     /// Where in it the frame says how high the picture is.
     height_at: usize,
-    /// Bytes that belong to no pixel, in front of the end marker, are as harmless as those behind it.
+    /// Bytes that belong to no pixel, in front of the end marker, are as harmless as those after it.
     is_one_stretch: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn narrow(picture: &mut Jpeg<'_>, cut: &Cut, wanted: &Decode) -> u32 
     eighths
 }
 
-/// Rows that are decoded behind a cut, in eighths of one: three of what is decoded.
+/// Rows that are decoded after a cut, in eighths of one: three of what is decoded.
 const ROWS_MORE: u32 = 3 * 8;
 
 /// In how many eighths of its size the picture is to be decoded: 1, 2, 4 or 8, for which libjpeg-turbo has SIMD. The smallest
@@ -111,7 +111,7 @@ pub(super) fn decode(picture: &mut Jpeg<'_>, eighths: u32, out: &mut [u8]) -> Re
     };
     let image = Image { pixels: out, width, pitch: width * format.size(), height, format };
     match decoder.set_scaling_factor(scale).and_then(|()| decoder.decompress(file, image)) {
-        // The first warning is the one told. In one stretch this one comes behind the last pixel that was wanted.
+        // The first warning is the one told. In one stretch this one comes after the last pixel that was wanted.
         Err(turbojpeg::Error::TurboJpegError(text)) if *is_one_stretch && text.contains("before marker 0xd9") => Ok(()),
         decoded => decoded.map_err(|e| failed(&e)),
     }

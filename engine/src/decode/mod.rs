@@ -160,7 +160,7 @@ pub enum Fit {
     #[default]
     Exact,
     /// The picture is resized so that its shorter side covers, and the centre is cut out; so is that of a longer sound, and silence is put
-    /// behind a shorter one.
+    /// after a shorter one.
     CenterCrop,
     /// A part of 8 to 100 % of the area, with an aspect ratio from 3:4 to 4:3, is drawn by seed, epoch and sample and
     /// resized; of a longer sound, where the part begins.

@@ -134,7 +134,7 @@ impl Drop for DecodeStage {
         }
         self.shared.end();
         let here = std::thread::current().id();
-        // A program's function may drop the loader that calls it: its thread ends behind it. A panic has already failed the run.
+        // A program's function may drop the loader that calls it: its thread ends after that. A panic has already failed the run.
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
         }

@@ -91,7 +91,7 @@ impl Journal {
         Some((found, answer.page))
     }
 
-    /// Cuts off what is behind the last page taken, so that others can be written there.
+    /// Cuts off what follows the last page taken, so that others can be written there.
     pub(super) fn go_on(&mut self) {
         let cut = self.file.set_len(self.end);
         self.broken = cut.err().map(|error| refused(&self.path, "cutting", &error));

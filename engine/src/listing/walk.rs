@@ -159,7 +159,7 @@ fn named(source: &Source, ask: &PageRequest) -> u32 {
     asked(&source.prefixes[ask.prefix], start(ask))
 }
 
-/// Pages asked for again: the first one, what is behind the last key, and so many between. What changed a tenth of the pages is missed
+/// Pages asked for again: the first one, what follows the last key, and so many between. What changed a tenth of the pages is missed
 /// by one look in twenty-four.
 const PAGES_BETWEEN: u64 = 30;
 /// A shorter listing is asked for as a whole: that takes hardly more pages.
@@ -207,7 +207,7 @@ fn drawn(source: &Source, listing: &Listing, seed: u64) -> Vec<Probe> {
     [first].into_iter().chain(probes).collect()
 }
 
-/// The page behind an object; where the server lists behind its own markers only, the first page of the object's folder.
+/// The page after an object; where the server lists after its own markers only, the first page of the object's folder.
 fn probe_behind(source: &Source, listing: &Listing, at: usize) -> Probe {
     let key = listing.key(at);
     let within = source.prefixes.partition_point(|prefix| prefix.as_str() <= key);

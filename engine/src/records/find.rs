@@ -86,7 +86,7 @@ fn of_shards(
 }
 
 /// Every object is a record, but for side-cars, which are fields of the record that their key is but for the extension. Those of no object are
-/// records without a range, behind all others.
+/// records without a range, after all others.
 fn of_objects(
     listing: &Listing,
     extensions: &[String],

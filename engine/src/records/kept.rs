@@ -31,7 +31,7 @@ impl Kept {
         Ok(Kept { own: own_directory(dir)?, name })
     }
 
-    /// Lets one process of a machine look for records while others wait for what it keeps. The lock, which ends with the process; `None` behind
+    /// Lets one process of a machine look for records while others wait for what it keeps. The lock, which ends with the process; `None` after
     /// a wait. `waits` is called when one begins.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
     prepared.deliver(outlet, decoding, Delivery { relay, ..Delivery::of(consumer, arena, memory) })
 }
 
-/// The loader that reads alone where sharing ends. Where its batches are decoded behind the relay, it leaves the memory for that.
+/// The loader that reads alone where sharing ends. Where its batches are decoded after the relay, it leaves the memory for that.
 fn alone(prepared: &mut Prepared, decoding: Option<&Layout>) -> Prepared {
     let Prepared { parts, ring, directories, packed, report, .. } = prepared;
     let mut config = Config { audit: None, metrics_listen: None, ..parts.config.clone() };
@@ -335,7 +335,7 @@ struct Expected {
 impl Expected {
     /// The batch of a message; what is wrong with it otherwise.
     fn read(&self, seq: BatchSeq, head: &Head, table: &[u8], memory: &mut BorrowedMemory) -> Result<Assembled, String> {
-        let spec = self.run.batch(seq).ok_or("a batch behind the last")?;
+        let spec = self.run.batch(seq).ok_or("a batch after the last")?;
         if (head.epoch, head.from..head.to) != (spec.epoch, spec.positions.clone()) {
             let (epoch, positions) = (spec.epoch, &spec.positions);
             let of = format!("epoch {} and positions {}..{}", head.epoch, head.from, head.to);

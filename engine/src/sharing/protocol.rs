@@ -1,6 +1,6 @@
 //! What a job and the process that reads say to each other: messages over a local socket, and what both must have set alike.
 //!
-//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and behind it the table of a batch: four u64 for
+//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and after it the table of a batch: four u64 for
 //! each sample. It travels in packets, because a socket bounds those and not the samples of a batch.
 
 use crate::config::Config;
@@ -52,7 +52,7 @@ pub(super) enum ToJob {
     Alone { why: String },
     /// With the descriptor of the memory that batches lie in.
     Memory,
-    /// A batch; the table of its samples is behind.
+    /// A batch; the table of its samples follows.
     Batch(Head),
 }
 
@@ -154,7 +154,7 @@ pub(super) struct Connection {
 /// What a connection has brought.
 #[derive(Debug)]
 pub(super) enum Heard<M> {
-    /// A message, the bytes behind its head, and its descriptor.
+    /// A message, the bytes after its head, and its descriptor.
     Message(M, Vec<u8>, Option<OwnedFd>),
     Nothing,
     Closed,

@@ -33,7 +33,7 @@ fn name(builder: &LoaderBuilder) -> String {
     socket_name(&builder.config().uri)
 }
 
-/// What a job's loader says to a process that agrees, lends 1 MiB and then says this; it closes behind it.
+/// What a job's loader says to a process that agrees, lends 1 MiB and then says this; it closes after it.
 fn job_meets(say: impl FnOnce(&mut Connection, OwnedFd) + Send) -> Option<Error> {
     let dir = tempfile::tempdir().unwrap();
     let builder = files(dir.path());
@@ -82,8 +82,8 @@ fn a_job_reads_alone_behind_a_sound_batch_and_refuses_what_is_none() {
     let lies = [
         ("another sample", with(1, 0, 2)),
         ("no sample of the set", with(1, 0, u64::MAX)),
-        ("an offset behind the batch", with(1, 1, 200)),
-        ("an offset behind all memory", with(1, 1, u64::MAX)),
+        ("an offset after the batch", with(1, 1, 200)),
+        ("an offset after all memory", with(1, 1, u64::MAX)),
         ("a sample too long", with(0, 2, 101)),
         ("a length that wraps", with(0, 2, u64::MAX)),
         ("a sample too few", lie(head(), table(&ROWS[..1]))),

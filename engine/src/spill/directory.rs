@@ -252,7 +252,7 @@ impl Segment {
         self.read_journal(Scan::new(&self.header), true)
     }
 
-    /// What its journal lists behind so many pages, up to the first stretch without a record: its owner writes on.
+    /// What its journal lists after so many pages, up to the first stretch without a record: its owner writes on.
     pub(crate) fn scan_on(&self, pages: u64) -> Result<Scanned> {
         self.read_journal(Scan::starting_at(&self.header, pages), false)
     }

@@ -205,7 +205,7 @@ struct Keep {
     last: usize,
 }
 
-/// The batches of a run, each with the parts that are unpacked for it, and those that are let go of behind it.
+/// The batches of a run, each with the parts that are unpacked for it, and those that are let go of after it.
 pub(super) struct Walk {
     pub packed: Arc<Packed>,
     run: Run,

@@ -127,7 +127,7 @@ pub(super) fn read_more(source: &mut dyn Upload, piece: &mut [u8]) -> Result<usi
     }
 }
 
-/// Refuses a source that goes on behind its length.
+/// Refuses a source that goes on past its length.
 pub(super) fn check_end(source: &mut dyn Upload) -> Result<()> {
     if read_some(source, &mut [0]).map_err(|e| unreadable(&e))? == 0 { Ok(()) } else { Err(changed("longer")) }
 }

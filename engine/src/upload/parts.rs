@@ -323,7 +323,7 @@ fn is_unknown(refused: &Refused) -> bool {
     matches!(refused.status, Some(StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED))
 }
 
-/// The status that a refusal behind 200 should have had.
+/// The status that a refusal after a 200 should have had.
 fn status_of(code: &str) -> StatusCode {
     match code {
         "SlowDown" | "ServiceUnavailable" => StatusCode::SERVICE_UNAVAILABLE,

@@ -147,7 +147,7 @@ pub fn side_by_side<C: std::fmt::Debug + Send + Sync>(cases: Vec<C>, work: impl 
     assert!(failed.is_empty(), "failed: {failed:#?}");
 }
 
-/// The number behind "raise memory_limit to" in a refusal, bytes.
+/// The number after "raise memory_limit to" in a refusal, bytes.
 pub fn needed(error: &Error) -> u64 {
     let text = error.to_string();
     let number = text.split("raise memory_limit to ").nth(1).and_then(|rest| rest.split(',').next());

@@ -1,5 +1,5 @@
 //! A server that records which credential each request showed to whom. It is every host at once: requests come to it as to a
-//! proxy, or straight, and behind `CONNECT` it ends TLS itself, under whichever name was asked for.
+//! proxy, or straight, and after `CONNECT` it ends TLS itself, under whichever name was asked for.
 
 use super::secure::{Authority, named};
 use super::services::{Answer, Heard};

@@ -239,7 +239,7 @@ impl Entry {
     }
 }
 
-/// What stands in a journal page, or in several that lie side by side, in the order of their bytes; bytes behind the last whole
+/// What stands in a journal page, or in several that lie side by side, in the order of their bytes; bytes after the last whole
 /// place are left out.
 pub fn entries(page: &[u8]) -> impl Iterator<Item = Entry> + '_ {
     page.as_chunks::<RECORD_BYTES>().0.iter().map(Entry::decode)
@@ -262,7 +262,7 @@ pub struct Scan {
     mark: u64,
     /// The next page to look at.
     next: u64,
-    /// Places that are no records, behind the last page that has one.
+    /// Places that are no records, after the last page that has one.
     doubtful: u64,
     scanned: Scanned,
 }
@@ -277,7 +277,7 @@ pub struct Scanned {
     /// Pages up to the last one with a record. What lies between the last block and them is not looked into: a block
     /// that was written and not recorded may be there.
     pub pages: u64,
-    /// First byte behind the last block.
+    /// First byte after the last block.
     pub end: u64,
 }
 
@@ -288,7 +288,7 @@ impl Scan {
         Scan::starting_at(header, 0)
     }
 
-    /// The same, of the pages behind the first `pages`.
+    /// The same, of the pages after the first `pages`.
     #[must_use]
     pub fn starting_at(header: &SegmentHeader, pages: u64) -> Scan {
         let scanned = Scanned { end: PAGE_BYTES as u64, ..Scanned::default() };

@@ -64,7 +64,7 @@ enum State {
     },
     /// So many bytes of the current chunk are left.
     Chunk(u64),
-    /// Behind a chunk, before its line end; `cr` when the first half of it has come.
+    /// After a chunk, before its line end; `cr` when the first half of it has come.
     ChunkEnd {
         cr: bool,
     },
@@ -83,7 +83,7 @@ enum Place {
     Start,
     /// Among the digits of a size.
     Digits,
-    /// In the blanks behind the digits: no digit may follow.
+    /// In the blanks after the digits: no digit may follow.
     Blanks,
     /// In an extension or a trailer field.
     Text,
@@ -177,7 +177,7 @@ impl Body {
                 }
                 State::ChunkEnd { cr: false } if byte == b'\r' => State::ChunkEnd { cr: true },
                 State::ChunkEnd { cr: true } if byte == b'\n' => LINE_START,
-                State::ChunkEnd { .. } => return Err(unexpected(byte, "behind a chunk")),
+                State::ChunkEnd { .. } => return Err(unexpected(byte, "after a chunk")),
                 State::Trailer { place, bytes } => {
                     if bytes >= TRAILER_BYTES_MAX {
                         return Err(protocol(format!("trailers are longer than {TRAILER_BYTES_MAX} bytes")));
@@ -231,7 +231,7 @@ impl Body {
     }
 }
 
-/// Fewest control bytes that can follow in a size line: up to its end, and the blank line behind a size of zero.
+/// Fewest control bytes that can follow in a size line: up to its end, and the blank line after a size of zero.
 fn size_line_rest(place: Place, size: u64) -> usize {
     match (place, size) {
         (Place::Start, _) => 3,  // "1\r\n"

@@ -83,7 +83,7 @@ pub struct Received {
     pub taken: usize,
     /// Whether its end was reached before the input's.
     pub ended: bool,
-    /// The first error, and else what closing the connection behind the input means.
+    /// The first error, and else what closing the connection after the input means.
     pub verdict: Result<(), Error>,
 }
 

@@ -262,7 +262,7 @@ fn once<T: PartialEq>(slot: &mut Option<T>, value: T, name: &str) -> Result<()> 
     Ok(())
 }
 
-/// What a line such as `found;dur=23.4;desc=held` tells, in milliseconds. Behind it may be `;tag=` and an [`Etag`] as it is printed.
+/// What a line such as `found;dur=23.4;desc=held` tells, in milliseconds. After it may be `;tag=` and an [`Etag`] as it is printed.
 fn found(value: &[u8]) -> Option<Found> {
     let text = core::str::from_utf8(value.strip_prefix(b"found;dur=")?).ok()?;
     let (text, tag) = match text.split_once(";tag=") {

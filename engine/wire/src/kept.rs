@@ -134,7 +134,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Behind this header.
+    /// After this header.
     #[must_use]
     pub fn behind(header: &[u8; HEADER_BYTES]) -> Frames {
         Frames { sum: u32_at(header, HEADER_BYTES - 4) }

@@ -50,7 +50,7 @@ pub struct ListPage {
 /// Where a page of a listing begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageStart<'a> {
-    /// Behind this key.
+    /// After this key.
     pub after: Option<&'a str>,
     /// Where the server's token says.
     pub token: Option<&'a str>,
@@ -58,7 +58,7 @@ pub struct PageStart<'a> {
 
 /// The path and query of one request for a page of the endpoint's bucket: the keys that begin with `prefix`. `max_keys` is a wish:
 /// servers answer with 1000 at most, Azure with 5000. ListObjectsV2, which Google Cloud Storage knows, too, is asked for URL-encoded keys,
-/// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing behind a key.
+/// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing after a key.
 #[must_use]
 pub fn list_path(endpoint: &Endpoint, prefix: &str, start: PageStart<'_>, max_keys: u32) -> String {
     let mut path = endpoint.bucket_path();
@@ -92,7 +92,7 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 }
 
 /// Code and message of an S3 error document (`NoSuchKey`, `The specified key does not exist.`), cut to 256 characters
-/// and escaped for printing; of one that is cut off or broken behind its code, what stands before that. `None` without a code.
+/// and escaped for printing; of one that is cut off or broken after its code, what stands before that. `None` without a code.
 #[must_use]
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     refusal(xml).said()
@@ -138,7 +138,7 @@ impl Visit for Refusal {
     }
 }
 
-/// A listing while it is read. Keys of S3 stay encoded until the end, because the encoding may be named behind them.
+/// A listing while it is read. Keys of S3 stay encoded until the end, because the encoding may be named after them.
 #[derive(Default)]
 struct Reading {
     page: ListPage,

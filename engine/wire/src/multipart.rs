@@ -22,7 +22,7 @@ pub struct PartTaken {
     pub crc32c: u32,
 }
 
-/// The path of an object, and behind it a query of these names and values.
+/// The path of an object, and after it a query of these names and values.
 #[must_use]
 pub fn with_query(object_path: &str, query: &[(&str, &str)]) -> String {
     let mut path = object_path.to_owned();

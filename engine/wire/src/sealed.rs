@@ -85,7 +85,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes_at(bytes, at))
 }
 
-/// 16 bytes of a SHA-256 over these texts, each behind its length, and `rest`.
+/// 16 bytes of a SHA-256 over these texts, each after its length, and `rest`.
 pub(crate) fn named<'a>(fields: impl IntoIterator<Item = &'a str>, rest: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new();
     for field in fields {

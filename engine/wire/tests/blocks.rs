@@ -87,7 +87,7 @@ fn a_header_that_is_none_says_why() {
     assert_eq!(with(0, b'F'), Err(Flaw::Foreign));
     assert_eq!(with(16, 9), Err(Flaw::Version(9, 2)));
     assert_eq!(with(24, 9), Err(Flaw::Damaged));
-    assert_eq!(with(100, 9), Ok(header()), "behind the header nothing is looked at");
+    assert_eq!(with(100, 9), Ok(header()), "after the header nothing is looked at");
     for absurd in [
         SegmentHeader { unit: 1024, ..header() },
         SegmentHeader { len: 3 << 20, ..header() },
@@ -196,13 +196,13 @@ fn a_journal_is_read_down_to_the_last_block_whatever_is_missing() {
     assert_eq!((found.records, found.pages, found.damaged), (vec![low, high], 3, 0));
     assert_eq!(found.end, high.place + u64::from(high.len));
     assert!(read <= 64 * PAGE_BYTES, "{read} bytes of a full segment read");
-    // A page in use far down, behind many that are not.
+    // A page in use far down, after many that are not.
     let far = segment(LEN, &[(200, vec![low])]);
     assert_eq!((scan(&far).0.pages, scan(&far).0.records), (201, vec![low]));
     // A record whose block would lie in the journal is none, and neither is half of one.
     let beyond = block((LEN - 2 * PAGE_BYTES) as u64, 4097);
     let mut odd = segment(LEN, &[(0, vec![low, beyond, high])]);
-    // Neither is another segment's, nor anything far behind the last record: a block without a record.
+    // Neither is another segment's, nor anything far after the last record: a block without a record.
     odd[300_000..300_064].copy_from_slice(&Record { mark: 1, ..low }.encode());
     odd[400_000..500_000].fill(7);
     let at = LEN - PAGE_BYTES + 2 * RECORD_BYTES;

@@ -62,7 +62,7 @@ fn a_chunked_body_step_by_step() {
     control(&mut body, b"\n");
     assert_eq!(body.expect(), Expect::Control { at_least: 2 });
     control(&mut body, b"X-Sum: 1\r\n");
-    assert_eq!(body.control(b"\r\nHTTP/1.1").unwrap(), 2, "stops behind the blank line");
+    assert_eq!(body.control(b"\r\nHTTP/1.1").unwrap(), 2, "stops after the blank line");
     assert_eq!((body.expect(), body.landed()), (Expect::End, 10));
     body.closed().unwrap();
 }

@@ -66,7 +66,7 @@ fn keys_are_taken_literally_unless_an_encoding_is_named() {
     let lines = format!("{LAST}<Contents><Key>a\r\nb&#13;c</Key><Size>1</Size></Contents>");
     assert_eq!(page(&lines).unwrap().entries[0].key, "a\nb\rc", "XML turns line ends into LF, references stay");
     let late = "<Contents><Key>a+b%20c</Key><Size>1</Size></Contents><EncodingType>url</EncodingType>";
-    assert_eq!(page(&format!("{LAST}{late}")).unwrap().entries[0].key, "a b c", "named behind the keys");
+    assert_eq!(page(&format!("{LAST}{late}")).unwrap().entries[0].key, "a b c", "named after the keys");
 }
 
 #[test]

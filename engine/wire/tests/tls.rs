@@ -299,7 +299,7 @@ fn every_change_of_keys_is_answered_and_only_so_many_come_without_payload() {
     let config = server(authority.sign(&named("bucket.example")), Some(SUITES[0].0));
     let mut line = Line::new(&authority.client("bucket.example"), &config, 900);
     line.settle().unwrap();
-    // What rustls sends behind the handshake is past.
+    // What rustls sends after the handshake is past.
     line.answer(b"x");
     line.settle().unwrap();
     for _ in 0..BARREN_MAX {

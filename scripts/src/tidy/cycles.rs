@@ -104,7 +104,7 @@ fn paths(modules: &BTreeMap<String, Module<'_>>, at: &str, text: &str) -> Vec<St
     found
 }
 
-/// Reads the leaves of the path or `use` tree at the beginning of `text`; gives what is behind it.
+/// Reads the leaves of the path or `use` tree at the beginning of `text`; gives what follows it.
 fn leaves<'a>(text: &'a str, base: &str, found: &mut Vec<String>) -> &'a str {
     let text = text.trim_start();
     if let Some(mut inner) = text.strip_prefix('{') {

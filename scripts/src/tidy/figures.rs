@@ -1,9 +1,9 @@
 //! Figures in tables are those of the results they name, to the last digit shown, and the page says at which commit they were measured.
 //!
-//! A table of figures follows a comment that names, for every number of a row behind the first cell, its path in the result:
+//! A table of figures follows a comment that names, for every number of a row after the first cell, its path in the result:
 //! `<!-- figures FILE rows/$1/epoch_s rows/$1/epoch_s:rows/bucket/epoch_s -->`. A step into a list names an entry, by its `name`, `run` or
 //! `step`; `-` stands for a space or a comma in what it names; `a:b` is a quotient; an object is the sum of its numbers. `$1`, `$2` … are the
-//! words behind `#` of the row's own link to a result, or `$1` is its first cell. FILE holds for the paths after it; without one, the row's
+//! words after `#` of the row's own link to a result, or `$1` is its first cell. FILE holds for the paths after it; without one, the row's
 //! link. A number before ` %` is compared with a hundred times the value.
 //!
 //! The age: results are rarely as new as the code, so the section that shows one names the commit it was measured at, always.

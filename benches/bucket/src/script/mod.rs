@@ -160,7 +160,7 @@ pub enum FaultKind {
     Garbage,
     /// A head of a mebibyte that does not end; then the connection closes.
     OverlongHead,
-    /// A status line that is none, with the object behind it; then the connection closes.
+    /// A status line that is none, with the object after it; then the connection closes.
     BadStatus,
     /// Chunked transfer coding in place of `Content-Length`. Not an error, and not bounded per key.
     Chunked,

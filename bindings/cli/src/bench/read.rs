@@ -283,7 +283,7 @@ fn facts(report: &ReadReport) -> Vec<(String, String)> {
     let (calls, completions) = (report.syscalls_per_mib, report.completions_per_syscall);
     row("system calls", format!("{calls:.2} per MiB, {completions:.2} completions each"));
     if !report.gates.is_empty() {
-        let full = "a full one waits for what comes behind it, an empty one for what comes before";
+        let full = "a full one waits for what comes after it, an empty one for what comes before";
         row("gates", format!("queues that a block passes on its way, in order; {full}"));
     }
     for gate in &report.gates {

@@ -32,7 +32,7 @@ pub(crate) struct Pack {
     /// Where the shards go: a folder, or the URI of a prefix, outside of the source
     #[serde(skip)]
     pub(super) target: String,
-    /// What to write: webdataset, mds, tfrecord, parquet, or tokens (the numbers of one field, one record behind the other)
+    /// What to write: webdataset, mds, tfrecord, parquet, or tokens (the numbers of one field, one record after another)
     #[arg(long, value_name = "NAME", value_parser = str::parse::<Format>)]
     #[serde(skip)]
     pub(super) format: Format,

@@ -8,7 +8,7 @@ use fuelrail_bucket::{Bucket, DataSet};
 
 use super::{bucket_of, fuelrail, fuelrail_with, program, utf8};
 
-/// Every object of the set, in the folder under its key behind `below`.
+/// Every object of the set, in the folder under its key after `below`.
 fn assert_copied(set: &DataSet, below: &str, folder: &Path) {
     for index in 0..set.len() {
         let key = set.key(index);

@@ -122,7 +122,7 @@ fn shards_become_shards_of_another_format_and_back() {
     turned("c", "tfrecord", "d", "webdataset", &["--shuffle", "--seed", "9"]);
     assert_eq!(records(&at("a"), "webdataset"), records(&at("d"), "webdataset"));
     assert_ne!(shards(&out.path().join("a")), shards(&out.path().join("d")), "in another order");
-    // Goes on behind the shards that are there.
+    // Goes on after the shards that are there.
     let before = shards(&out.path().join("d"));
     let manifest = out.path().join("d/pack.json");
     let mut half: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
@@ -190,7 +190,7 @@ fn rows_of_parquet_become_shards_and_shards_become_parquet() {
     let again = || pack(&format!("{}/", at("b")), &at("d"), &[&back[..], &small].concat());
     again().done();
     assert_eq!(records(&at("a"), "webdataset"), records(&at("d"), "webdataset"));
-    // Goes on behind the shards that are there.
+    // Goes on after the shards that are there.
     let (before, manifest) = (shards(&out.path().join("d")), out.path().join("d/pack.json"));
     let mut half: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
     half["complete"] = false.into();

@@ -94,7 +94,7 @@ fn rows_of_parquet_are_records_and_only_the_columns_that_are_named_are_read() {
     assert!(damaged.code != 0 && damaged.err.contains("train.parquet"), "{}", damaged.err);
     let missing = fuelrail(&[&args[..], &["--fields", "nothing"]].concat());
     assert!(missing.code == 2 && missing.err.contains("'nothing'"), "{}", missing.err);
-    // Files are one behind the other.
+    // Files are one after another.
     for name in ["a", "b"] {
         fs::copy(golden("rows-zstd.parquet"), dir.path().join(format!("{name}.parquet"))).unwrap();
     }

@@ -42,7 +42,7 @@ fn base64_inside(bytes: &[u8], before: usize) -> String {
 #[test]
 fn every_form_is_found_and_nothing_else() {
     let marker = Marker::of("MARKED a/b+c=");
-    // "MARKED a/b+c=" behind no, one and two other bytes, made with coreutils' `base64`.
+    // "MARKED a/b+c=" after no, one and two other bytes, made with coreutils' `base64`.
     for text in [
         "key MARKED a/b+c= end",
         "?sig=MARKED%20a%2Fb%2Bc%3D&x",

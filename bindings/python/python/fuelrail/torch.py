@@ -122,9 +122,9 @@ class IterableDataset(torch.utils.data.IterableDataset):
         self._state = None
 
     def state_dict(self):
-        """Where the data set stands behind the last batch: small, exact, the same on every rank."""
+        """Where the data set stands after the last batch: small, exact, the same on every rank."""
         if self._loader is None and self._state is not None:
-            # Nothing is opened for it: behind an outage there may be no bucket to ask.
+            # Nothing is opened for it: after an outage there may be no bucket to ask.
             return json.loads(self._state) if isinstance(self._state, str) else dict(self._state)
         return self._opened().state_dict()
 

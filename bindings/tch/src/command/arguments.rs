@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Draw epochs by importance: on, uniform, shade or shade-corrected; off is every sample once. More with --set importance_…
     #[arg(long)]
     pub importance: Option<String>,
-    /// Judge the model by --eval-uri behind every epoch, too; not with steps that may become asynchronous
+    /// Judge the model by --eval-uri after every epoch, too; not with steps that may become asynchronous
     #[arg(long)]
     pub eval_every_epoch: bool,
     /// A folder or a bucket's prefix in which the model of the epoch with the best accuracy is kept

@@ -289,7 +289,7 @@ impl Best {
     }
 }
 
-/// How the model is judged while it is trained, and behind it.
+/// How the model is judged while it is trained, and afterwards.
 struct Judging<'a> {
     arguments: &'a Arguments,
     ranks: &'a Ranks,

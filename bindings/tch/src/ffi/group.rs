@@ -189,7 +189,7 @@ impl Group {
         })
     }
 
-    /// Every rank gets the tensors of all, one behind the other along a new first dimension.
+    /// Every rank gets the tensors of all, one after another along a new first dimension.
     pub(crate) fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
         let mut own =
             self.device.map_or_else(|| tensor.shallow_clone(), |device| tensor.to_device(device)).contiguous();

@@ -124,7 +124,7 @@ pub(crate) fn device_tensors(batch: DeviceBatch) -> Result<(Tensor, Tensor)> {
     }
 }
 
-/// The tensor on this device. From the host's memory it goes there behind what the device is doing, and the host does not wait.
+/// The tensor on this device. From the host's memory it goes there after what the device is doing, and the host does not wait.
 pub(crate) fn moved(tensor: &Tensor, device: Device) -> Result<Tensor> {
     let mut made = ptr::null_mut();
     let cuda = match device {

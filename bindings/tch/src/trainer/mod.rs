@@ -44,7 +44,7 @@ pub struct TrainConfig {
     /// Batches of a rank that make up one step
     #[arg(long, default_value_t = 1)]
     pub accumulate: usize,
-    /// sgd, adam or adamw, with what differs from PyTorch's defaults behind it (momentum of sgd: 0.9): sgd,weight_decay=5e-4,nesterov=true or
+    /// sgd, adam or adamw, with what differs from PyTorch's defaults after it (momentum of sgd: 0.9): sgd,weight_decay=5e-4,nesterov=true or
     /// adamw,beta1=0.9,beta2=0.95,epsilon=1e-8,weight_decay=0.1. Weights decay, biases and norms do not
     #[arg(long = "optimiser", value_name = "OPTIMISER", default_value = "sgd", value_parser = |text: &str| text.parse::<Rule>())]
     pub rule: Rule,

@@ -45,7 +45,7 @@ impl State {
         Ok(self.event(call, handle)?.marker.clone())
     }
 
-    /// Records an event behind all that a stream was asked so far.
+    /// Records an event after all that a stream was asked so far.
     pub(crate) fn record(&mut self, call: &str, event: u64, stream: u64) -> Outcome {
         let stream = self.stream(call, stream)?;
         let device = self.streams.get(&stream).map(|s| s.device);

@@ -25,7 +25,7 @@ pub enum Fault {
         /// What everything returns.
         code: Code,
     },
-    /// One copy never ends, nor does anything behind it in its stream.
+    /// One copy never ends, nor does anything after it in its stream.
     Hang {
         /// Which copy, in the order in which copies come to run.
         copy: u64,

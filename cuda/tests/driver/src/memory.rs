@@ -1,6 +1,6 @@
 //! Device memory: host memory behind addresses that no processor can follow.
 //!
-//! Owns their addresses (never given out twice, with a gap behind each) and their fates. Every
+//! Owns their addresses (never given out twice, with a gap after each) and their fates. Every
 //! use of a device address goes through [`State::device_range`].
 
 use crate::code::{Code, Outcome};

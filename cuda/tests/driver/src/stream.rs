@@ -93,7 +93,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts work at the end of a stream's queue, behind what the legacy default stream asks to wait for.
+    /// Puts work at the end of a stream's queue, after what the legacy default stream asks to wait for.
     pub(crate) fn submit(&mut self, handle: u64, work: Work, touches: Vec<Touch>) {
         if self.captures.contains_key(&handle) {
             return; // part of a graph now

@@ -71,7 +71,7 @@ fn what_waits_for_an_event_comes_after_it_whatever_the_seed() {
             check(copy_in(memory, source.pointer(), BYTES, writer));
             check(record(done, writer));
             check(wait(reader, done));
-            // Work behind the recording is not waited for, and a later recording is another one.
+            // Work after the recording is not waited for, and a later recording is another one.
             check(copy_out(target.pointer(), memory, BYTES, reader));
             check(record(done, reader));
             check(wait(writer, done));

@@ -37,7 +37,7 @@ impl Pace {
     }
 
     /// Bytes worth waking for when `rest` bytes of a body are missing: at most a quarter of them, because as many must
-    /// follow behind each patient receive. Zero: wake for any.
+    /// follow each patient receive. Zero: wake for any.
     pub(super) fn step_bytes(self, rest: usize) -> usize {
         let gathered = (self.bytes_per_s * GATHERING.as_secs_f64()) as usize;
         let step = gathered.min(STEP_BYTES_MAX).min(rest / 4);

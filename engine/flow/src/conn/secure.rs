@@ -49,7 +49,7 @@ impl Secure {
         self.agreed.take()
     }
 
-    /// Plans the next receive, behind the bytes that are not used up.
+    /// Plans the next receive, after the bytes that are not used up.
     pub(super) fn plan(&mut self, into: &mut Scatter, responses: &Responses) {
         if self.tunnel.is_some() {
             assert!(into.push_head(RESPONSE_HEAD_BYTES_MAX), "scratch memory has room for a head");

@@ -1,6 +1,6 @@
-//! A listing as a file has it: the pieces of memory it is used from, one behind the other, so that the file can be mapped.
+//! A listing as a file has it: the pieces of memory it is used from, one after another, so that the file can be mapped.
 //!
-//! Behind the header: how many bytes of keys there are, how many odd tags, how many bytes of their texts (u64 each); sizes, ends of keys, digests,
+//! After the header: how many bytes of keys there are, how many odd tags, how many bytes of their texts (u64 each); sizes, ends of keys, digests,
 //! odd tags, forms, keys, texts; and the CRC-32C of all of that, header included. Opening a file checks the checksum and every object, so reading from
 //! it later cannot fail.
 
@@ -17,7 +17,7 @@ const LENGTHS_BYTES: usize = 24;
 const SUM_BYTES: usize = 4;
 
 impl Listing {
-    /// Writes it behind `header`. Returns how many bytes that are, header included.
+    /// Writes it after `header`. Returns how many bytes that are, header included.
     ///
     /// # Errors
     /// Those of `out`.

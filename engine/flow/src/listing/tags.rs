@@ -12,7 +12,7 @@ pub(super) struct Tags {
     pub digests: Piece,
     /// Parts of a multipart object, 0 for none; or one of the forms below. 2 bytes each.
     pub forms: Piece,
-    /// Texts of the odd ones, one behind the other, …
+    /// Texts of the odd ones, one after another, …
     pub texts: Piece,
     /// … and which object each belongs to, and where it ends: 8 bytes and 8.
     pub odd: Piece,

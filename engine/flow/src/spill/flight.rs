@@ -115,7 +115,7 @@ impl Gather {
     pub(super) fn wrote(&mut self, into: &mut Vec<Block>) {
         self.busy = false;
         into.append(&mut self.inside);
-        // The last unit goes on where the blocks ended; the zeroes behind them make room for the next.
+        // The last unit goes on where the blocks ended; the zeroes after them make room for the next.
         let end = into.last().map_or(0, |last| {
             let stretch = last.place / GATHER_BYTES * GATHER_BYTES;
             (last.place - stretch) as usize + last.len as usize
@@ -205,7 +205,7 @@ pub(super) enum Flight {
 
 impl Flight {
     /// Bytes that a read has to bring into the window it reads into: less than there is room for when a whole unit of the disk
-    /// is read and the file ends behind the block.
+    /// is read and the file ends after the block.
     pub(super) fn bytes_due(&self, into: &Window) -> usize {
         match self {
             Flight::Bounce { read, skip, .. } => skip + read.window.as_ref().map_or(0, Window::len),

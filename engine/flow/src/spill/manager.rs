@@ -92,7 +92,7 @@ pub fn segment_queues() -> (ManagerLink, ShardLink) {
 /// Share of a segment that must be left for it to be appended to again.
 const ROOM_SHARE: u64 = 8;
 
-/// Where the owner of a segment of `len` bytes goes on, if what was found leaves enough of it: behind whole units, because a unit
+/// Where the owner of a segment of `len` bytes goes on, if what was found leaves enough of it: after whole units, because a unit
 /// is written whole, and whole pages of the journal, because what a torn one held is not known.
 #[must_use]
 pub fn resume(len: u64, scanned: &Scanned) -> Mount {

@@ -260,7 +260,7 @@ struct Journal {
 }
 
 impl Journal {
-    /// A journal that goes on behind so many whole pages.
+    /// A journal that goes on after so many whole pages.
     pub(super) fn new(pages: u64) -> Journal {
         Journal { pages: VecDeque::new(), next: pages, sequence: 0 }
     }

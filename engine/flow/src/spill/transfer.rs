@@ -368,7 +368,7 @@ fn before(now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::try_from(COMPANY_PATIENCE.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Whether a transfer that came to so many bytes is continued behind them. A disk may work in smaller units than its segment was
+/// Whether a transfer that came to so many bytes is continued after them. A disk may work in smaller units than its segment was
 /// written in.
 fn may_go_on(bytes: usize) -> bool {
     bytes > 0 && bytes.is_multiple_of(DIRECT_UNIT_BYTES_MIN as usize)

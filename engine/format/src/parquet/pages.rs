@@ -52,7 +52,7 @@ impl ChunkReader for Pieces {
         }
         let rest = self.get_read(start)?.into_inner();
         if length > rest.len() {
-            return Err(ParquetError::EOF(format!("a page at byte {start} ends behind its column")));
+            return Err(ParquetError::EOF(format!("a page at byte {start} ends after its column")));
         }
         Ok(rest.slice(..length))
     }

@@ -156,7 +156,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())]
 }
 
-/// An octal number up to a NUL, spaces around it, or a big-endian one behind a byte 0x80. Empty is 0.
+/// An octal number up to a NUL, spaces around it, or a big-endian one after a byte 0x80. Empty is 0.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] == 0x80 {
         let (high, low) = field.split_at(field.len().saturating_sub(8).max(1));

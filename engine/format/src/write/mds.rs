@@ -86,7 +86,7 @@ impl Columns {
         4 * (samples + 2) + self.settings.len()
     }
 
-    /// The head of a shard whose samples end so many bytes behind it: how many there are, where each begins and the last ends, and the
+    /// The head of a shard whose samples end so many bytes after it: how many there are, where each begins and the last ends, and the
     /// writer's settings.
     pub(super) fn head(&self, ends: &[u32]) -> Vec<u8> {
         let begin = self.head_bytes(ends.len()) as u32;

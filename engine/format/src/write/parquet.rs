@@ -26,7 +26,7 @@ pub(super) fn overhead(columns: &Columns, bytes: usize) -> usize {
     256 + (groups + 1) * names + bytes / PAGE_BYTES * CHUNK_BYTES
 }
 
-/// The file of these samples of MDS, which end so many bytes behind their begin.
+/// The file of these samples of MDS, which end so many bytes after their begin.
 pub(super) fn file(columns: &Columns, samples: &[u8], ends: &[u32]) -> Vec<u8> {
     let columns = mds::Columns::parse(columns.settings.as_bytes()).expect("the settings name the columns");
     write(&columns, samples, ends).expect("memory takes what is written, and the columns are those of the schema")

@@ -3,7 +3,7 @@
 use super::value::Value;
 use crate::tfrecord::{HEAD_BYTES, masked_crc};
 
-/// The tags of fields 1 to 3 with bytes behind them.
+/// The tags of fields 1 to 3 with bytes after them.
 const TAGS: [u8; 4] = [0, 0x0A, 0x12, 0x1A];
 
 /// Appends a record. Fields have different names.

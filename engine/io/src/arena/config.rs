@@ -28,7 +28,7 @@ pub struct ArenaConfig {
     pub bytes: u64,
     /// Regions to divide it into, all of the same size: one per shard.
     pub regions: u16,
-    /// Bytes of one more region, behind those and inside the budget; 0 for none. Rounded down to whole pages.
+    /// Bytes of one more region, after those and inside the budget; 0 for none. Rounded down to whole pages.
     pub extra_bytes: u64,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,

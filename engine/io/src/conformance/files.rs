@@ -40,7 +40,7 @@ impl<V: Harness> Fixture<'_, V> {
         let slot = self.slot(padded + BLOCK);
         let mut filling = slot.fill();
         assert!(filling.align(BLOCK));
-        (filling.carve_padded(len, padded).expect("room behind the first aligned place"), filling)
+        (filling.carve_padded(len, padded).expect("room after the first aligned place"), filling)
     }
 
     /// Writes all of `bytes`, with as many operations as it takes.
@@ -84,7 +84,7 @@ impl<V: Harness> Fixture<'_, V> {
     }
 }
 
-/// The bytes a completed read brought behind the `before` there were, after checking its accounting.
+/// The bytes a completed read brought beyond the `before` there were, after checking its accounting.
 pub(super) fn read(done: Done, before: usize) -> Result<Vec<u8>, i32> {
     let Op::ReadAt { into, .. } = done.op else { panic!("a read came back as something else") };
     let bytes = into.bytes()[before..].to_vec();
@@ -105,7 +105,7 @@ pub(super) fn what_is_written_is_read<V: Harness>(fixture: &mut Fixture<'_, V>) 
     let bytes = content(4, LEN);
     fixture.write_all(file, 0, &bytes);
     assert!(fixture.read_all(file, 0, LEN) == bytes, "read bytes differ from those written");
-    // Over the middle, at odd places; and behind the end, which leaves a hole of zeroes.
+    // Over the middle, at odd places; and after the end, which leaves a hole of zeroes.
     fixture.write_all(file, 77_777, &content(5, 1_001));
     fixture.write_all(file, LEN as u64 + 500, b"far");
     let mut expected = bytes;
@@ -119,7 +119,7 @@ pub(super) fn what_is_written_is_read<V: Harness>(fixture: &mut Fixture<'_, V>) 
         let len = (1 + prng.below(50_000) as usize).min(expected.len() - from);
         assert!(fixture.read_all(file, from as u64, len) == expected[from..from + len], "{len} bytes at {from} differ");
     }
-    // Only the part behind `start` is written, and a read goes on behind what its window holds.
+    // Only the part after `start` is written, and a read goes on after what its window holds.
     let from = fixture.holding(b"not this|but this").0;
     let done = fixture.run(Op::WriteAt { file, offset: 10, from, start: 16 });
     assert!(done.result == Ok(1), "one byte was there to write");
@@ -142,7 +142,7 @@ pub(super) fn a_file_ends_where_it_ends<V: Harness>(fixture: &mut Fixture<'_, V>
     assert!(fixture.read_all(file, 900, 5_000) == content(1, 1_000)[900..], "the last bytes differ");
     for offset in [1_000, 1_001, 1 << 40] {
         let end = fixture.read_once(file, offset, 100);
-        assert!(end == Ok(Vec::new()), "behind the end, at {offset}: {end:?}");
+        assert!(end == Ok(Vec::new()), "after the end, at {offset}: {end:?}");
     }
     // Opened again, longer: the old bytes, then zeroes. Asked for less than it has, it keeps what it has.
     fixture.ring.close_file(file);

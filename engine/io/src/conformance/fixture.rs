@@ -159,7 +159,7 @@ pub(super) fn received(done: Done) -> Result<Vec<u8>, i32> {
         };
         bytes.extend_from_slice(landed);
         assert!(got <= asked, "{got} bytes in a piece of {asked}");
-        assert!(!(short && got > 0), "bytes in a piece behind one that is not full");
+        assert!(!(short && got > 0), "bytes in a piece after one that is not full");
         short |= got < asked;
     }
     match done.result {

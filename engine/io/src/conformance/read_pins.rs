@@ -135,10 +135,10 @@ pub(super) fn a_padded_window_is_written_and_read_whole<V: Harness>(fixture: &mu
     }
 }
 
-/// Reads `bytes` back into a padded window with a guard behind it.
+/// Reads `bytes` back into a padded window with a guard after it.
 fn reread<V: Harness>(fixture: &mut Fixture<'_, V>, file: FileId, bytes: &[u8], padded: usize) {
     let (mut into, mut filling) = fixture.aligned(bytes.len(), padded);
-    let mut guard = filling.carve(64).expect("room behind the padding");
+    let mut guard = filling.carve(64).expect("room after the padding");
     guard.put(&[0xEE; 64]);
     while into.room() > 0 {
         let offset = into.filled() as u64;

@@ -117,7 +117,7 @@ impl Quantile {
 fn bucket(took: Duration) -> usize {
     let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
     let octave = us.ilog2() as usize;
-    // The three bits behind the first one.
+    // The three bits after the first one.
     let part = if octave >= 3 { us >> (octave - 3) } else { us << (3 - octave) } as usize % PER_OCTAVE;
     (octave * PER_OCTAVE + part).min(PER_OCTAVE * OCTAVES - 1)
 }

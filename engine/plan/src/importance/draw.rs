@@ -192,11 +192,11 @@ impl Draw {
 
 /// The rate of a sample that comes once.
 pub const ONE: u16 = 1 << RATE_BITS;
-/// Bits of a rate behind the point.
+/// Bits of a rate after the point.
 const RATE_BITS: u32 = 10;
 /// The most often a sample may come in an epoch: as a rate it fits 16 bits.
 pub const REPLAY_MAX: u32 = 63;
-/// Bits behind the point of a score that is about to become a rate.
+/// Bits after the point of a score that is about to become a rate.
 const SCORE_BITS: u32 = 20;
 /// The score of a sample never reported, in SHADE's modes: what its weights start with.
 const SHADE_FIRST: f64 = 1.0;

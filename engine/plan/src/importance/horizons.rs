@@ -21,7 +21,7 @@ use std::sync::Arc;
 const DRAW: u64 = 0x696d_706f_7274_616e;
 /// … and SHADE's misplaced scores from both.
 const MISPLACED: u64 = 0x7368_6164_6521_6661;
-/// Draws kept: of the epoch the consumer is in, the one before and the one behind it.
+/// Draws kept: of the epoch the consumer is in, the one before and the one after it.
 const KEPT: usize = 3;
 
 /// The draw of an epoch; `None` for the plain one, in which every sample comes once.
@@ -218,7 +218,7 @@ impl Horizons {
         epoch.saturating_mul(self.samples).saturating_sub(self.lag)
     }
 
-    /// Settles the epochs of which everything is reported: the next step ends behind their moment.
+    /// Settles the epochs of which everything is reported: the next step ends after their moment.
     fn settle_reported(&mut self) -> bool {
         let edge = (self.reported / self.samples + 1).saturating_mul(self.samples);
         let next = self.reported.saturating_add(self.step).min(edge);

@@ -81,7 +81,7 @@ impl Walk {
     /// The row of a member.
     pub(super) fn of(&self, member: u64) -> u64 {
         if member == self.neighbours {
-            return self.lone.expect("only a lone sample is behind the neighbours");
+            return self.lone.expect("only a lone sample comes after the neighbours");
         }
         let chunk = member / self.each;
         let turn = self.begin_of(self.place_of_chunk(chunk)) + self.inner(chunk).of(member % self.each);

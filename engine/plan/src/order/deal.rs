@@ -4,7 +4,7 @@
 //! in every step, so a rank's stretch begins and ends at nearly the same group always, for every rank and however large
 //! steps are. Within its stretch each rank's samples are permuted, so that no sample has a fixed place in its batch. All
 //! by counting: neither the step nor the groups are ever written out. The samples of a step remain those of its
-//! positions, so a run that stops behind a step has delivered the same whatever the world was.
+//! positions, so a run that stops after a step has delivered the same whatever the world was.
 //!
 //! Owns a copy of the epoch's order. In the global order nothing is dealt: a place in a step is its position.
 
@@ -70,7 +70,7 @@ impl StretchOrder {
         }
     }
 
-    /// The position that a place of the step has in the end: the inverse, behind [`StepOrder::place_of`].
+    /// The position that a place of the step has in the end: the inverse, after [`StepOrder::place_of`].
     #[must_use]
     pub fn position_of(&self, place: u64) -> u64 {
         self.mixed.map_or(place, |mixed| self.start + mixed.of(place - self.start))

@@ -179,7 +179,7 @@ impl Sticky {
         Walk::new(self.rows, (each, in_turn), self.is_long(group), mix64(self.members ^ group))
     }
 
-    /// The row of a position, and the place in it. What is behind the end is a row with no places.
+    /// The row of a position, and the place in it. What is past the end is a row with no places.
     pub(super) fn row_and_place(&self, position: u64) -> (u64, u64) {
         let full = self.short << self.bits;
         if position < full {

@@ -55,7 +55,7 @@ pub(super) struct Block<W> {
     pub(super) waiters: Waiters<W>,
     /// When the first waiter's sample is due: the urgency.
     at: UseTime,
-    /// When the last one's is due: the next use lies behind it.
+    /// When the last one's is due: the next use lies after it.
     pub(super) last_at: UseTime,
     pub(super) tries: Tries,
     /// Requests for it that failed since the server went down.

@@ -1,6 +1,6 @@
 //! The index of blocks on disk: a table of 20 bytes an entry, filled to nine tenths.
 //!
-//! Open addressing with linear probing; a removal moves the entries behind it up, so there are no tombstones. All of its
+//! Open addressing with linear probing; a removal moves the entries after it up, so there are no tombstones. All of its
 //! memory is taken at the start, by the number of blocks it may ever hold. Never knows what a segment is.
 
 use fuelrail_base::limits::SAMPLES_MAX;
@@ -94,7 +94,7 @@ impl Index {
         let end = (from.saturating_add(count)).min(self.table.len());
         while at < end {
             let held = self.table[at];
-            // What moves up into a cleared place comes from behind, or from the other end by way of wrapping: look again.
+            // What moves up into a cleared place comes from further on, or from the other end by way of wrapping: look again.
             if held != EMPTY && !keep(block(&held), spot(&held)) {
                 self.clear(at);
             } else {

@@ -36,7 +36,7 @@ pub(super) struct Segment {
     /// Retired and still in use by flow: its number must not be given to another.
     pub(super) held: bool,
     pub(super) len: u64,
-    /// First byte behind the last block.
+    /// First byte after the last block.
     end: u64,
     records: u64,
     /// Bytes of the blocks that the index still has here.
@@ -72,7 +72,7 @@ impl Segment {
         Some(place)
     }
 
-    /// Continues behind what was written earlier.
+    /// Continues after what was written earlier.
     pub(super) fn resume(&mut self, end: u64, records: u64) {
         (self.end, self.records) = (end, records.next_multiple_of(PAGE_RECORDS));
     }

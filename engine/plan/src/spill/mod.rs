@@ -48,9 +48,9 @@ pub struct SpillConfig {
 /// How a segment is mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mount {
-    /// Ours, to be appended to behind byte `end` and behind so many records of its journal; a new one has `PAGE_BYTES` and 0.
+    /// Ours, to be appended to after byte `end` and after so many records of its journal; a new one has `PAGE_BYTES` and 0.
     Open {
-        /// First byte behind the last block.
+        /// First byte after the last block.
         end: u64,
         /// Records in its journal.
         records: u64,

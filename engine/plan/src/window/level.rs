@@ -111,7 +111,7 @@ impl Sum {
         }
     }
 
-    /// Their rate, once there are so many behind those that settle.
+    /// Their rate, once there are so many after those that settle.
     fn rate(&self, rounds: u32) -> Option<f64> {
         (self.rounds >= SETTLING_ROUNDS + rounds).then(|| self.weight / self.seconds)
     }

@@ -37,7 +37,7 @@ const PIPELINE_BYTES: u64 = 64 << 10;
 /// Longest time a request should stand behind others on its connection: servers answer one at a time, and a batch waits
 /// for its slowest sample.
 const PIPELINE_WAIT: Duration = Duration::from_millis(2);
-/// Up to here (half of [`PIPELINE_WAIT`]) even a large block has another request behind it.
+/// Up to here (half of [`PIPELINE_WAIT`]) even a large block has another request after it.
 const PIPELINE_LEAST: usize = 2;
 
 /// Bounds of a window.

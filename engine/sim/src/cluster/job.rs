@@ -333,7 +333,7 @@ impl Job {
         Ok(wants)
     }
 
-    /// The trainer takes its batch, if it waits for it and that is ready. Behind the last one's, all make a step.
+    /// The trainer takes its batch, if it waits for it and that is ready. After the last one's, all make a step.
     fn take(&mut self, rank: u16, todo: &mut VecDeque<Told>) {
         let of = self.rank(rank);
         if !of.waits || of.batches.get(&of.taken).is_none_or(|batch| batch.left > 0) {

@@ -76,7 +76,7 @@ fn other_content_is_not_found() {
     let samples: BTreeSet<u64> = found[0].1.iter().map(|known| known.block.sample.0).collect();
     assert_eq!(samples, (0..10).chain(20..30).collect(), "lengths up to 10 000, and from 20 001 to 30 000");
     drop(work);
-    // A listing without ETags finds nothing, and a record with nothing behind it is no reason to keep a segment.
+    // A listing without ETags finds nothing, and a record with nothing after it is no reason to keep a segment.
     let nameless: Vec<Listed> = listed.into_iter().map(|object| Listed { etag: None, ..object }).collect();
     let nameless = Objects::new("http://host/bucket/".parse().unwrap(), vec![address], &nameless, 10_000).unwrap();
     let mut work = super::work(&[scratch.path()], 1, 0, &told);
@@ -273,7 +273,7 @@ fn segments_that_are_there_make_further_ones_no_shorter() {
     let before = usual();
     let made: Vec<_> = (0..12).map(|_| open(scratch.path()).make(16 * MIB).unwrap().unwrap()).collect();
     // Others write to the disk meanwhile.
-    assert!(usual() * 4 >= before && before >= 4 * MIB, "{before}, and {} behind {} segments", usual(), made.len());
+    assert!(usual() * 4 >= before && before >= 4 * MIB, "{before}, and {} after {} segments", usual(), made.len());
 }
 
 #[test]

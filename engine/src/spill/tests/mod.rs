@@ -42,7 +42,7 @@ fn blocks(objects: &Objects, sample: u32) -> Vec<BlockId> {
     (0..objects.catalog().blocks(sample)).map(|index| BlockId { sample, index }).collect()
 }
 
-/// Writes blocks and their records into a segment, as its shard would, from `place` and the `nth` record on; the byte behind.
+/// Writes blocks and their records into a segment, as its shard would, from `place` and the `nth` record on; the byte after them.
 fn spill(path: &Path, objects: &Objects, all: &[BlockId], mut place: u64, nth: usize) -> u64 {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let len = file.metadata().unwrap().len();

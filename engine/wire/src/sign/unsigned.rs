@@ -27,7 +27,7 @@ pub struct Unsigned<'a> {
 }
 
 impl<'a> Unsigned<'a> {
-    /// The path, and the query behind the question mark.
+    /// The path, and the query after the question mark.
     pub(super) fn parts(&self) -> (&'a str, &'a str) {
         self.path_and_query.split_once('?').unwrap_or((self.path_and_query, ""))
     }
@@ -41,7 +41,7 @@ impl<'a> Unsigned<'a> {
     }
 }
 
-/// Adds a header line, behind those of the same name.
+/// Adds a header line, after those of the same name.
 pub(super) fn insert_line<'a>(lines: &mut Lines<'a>, name: &'a str, value: &'a [u8]) -> Result<()> {
     insert(lines, (name, value), |a, b| a.0 <= b.0)
 }

@@ -190,7 +190,7 @@ impl<S: Schedule> Records<S> {
         self.answered = false;
     }
 
-    /// Opens the whole records of `input`; returns how many bytes they took. What is behind the announced end is not
+    /// Opens the whole records of `input`; returns how many bytes they took. What follows the announced end is not
     /// looked at.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ pub(super) const HEADER_BYTES: usize = 5;
 pub(super) const TAG_BYTES: usize = 16;
 /// Most payload bytes of one record (RFC 8446, 5.1).
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 14;
-/// Most bytes behind the header (RFC 8446, 5.2).
+/// Most bytes after the header (RFC 8446, 5.2).
 pub(super) const SEALED_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
 
 /// Longest record, with its header: memory to receive into is longer than this.
@@ -19,7 +19,7 @@ pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 /// waiting for bytes that never arrive.
 #[must_use]
 pub fn ciphertext_bytes_min(payload: usize) -> usize {
-    // TLS 1.2 with ChaCha20-Poly1305 adds no more: no type behind the payload (1.3), no nonce before it (AES-GCM).
+    // TLS 1.2 with ChaCha20-Poly1305 adds no more: no type after the payload (1.3), no nonce before it (AES-GCM).
     payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + TAG_BYTES)
 }
 
@@ -27,7 +27,7 @@ pub fn ciphertext_bytes_min(payload: usize) -> usize {
 pub trait Plaintext {
     /// Memory where the next payload belongs, at least `bytes` long (payload, one byte more, and any padding), or `None`
     /// to be [given](Plaintext::given) it instead. The memory is written to before it is known whether the record is
-    /// genuine: nothing in it counts until [`placed`](Plaintext::placed) says so, and what lies behind that is scrap.
+    /// genuine: nothing in it counts until [`placed`](Plaintext::placed) says so, and what lies after that is scrap.
     fn place(&mut self, _bytes: usize) -> Option<&mut [u8]> {
         None
     }

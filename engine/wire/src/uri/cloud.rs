@@ -84,7 +84,7 @@ impl Cloud {
         }
         let mut prefixes: Vec<String> = all.into_iter().map(|one| one.prefix).collect();
         prefixes.sort_unstable();
-        // In order, what a prefix covers stands right behind it.
+        // In order, what a prefix covers stands right after it.
         prefixes.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
         endpoint.prefix = common_start(&prefixes).to_owned();
         Ok(Source { endpoint, prefixes })
@@ -249,7 +249,7 @@ fn folder_source(all: &[Endpoint]) -> Result<Source> {
     Source::of_folders(all.iter().map(path).collect())
 }
 
-/// What is behind `file://`.
+/// What follows `file://`.
 fn folder_of_uri(rest: &str) -> Result<Endpoint> {
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {

@@ -11,7 +11,7 @@ pub(super) const FORM: &str =
     "write http://HOST:PORT/BUCKET/PREFIX, https, s3://BUCKET/PREFIX, gs://, az://ACCOUNT/CONTAINER/PREFIX or /FOLDER/";
 const HOST_BYTES_MAX: usize = 253;
 
-/// What is behind the `://` of a plain web address.
+/// What follows the `://` of a plain web address.
 pub(super) fn plain(scheme: Scheme, rest: &str) -> Result<Endpoint> {
     refuse_query(rest)?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -39,7 +39,7 @@ pub(super) fn server(text: &str) -> Result<(Scheme, String, u16, String)> {
     Ok((scheme, host, port, base))
 }
 
-/// Scheme, host and port of a server: the word before `://` and what is behind it up to the path.
+/// Scheme, host and port of a server: the word before `://` and what follows it up to the path.
 pub(crate) fn host_of_server(word: &str, authority: &str) -> Result<(Scheme, String, u16)> {
     let scheme = web_scheme(word).ok_or_else(|| usage("the scheme is neither http nor https", FORM))?;
     let (host, port) = host_and_port(authority)?;
@@ -107,7 +107,7 @@ pub(super) fn host_name(host: &str) -> Result<String> {
     Ok(host.to_ascii_lowercase())
 }
 
-/// The port behind a host: `""` or `":8080"`.
+/// The port after a host: `""` or `":8080"`.
 fn port_of(text: &str) -> Result<Option<u16>> {
     if text.is_empty() {
         return Ok(None);
@@ -154,7 +154,7 @@ fn alternatives(text: &str, depth: usize) -> Result<Vec<String>> {
     while let Some(open) = rest.find('{') {
         let (before, from) = rest.split_at(open);
         let Some((group, len)) = group(from, depth)? else {
-            // The brace stands for itself, but a group may begin behind it.
+            // The brace stands for itself, but a group may begin after it.
             all = product(&all, &[rest[..=open].to_owned()])?;
             rest = &from[1..];
             continue;
@@ -165,7 +165,7 @@ fn alternatives(text: &str, depth: usize) -> Result<Vec<String>> {
     product(&all, &[rest.to_owned()])
 }
 
-/// Every text of `left` with every one of `right` behind it; the last turns fastest.
+/// Every text of `left` with every one of `right` after it; the last turns fastest.
 fn product(left: &[String], right: &[String]) -> Result<Vec<String>> {
     let bytes = |texts: &[String]| texts.iter().map(|text| text.len() as u64).sum::<u64>();
     let (before, behind) = (left.len() as u64, right.len() as u64);

@@ -102,7 +102,7 @@ fn bus_of(device: u32) -> u32 {
 fn attribute_of(attribute: i32) -> Outcome<i32> {
     Ok(match attribute {
         40 => 2, // copy engines
-        75 => 3, // compute capability, before and behind the point
+        75 => 3, // compute capability, before and after the point
         76 => 7,
         99 => 1, // host memory can be registered
         _ => return Err(Code::INVALID_VALUE),

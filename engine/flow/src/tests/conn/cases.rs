@@ -66,7 +66,7 @@ pub(super) fn script(prng: &mut Prng, cases: &[Case]) -> Script {
     Script { responses, extra, cut, end }
 }
 
-/// Only the end of the connection ends it, so the server closes behind it.
+/// Only the end of the connection ends it, so the server closes after it.
 fn is_unframed(mut response: &[u8]) -> bool {
     loop {
         match parse_head(response) {

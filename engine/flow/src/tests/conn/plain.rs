@@ -168,7 +168,7 @@ fn body(mut body: Body, payload: &mut Vec<u8>, rest: &mut &[u8], end: End) -> Op
 }
 
 enum Judged {
-    /// The body belongs into the window, behind its first `kept` bytes.
+    /// The body belongs into the window, after its first `kept` bytes.
     Wanted { kept: usize },
     /// The body is the text of a refusal.
     Refused(Kind),

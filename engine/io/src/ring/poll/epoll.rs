@@ -202,7 +202,7 @@ impl ReadinessTable {
         Some(index)
     }
 
-    /// Removes an operation from the queue it waits in. The receive behind it is tried: what has come meanwhile, less than the low-water
+    /// Removes an operation from the queue it waits in. The receive after it is tried: what has come meanwhile, less than the low-water
     /// mark of the one before, gives no edge.
     pub(super) fn give_up(&mut self, index: u32, name: Name) {
         let socket = self.socket(index);

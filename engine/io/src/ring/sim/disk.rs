@@ -142,7 +142,7 @@ impl Disk {
         self.files.retain(|inode, image| image.opened > 0 || reachable.contains(inode));
     }
 
-    /// The bytes at `offset`, at most `len`; none behind the end.
+    /// The bytes at `offset`, at most `len`; none after the end.
     pub(super) fn read(&self, file: &Opened, offset: u64, len: usize) -> core::result::Result<&[u8], i32> {
         if let Some(errno) = self.failure(&file.path).reads {
             return Err(errno);
