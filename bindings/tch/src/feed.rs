@@ -29,6 +29,11 @@ pub trait Feed {
     /// The order's position after the last batch given.
     fn order(&self) -> State;
 
+    /// Whether batches follow the order: not those that are given again and again.
+    fn follows_order(&self) -> bool {
+        true
+    }
+
     /// The loader's counters, where they are available.
     fn stats(&self) -> Option<Stats> {
         None
@@ -178,6 +183,10 @@ impl Feed for ResidentFeed {
 
     fn order(&self) -> State {
         self.feed.order()
+    }
+
+    fn follows_order(&self) -> bool {
+        false
     }
 }
 

@@ -116,6 +116,33 @@ fn a_signal_to_one_rank_stops_all_with_a_checkpoint() {
     }
 }
 
+/// Two ranks train on 1 260 samples an epoch, in 7 steps, four on 1 080, in 3.
+#[test]
+fn where_the_last_step_is_dropped_a_run_ends_with_its_order_on_another_number_of_ranks() {
+    let bucket = digits(1400, 3);
+    let (uri, folder) = (bucket.url("training/"), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    let of_all = format!(
+        "{uri} --decode 28x28x1 --batch-size 90 --set drop_last=true --epochs 4 --checkpoint {}/saved --step-log {}/{{rank}}.jsonl",
+        folder.display(),
+        folder.display()
+    );
+    let job = Job::start(2, folder, &words(&format!("{of_all} --checkpoint-every 21 --slow 0=4")));
+    wait_for_steps(&folder.join("1.jsonl"), 22);
+    job.signal(1, Signal::KILL);
+    job.wait();
+    let judged = format!("{of_all} --eval-uri {uri} --eval-every-epoch --json {}/out.json", folder.display());
+    let ended = Job::start(4, folder, &words(&judged)).done();
+    assert!(ended[0].output.contains("goes on from step 21, epoch 3, position 0"), "{}", ended[0].output);
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.join("out.json")).unwrap()).unwrap();
+    assert_eq!(report["outcome"]["steps"], 24, "{report}");
+    assert_eq!(
+        report["epochs"].as_array().unwrap().len(),
+        2,
+        "the third, which may not have been, and the last: {report}"
+    );
+}
+
 #[test]
 fn another_model_seed_or_optimiser_is_refused_with_words() {
     let bucket = digits(128, 3);

@@ -49,12 +49,12 @@ fn step_of(name: &str) -> Option<u64> {
 
 impl Vault {
     /// Checkpoints in `places`: a folder, a bucket's prefix (`s3://…`, `gs://…`, `az://…`, `https://…`), or both. The newest `keep` are kept
-    /// in a folder, at least one; in a bucket all are.
+    /// in a folder, or for 0 the one that was written last, whatever its step; in a bucket all are.
     ///
     /// # Errors
     /// `File` when the folder cannot be made; `Usage` for two folders or two buckets.
     pub fn open(places: &[String], keep: usize) -> Result<Vault> {
-        let mut vault = Vault { keep: keep.max(1), ..Vault::default() };
+        let mut vault = Vault { keep, ..Vault::default() };
         for place in places {
             let is_bucket = place.contains("://");
             if let Some(first) = if is_bucket { &vault.bucket } else { &vault.folder } {
@@ -119,7 +119,8 @@ impl Vault {
 
     /// Removes older checkpoints of the folder. One that cannot be removed stays: that does not fail the run.
     fn forget_old(&self, newest: u64) {
-        let mut steps: Vec<u64> = self.steps_in_folder().filter(|&step| step <= newest).collect();
+        let is_old = |step: &u64| if self.keep == 0 { *step != newest } else { *step <= newest };
+        let mut steps: Vec<u64> = self.steps_in_folder().filter(is_old).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
         for step in steps.into_iter().skip(self.keep) {
             let _ = fs::remove_file(format!("{}{}", self.folder.as_deref().unwrap_or_default(), name_of(step)));

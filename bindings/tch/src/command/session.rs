@@ -266,7 +266,7 @@ struct Best {
 impl Best {
     /// That of an earlier part of the run counts. `saved` is where the run's checkpoints are. All ranks take part.
     fn new(arguments: &Arguments, saved: &Vault, access: Access, trainer: &mut Trainer<'_>) -> Result<Best> {
-        let vault = Vault::open(arguments.best.as_slice(), 1)?.reached(access);
+        let vault = Vault::open(arguments.best.as_slice(), 0)?.reached(access);
         if vault.shares(saved) {
             let error = Error::new(Kind::Usage, "--best and --checkpoint name the same place");
             return Err(error.with_hint("give the best model a place of its own: older checkpoints are removed there"));

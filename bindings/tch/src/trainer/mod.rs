@@ -351,7 +351,7 @@ impl<'l> Trainer<'l> {
         self.group.as_ref().map_or(1, |group| group.world())
     }
 
-    /// Samples trained on so far, all ranks together.
+    /// Samples that are done so far, all ranks together: trained on, or left out by the policy for bad samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.progress.samples
@@ -360,6 +360,15 @@ impl<'l> Trainer<'l> {
     /// Samples of the whole run.
     fn total(&self) -> u64 {
         self.config.epoch_samples.saturating_mul(self.config.epochs)
+    }
+
+    /// Takes the count of samples from the order: it passes what is left out, too, and where an epoch ends does not depend on how many
+    /// ranks there were before. Not once ranks are at positions of their own, nor before the numbers of the last step are read.
+    fn follow_order(&mut self, feed: &dyn Feed) {
+        if !self.progress.apart && self.late.unread.is_none() && feed.follows_order() {
+            let (order, per_epoch) = (feed.order(), self.config.epoch_samples);
+            self.progress.samples = order.epoch * per_epoch + order.position.min(per_epoch);
+        }
     }
 
     /// Share of the work that is done.
@@ -399,7 +408,8 @@ impl<'l> Trainer<'l> {
         self.run_with(feed, &mut |_, _| Ok(()))
     }
 
-    /// The same, and calls `after_epoch` with this trainer and the feed after every epoch.
+    /// The same, and calls `after_epoch` with this trainer and the feed after every epoch; also at once where the run goes on at the end of
+    /// one, after which it may have been stopped before that was done.
     ///
     /// # Errors
     /// As [`run`](Trainer::run), and what `after_epoch` reports.
@@ -427,7 +437,14 @@ impl<'l> Trainer<'l> {
             // Where a rank that lagged was why steps were asynchronous, it is to be seen again.
             self.progress.mode = Mode::Asynchronous;
         }
+        self.follow_order(feed);
         let mut epochs = self.progress.samples / self.config.epoch_samples;
+        if epochs > 0
+            && self.progress.order.is_some()
+            && self.progress.samples.is_multiple_of(self.config.epoch_samples)
+        {
+            after_epoch(self, feed)?;
+        }
         let end = loop {
             if self.progress.samples >= self.total() {
                 break self.read_rest(feed)?.unwrap_or(End::Done);
@@ -439,6 +456,7 @@ impl<'l> Trainer<'l> {
             if let Some(end) = ended {
                 break end;
             }
+            self.follow_order(feed);
             let done = self.progress.samples / self.config.epoch_samples;
             if done > epochs {
                 epochs = done;
