@@ -180,6 +180,9 @@ pub struct NodeStatus {
     /// Shares that it holds whole.
     #[serde(default)]
     pub shares: Vec<Share>,
+    /// What its disk held when blocks had to go for others: under this limit it holds no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<Full>,
     /// Consecutive tasks that failed on it.
     #[serde(default)]
     pub failures: u32,
@@ -189,6 +192,16 @@ pub struct NodeStatus {
     /// Why the last task failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+/// A disk that was full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Full {
+    /// The limit at that time, bytes.
+    pub limit: u64,
+    /// Bytes of blocks on it.
+    pub bytes: u64,
 }
 
 /// A share that a node holds whole.

@@ -94,6 +94,7 @@ impl Load {
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
             let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
             let landed: Result<u64, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).sum();
+            report.evicted_segments += number(&read["disk"]["trims"])? + number(&read["disk"]["segments_reclaimed"])?;
             (report.share_bytes, report.missing_bytes) = (number(&read["bytes"])?, landed?);
             let checked = least < u64::MAX;
             if report.missing_bytes == 0 || (checked && report.share_bytes > self.limit) {

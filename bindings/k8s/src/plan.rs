@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 
 use crate::dataset::{
-    CLEAN, Dataset, DatasetStatus, FINALIZER, LABEL_MAX, NodeStatus, Preload, Share, Task, TaskKind, quantity,
+    CLEAN, Dataset, DatasetStatus, FINALIZER, Full, LABEL_MAX, NodeStatus, Preload, Share, Task, TaskKind, quantity,
 };
 
 /// Shares of a node that has not been ready for this long are loaded elsewhere, and a task that cannot run for as long is given up.
@@ -91,6 +91,9 @@ pub struct Report {
     pub held_blocks: u64,
     /// Blocks that did not match their checksum.
     pub corrupt_blocks: u64,
+    /// Files of blocks that were given up for these blocks.
+    #[serde(default)]
+    pub evicted_segments: u64,
     /// Boot id of the kernel it ran on: a pod is pinned to a node by name, and the machine of that name may have been replaced.
     pub boot_id: String,
 }
@@ -376,12 +379,18 @@ impl Step<'_> {
             return Ok(());
         }
         let report = report.ok_or("the Job succeeded, but its pod and report are gone")?;
+        let limit = self.layout.as_ref().map_or(0, |to| to.limit_bytes);
         let Some(record) = self.record_mut(&task.node) else { return Ok(()) };
         if task.machine.rsplit('/').next() != Some(&report.boot_id) {
             return Err(format!("it ran on boot {} of {}, not on {}", report.boot_id, task.node, task.machine));
         }
         (record.bytes, record.blocks) = (report.held_bytes, report.held_blocks);
-        let Report { share_bytes, missing_bytes, corrupt_blocks, .. } = *report;
+        let Report { share_bytes, missing_bytes, corrupt_blocks, evicted_segments, .. } = *report;
+        if evicted_segments > 0 {
+            // They may have been of other shares, which are loaded again, here only where there is room.
+            record.full = Some(Full { limit, bytes: report.held_bytes });
+            record.shares.clear();
+        }
         if corrupt_blocks > 0 {
             return Err(format!("{corrupt_blocks} blocks do not match their checksums: the disk is failing"));
         }

@@ -104,6 +104,23 @@ fn copies_lie_on_different_nodes_and_a_set_without_room_says_so() {
 }
 
 #[test]
+fn shares_that_had_to_go_for_another_are_loaded_where_there_is_room() {
+    let nodes = [node("n1", 1000), node("n2", 900)];
+    let mut set = set(spec(2, 1, "250"));
+    assert_eq!(load(&mut set, &nodes, 0, NOW_S).unwrap().node, "n1");
+    // By the limit there is room for both on the first node; on its disk there is not.
+    let mut second = begin(&mut set, &[], &nodes, NOW_S + 1);
+    assert_eq!(node_of(&second), "n1");
+    let report = Report { share_bytes: 100, held_bytes: 160, boot_id: "1".into(), ..Report::default() };
+    second.outcome = JobOutcome::Succeeded(Some(Report { evicted_segments: 1, ..report }));
+    assert_eq!(act(&mut set, from_ref(&second), &nodes, NOW_S + 2), Action::DeleteJob(second.uid.clone()));
+    assert!(!is(&set, "Ready"), "the first share may have lost blocks");
+    let again = load(&mut set, &nodes, 0, NOW_S + 3).unwrap();
+    assert_eq!((again.node.as_str(), again.share), ("n2", 0));
+    assert!(is(&set, "Ready"));
+}
+
+#[test]
 fn a_share_that_lacks_a_byte_is_tried_again_later_and_then_elsewhere() {
     let nodes = [node("n1", 1000), node("n2", 1000)];
     let mut set = set(spec(1, 1, "1Ki"));

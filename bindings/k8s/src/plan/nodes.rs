@@ -47,7 +47,9 @@ impl Step<'_> {
         };
         let fits = |node: &Node, held_bytes: u64| {
             let selected = to.preload.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-            let room = to.limit_bytes.min(node.storage_bytes).saturating_sub(held_bytes);
+            let full = self.record(&node.name).and_then(|record| record.full.as_ref());
+            let known = full.filter(|full| full.limit == to.limit_bytes).map_or(u64::MAX, |full| full.bytes);
+            let room = to.limit_bytes.min(node.storage_bytes).min(known).saturating_sub(held_bytes);
             let free = self.record(&node.name).is_none_or(|record| {
                 let holds = record.shares.iter().any(|held| held.index == share);
                 let avoided = record.failures >= PATIENCE && record.retry_after.is_some_and(|at| at > self.view.now_s);
