@@ -192,7 +192,7 @@ impl Batch {
         // Without a version it cannot be marked read-only, and a write to borrowed memory would end the process.
         let copied = copy == Some(true) || !versioned && batch.is_borrowed();
         let memory = if copied {
-            Memory::Bytes(batch.bytes().to_vec())
+            Memory::Bytes(py.detach(|| batch.bytes().to_vec()))
         } else {
             let all = 0..batch.bytes().len();
             Memory::Batch(batch, all)

@@ -82,37 +82,43 @@ pub(crate) struct Loader {
     known: Mutex<Known>,
 }
 
-/// Builds on a thread of its own, so that Ctrl-C ends the wait for a server that does not answer.
-fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> PyResult<(Engine, Known)> {
+/// Does it on a thread of its own, so that Ctrl-C ends the wait: for a server that does not answer, a function that does not return.
+fn apart<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (tell, mut told) = channel();
-    let built = move || {
-        let loader = builder.build()?;
-        let known = Known::of(&loader);
-        Ok((Engine::start(loader, feed.as_ref())?, known))
-    };
-    // Nobody listens after Ctrl-C: what was built is dropped there.
-    let building = move || drop(tell.send(built()));
-    let started = std::thread::Builder::new().name("fuelrail-build".into()).spawn(building);
+    // Nobody listens after Ctrl-C: what was made is dropped there.
+    let working = move || drop(tell.send(work()));
+    let started = py.detach(|| std::thread::Builder::new().name("fuelrail-apart".into()).spawn(working));
     started.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
-        let (receiver, built) = py.detach(move || {
-            let built = told.recv_timeout(LOOK_EVERY);
-            (told, built)
+        let (receiver, made) = py.detach(move || {
+            let made = told.recv_timeout(LOOK_EVERY);
+            (told, made)
         });
         told = receiver;
-        let waits = matches!(built, Err(RecvTimeoutError::Timeout));
+        let waits = matches!(made, Err(RecvTimeoutError::Timeout));
         let looked = warnings::log(py).and_then(|()| if waits { py.check_signals() } else { Ok(()) });
         if let Err(error) = looked {
             // With the GIL, threads that end would wait for it.
-            py.detach(move || drop((told, built)));
+            py.detach(move || drop((told, made)));
             return Err(error);
         }
-        match built {
-            Ok(built) => return built.map_err(|error: fuelrail::Error| raised(py, &error)),
+        match made {
+            Ok(made) => return Ok(made),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("building the loader panicked")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("a thread of fuelrail panicked"));
+            }
         }
     }
+}
+
+fn build(py: Python<'_>, builder: LoaderBuilder, feed: Option<FeedConfig>) -> PyResult<(Engine, Known)> {
+    let built = apart(py, move || {
+        let loader = builder.build()?;
+        let known = Known::of(&loader);
+        Ok((Engine::start(loader, feed.as_ref())?, known))
+    })?;
+    built.map_err(|error: fuelrail::Error| raised(py, &error))
 }
 
 impl Loader {
@@ -155,6 +161,11 @@ impl Drop for Loader {
     /// Threads that end may need the GIL first.
     fn drop(&mut self) {
         let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if transform::is_stuck() {
+            // Its threads would be waited for at the end of the process, for ever.
+            std::mem::forget(engine);
+            return;
+        }
         let _ = Python::try_attach(|py| py.detach(|| drop(engine)));
     }
 }
@@ -321,7 +332,7 @@ impl Loader {
     }
 
     /// Hands over what this rank keeps for the others (`peers`), when its machine is about to be taken away: what is used first goes first, for
-    /// at most so many seconds. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
+    /// at most so many seconds, in which Ctrl-C is not heard. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
     /// (`complete`). Save a checkpoint first, and end soon: the others no longer ask this rank for what it kept.
     fn hand_over<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
         let within = Duration::try_from_secs_f64(seconds)
@@ -330,23 +341,24 @@ impl Loader {
         values::dict(py, &handed.map_err(|error| raised(py, &error))?)
     }
 
-    /// Stops the threads and gives the memory back, but for what batches and views still hold. A second call does nothing.
+    /// Stops the threads and gives the memory back: all of it at once, when no batch and no view of one is left. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| {
-            if self.guard.holds() {
-                let turn = self.turn.lock();
-                let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-                drop(turn);
-                self.known().is_open = false;
-                let open = engine.take();
-                drop(engine);
-                drop(open);
-            } else {
-                // In a forked child, the thread that holds the lock may not exist.
-                drop(self.engine.try_lock().ok().and_then(|mut engine| engine.take()));
-            }
+        if !self.guard.holds() {
+            // In a forked child, the thread that holds the lock may not exist.
+            py.detach(|| drop(self.engine.try_lock().ok().and_then(|mut engine| engine.take())));
+            return warnings::log(py);
+        }
+        let open = py.detach(|| {
+            let turn = self.turn.lock();
+            let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(turn);
+            self.known().is_open = false;
+            engine.take()
         });
-        warnings::log(py)
+        match open {
+            Some(open) => apart(py, move || drop(open)),
+            None => warnings::log(py),
+        }
     }
 
     /// The epoch that the next batch belongs to.

@@ -6,32 +6,79 @@ use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-/// Whether the interpreter is about to end. A call holds it to read: the end waits for the calls under way, and no thread of ours is left
-/// waiting for the GIL of an interpreter that is gone.
-static ENDED: RwLock<bool> = RwLock::new(false);
+/// How long the end of the interpreter waits for functions to return.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The calls of functions in a process. The end of its interpreter waits for those under way, and no thread of ours is left waiting for the
+/// GIL of an interpreter that is gone.
+struct Calls {
+    own: ForkGuard,
+    ended: AtomicBool,
+    under_way: AtomicUsize,
+    /// Those of a process that was forked from this one: there, the threads that call are not.
+    forked: OnceLock<Box<Calls>>,
+}
 
 /// Of the process that imported this.
-static OWN: OnceLock<ForkGuard> = OnceLock::new();
+static CALLS: OnceLock<Calls> = OnceLock::new();
+
+impl Calls {
+    fn new() -> Calls {
+        let (ended, under_way) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Calls { own: ForkGuard::new(), ended, under_way, forked: OnceLock::new() }
+    }
+
+    /// Those of this process.
+    fn own() -> &'static Calls {
+        let mut calls = CALLS.get_or_init(Calls::new);
+        while !calls.own.holds() {
+            calls = calls.forked.get_or_init(|| Box::new(Calls::new()));
+        }
+        calls
+    }
+
+    /// What the call gives; `None` when the interpreter ends.
+    fn call<T>(&self, call: impl FnOnce() -> Option<T>) -> Option<T> {
+        // Before it is looked whether it ends: the end looks at this after it has said so.
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        let result = if self.ended.load(Ordering::SeqCst) { None } else { call() };
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
 
 /// Remembers the process. At import.
 pub(crate) fn begin() {
-    OWN.get_or_init(ForkGuard::new);
+    Calls::own();
 }
 
-/// Lets no function be called from here on. At exit; not in a forked child, where a thread that is not there may hold the lock.
+/// Whether the interpreter has ended while a function had not returned: the thread that calls it never ends.
+pub(crate) fn is_stuck() -> bool {
+    let calls = Calls::own();
+    calls.ended.load(Ordering::SeqCst) && calls.under_way.load(Ordering::SeqCst) > 0
+}
+
+/// Lets no function be called from here on, and waits for those that are: not for ever, and Ctrl-C ends it. At exit.
 #[pyfunction]
-pub(crate) fn _end(py: Python<'_>) {
-    if OWN.get().is_some_and(ForkGuard::holds) {
-        py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
+pub(crate) fn _end(py: Python<'_>) -> PyResult<()> {
+    let (calls, begun) = (Calls::own(), Instant::now());
+    calls.ended.store(true, Ordering::SeqCst);
+    while calls.under_way.load(Ordering::SeqCst) > 0 && begun.elapsed() < PATIENCE {
+        py.detach(|| std::thread::sleep(LOOK_EVERY));
+        py.check_signals()?;
     }
+    Ok(())
 }
 
 /// The engine's form of a Python function of samples, ids and epoch.
 pub(crate) fn function(function: Py<PyAny>, decode: Decode) -> DecodeFunction {
+    let calls = Calls::own();
     DecodeFunction::of_batches(move |samples, out| {
-        let ended = ENDED.read().unwrap_or_else(PoisonError::into_inner);
         let call = |py: Python<'_>| {
             called(py, &function, &decode, samples, out).map_err(|error| {
                 let cause = format!("decode_with raised {error}");
@@ -39,7 +86,7 @@ pub(crate) fn function(function: Py<PyAny>, decode: Decode) -> DecodeFunction {
                 failed.with_hint("mend the function, or leave such samples out with bad_samples=\"skip\"")
             })
         };
-        let result = if *ended { None } else { Python::try_attach(call) };
+        let result = calls.call(|| Python::try_attach(call));
         result.unwrap_or_else(|| Err(Error::new(Kind::Cancelled, "the interpreter ends")))
     })
 }

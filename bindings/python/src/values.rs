@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A setting's value as text: texts, numbers, truths, paths, and lists of these. `None` for `None`, which sets nothing.
 pub(crate) fn text(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
@@ -21,7 +21,9 @@ pub(crate) fn text(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
         let items = value.try_iter()?.map(|item| text(&item?)).collect::<PyResult<Vec<_>>>()?;
         let items: Vec<String> = items.into_iter().flatten().collect();
-        return Ok(Some(items.join(",")).filter(|items| !items.is_empty()));
+        let has_comma = items.iter().any(|item| item.contains(','));
+        let list = if has_comma { json!(items).to_string() } else { items.join(",") };
+        return Ok(Some(list).filter(|_| !items.is_empty()));
     }
     let value = if value.hasattr("__fspath__")? { &value.call_method0("__fspath__")? } else { value };
     value.str()?.extract().map(Some)

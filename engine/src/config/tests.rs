@@ -20,6 +20,8 @@ fn argument_beats_environment_beats_file_beats_default() {
     let env = [pair("FUELRAIL_SPILL_DIRS", "/a,/b"), pair("FUELRAIL_SPILL_LIMIT_BYTES", "3 GiB")];
     let disk = Config::load(Some(&file), env, &[]).unwrap();
     assert_eq!((disk.disk.dirs, disk.disk.limit), (vec!["/a".into(), "/b".into()], Some(ByteSize(3 << 30))));
+    let commas = Config::load(Some(&file), [], &[pair("classes", r#"["a,b", "c"]"#)]).unwrap();
+    assert_eq!(commas.classes, ["a,b", "c"]);
     let env = [pair("FUELRAIL_SEED", "20"), pair("FUELRAIL_EPOCHS", "30"), pair("HOME", "/")];
     let config = Config::load(Some(&file), env, &[pair("epochs", "300")]).unwrap();
     assert_eq!((config.batch_size, config.order.seed, config.epochs), (1, 20, 300));

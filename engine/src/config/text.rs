@@ -114,6 +114,10 @@ impl Value for PathBuf {
 /// Paths or names.
 impl<T: Value> Value for Vec<T> {
     fn parse(text: &str, key: &str) -> Result<Vec<T>> {
+        // Items that have commas come as JSON.
+        if let Ok(items) = serde_json::from_str::<Vec<String>>(text) {
+            return items.iter().map(|item| T::parse(item, key)).collect();
+        }
         text.split(',').filter(|item| !item.is_empty()).map(|item| T::parse(item, key)).collect()
     }
 
