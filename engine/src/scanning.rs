@@ -21,7 +21,9 @@ pub(crate) fn records(
     let documents = config
         .token_document_end
         .map(|end| format!("{:?} {:?} {} {end}", config.token_window, config.token_stride, config.token_bytes));
-    let content = content_of(id, listing, config.fields.iter().chain(&config.side_cars).chain(&documents));
+    let parts = packed.map(|packed| format!("{} parts", packed.parts().len()));
+    let named = config.fields.iter().chain(&config.side_cars).chain(&documents).chain(&parts);
+    let content = content_of(id, listing, named);
     let asked = Asked {
         format,
         content: content.unwrap_or_default(),

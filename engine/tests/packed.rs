@@ -31,6 +31,24 @@ fn samples_of_compressed_shards_are_read_and_mixed() {
     }
 }
 
+/// As `merge_index` leaves it: the index of all lies above those of the folders. And a folder of a writer that was given no sample.
+#[test]
+fn shards_that_two_indexes_name_are_read_once_and_a_folder_without_samples_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let [own, empty] = ["0", "-"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&own).unwrap();
+    for file in std::fs::read_dir(golden("mds-zstd")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), own.join(file.file_name())).unwrap();
+    }
+    let samples = || loader_at(dir.path().to_str().unwrap()).format(Format::Mds).build().unwrap().samples();
+    let alone = samples();
+    let index = std::fs::read_to_string(own.join("index.json")).unwrap();
+    std::fs::write(dir.path().join("index.json"), index.replace("\"shard.", "\"0/shard.")).unwrap();
+    std::fs::create_dir(&empty).unwrap();
+    std::fs::write(empty.join("index.json"), r#"{"version": 2, "shards": []}"#).unwrap();
+    assert_eq!(samples(), alone);
+}
+
 #[cfg(feature = "parquet")]
 mod parquet {
     use super::*;

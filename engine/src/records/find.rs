@@ -252,14 +252,15 @@ pub(crate) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::Data
         sets.push((in_folder(key).0, mds::DataSet::parse(bytes).map_err(|error| error.with_object(key))?));
         Ok(())
     })?;
-    let Some((_, first)) = sets.first() else {
+    let Some((_, first)) = sets.iter().find(|(_, set)| !set.shards.is_empty()).or(sets.first()) else {
         let error = Error::new(Kind::Usage, "no object of the data set is named index.json");
         return Err(error.with_hint("name the folder that MDSWriter wrote, or another format"));
     };
     let common = mds::DataSet { shards: Vec::new(), ..first.clone() };
     let mut shards = Vec::new();
     for (folder, set) in sets {
-        if set.columns != common.columns {
+        // A writer that was given no sample knows no columns.
+        if set.columns != common.columns && !set.shards.is_empty() {
             let error = Error::new(Kind::Usage, format!("'{folder}index.json' has other columns than the first one"));
             return Err(error.with_hint("read the two as two data sets"));
         }
@@ -278,6 +279,8 @@ pub(crate) fn mds_shards(listing: &Listing, read: Read<'_>) -> Result<(mds::Data
     }
     // The order of samples is that of the listing, as with every format.
     shards.sort_unstable_by_key(|shard| shard.object);
+    // An index of a folder may name again the shards that those of the folders below name.
+    shards.dedup_by_key(|shard| shard.object);
     Ok((common, shards))
 }
 

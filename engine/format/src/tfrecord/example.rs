@@ -49,7 +49,8 @@ impl Example {
         };
         let mut rest = example;
         while !rest.is_empty() {
-            let (1, Wire::Bytes(mut features)) = field(&mut rest)? else { continue };
+            // Another field makes it another message, such as a `tf.train.SequenceExample`, or other bytes that can be read as one.
+            let (1, Wire::Bytes(mut features)) = field(&mut rest)? else { return None };
             while !features.is_empty() {
                 let (1, Wire::Bytes(mut entry)) = field(&mut features)? else { continue };
                 let (mut name, mut value) = (&entry[..0], None);

@@ -12,6 +12,12 @@ const NAME_BYTES_MAX: usize = 100;
 
 /// Appends a record: a member for each field, named by key and field. A slash in a field's name becomes a dot.
 pub(super) fn record(key: &str, fields: &[(&str, Value<'_>)], out: &mut Vec<u8>) -> Result<()> {
+    if fields.is_empty() {
+        return Err(unsupported(
+            "it has no field",
+            "an archive would lack it: leave it out of the source, or name other --fields",
+        ));
+    }
     let mut names: Vec<String> = Vec::with_capacity(fields.len());
     for (field, value) in fields {
         let name = field.replace('/', ".").to_lowercase();

@@ -199,6 +199,7 @@ fn what_would_not_be_read_back_is_refused() {
     for key in ["a.b", "", "/abs", "a/../b", "__meta__/a", "a\0b", "a."] {
         refused(Format::WebDataset, Some(key), &[("jpg", bytes)], "cannot be a member");
     }
+    refused(Format::WebDataset, Some("a"), &[], "it has no field");
     refused(Format::WebDataset, Some("first"), &[("jpg", bytes)], "the record before it has the same key");
     refused(Format::WebDataset, None, &[("jpg", bytes)], "no key");
     refused(Format::WebDataset, Some("a"), &[("jpg", bytes), ("JPG", bytes)], "two fields named 'jpg'");
