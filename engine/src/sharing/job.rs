@@ -301,6 +301,11 @@ impl Reader {
                     ends.lies_in(Memory(Mapped::Borrowed(memory.whole())));
                     self.memory = Some(memory);
                 }
+                Heard::Message(ToJob::Batch(head), ..) if *next >= self.expected.run.batches() => {
+                    // The process that reads has more epochs than this job.
+                    self.connection.say(message(&ToReader::Leaves, &[]), None);
+                    self.connection.say(message(&ToReader::Released(head.name), &[]), None);
+                }
                 Heard::Message(ToJob::Batch(head), table, _) => {
                     let memory = self.memory.as_mut().ok_or_else(|| garbled("a batch before the memory"))?;
                     let seq = BatchSeq(*next);

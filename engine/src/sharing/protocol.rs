@@ -249,7 +249,7 @@ pub(super) fn garbled(cause: &str) -> Error {
 pub(super) type Terms = BTreeMap<String, Value>;
 
 /// What must be set alike; with a decoding reader what is decoded, too.
-const ALIKE: [&str; 5] = ["batch_size", "rank", "world", "drop_last", "bad_samples"];
+const ALIKE: [&str; 6] = ["batch_size", "rank", "world", "drop_last", "bad_samples", "fields"];
 
 pub(super) fn terms(config: &Config, state: &State) -> Terms {
     let settings = Config::SETTINGS.iter().filter(|setting| ALIKE.contains(&setting.name) || is_decoding(setting.name));
@@ -267,7 +267,8 @@ pub(super) fn terms(config: &Config, state: &State) -> Terms {
 
 /// Of no account where batches come as the bucket has them.
 fn is_decoding(name: &str) -> bool {
-    name == "label_field" || name.starts_with("decode") && !["decode_threads", "decode_depth"].contains(&name)
+    ["label_field", "side_cars"].contains(&name)
+        || name.starts_with("decode") && !["decode_threads", "decode_depth"].contains(&name)
 }
 
 /// What a job has set otherwise: cause and hint of its refusal.
