@@ -159,7 +159,7 @@ impl Assembler {
         let Some((samples, bytes)) = self.measure_next() else { return false };
         if self.credit == 0 {
             let ready = self.open.len().saturating_sub(self.unready.len()) as u64;
-            let lately = self.fetched_at.is_some_and(|at| self.next - at < LATELY);
+            let lately = self.fetched_at.is_some_and(|at| self.next - at < LATELY * self.stride);
             self.credit = self.prefetch.credit(&View {
                 opened_samples: self.opened_samples,
                 queued_samples: self.open_samples,
