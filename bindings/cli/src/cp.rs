@@ -60,6 +60,9 @@ pub(crate) fn run(args: &Cp) -> Outcome {
         (false, false) => Err(usage("neither end is a URI", "write s3://BUCKET/PREFIX/ or http://HOST/BUCKET/KEY")),
         (true, false) if is_tree(&args.from) => tree(args, &args.from, copy_down),
         (true, false) => get::run(&get::Get::of(&args.from, args.trust.clone(), &args.to, args.json)),
+        (false, true) if from_folder && args.to.contains('{') => {
+            Err(usage("the target has braces, which stand for several prefixes", "copy to one prefix at a time"))
+        }
         (false, true) if from_folder => tree(args, &format!("{}/", args.to.trim_end_matches('/')), copy_up),
         (false, true) => put::run(&put::Put::of(&args.from, &args.to, args.trust.clone(), args.json)),
     }
@@ -127,6 +130,7 @@ struct Root {
 }
 
 impl Root {
+    /// Of a URI with braces, which stands for several prefixes, what comes before them.
     fn of(access: &Access, uri: &str) -> fuelrail::Result<Root> {
         let fixed = uri.split('{').next().unwrap_or(uri);
         let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];

@@ -34,10 +34,9 @@ impl WholeFile {
             File::options().write(true).open(path).map(To::Place)
         } else {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let name = path.file_name().unwrap_or_default();
             // What any new file may have, less the process's mask; a scratch file is its owner's alone.
             let anybody = Permissions::from_mode(0o666);
-            Builder::new().prefix(name).suffix(".part").permissions(anybody).tempfile_in(folder).map(To::Beside)
+            Builder::new().prefix(".fuelrail-").suffix(".part").permissions(anybody).tempfile_in(folder).map(To::Beside)
         };
         let to = opened.map_err(|error| file("writing", path, &error))?;
         Ok(WholeFile { path: path.to_owned(), to })
@@ -81,7 +80,8 @@ mod tests {
     #[test]
     fn a_file_is_whole_or_not_there() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out.bin");
+        // As long as a name may be.
+        let path = dir.path().join("o".repeat(255));
         let mut early = WholeFile::create(&path).unwrap();
         early.write_all(b"half").unwrap();
         drop(early);

@@ -147,6 +147,7 @@ fn ends_that_cannot_be_copied_are_refused() {
     };
     assert!(refused(&["cp", "a", "b"]).contains("neither end is a URI"));
     assert!(refused(&["cp", "s3://a/b", "s3://c/d"]).contains("both ends are URIs"));
+    assert!(refused(&["cp", "/tmp", "s3://a/{b,c}/"]).contains("several prefixes"));
 }
 
 #[test]
