@@ -4,7 +4,7 @@
     python first_batch.py --uri http://127.0.0.1:9000/bucket/ --command target/release/fuelrail [--json FILE]
 
 Timed is from before the listing to the first batch of 64 in hand, in the process, and from Python apart from it what starting the interpreter and
-importing the package take.
+importing the package take. Then what Python adds to a batch that is there: the time around the call, less what the engine counts inside it.
 """
 
 import argparse
@@ -29,6 +29,29 @@ with fuelrail.Loader(sys.argv[1], batch_size={BATCH}, memory_limit="256MiB", sha
     next(iter(loader))
     print(imported - begun, time.perf_counter() - imported)
 """
+
+
+# Batches that are there when they are asked for.
+OVERHEAD = f"""
+import sys, time
+import fuelrail
+with fuelrail.Loader(sys.argv[1], batch_size={BATCH}, epochs=1000, memory_limit="256MiB", cache_limit="128MiB", shards=1) as loader:
+    calls_s = 0.0
+    for n in range(300):
+        if n == 100:
+            calls_s, inside_s = 0.0, loader.stats()["data_wait_s"]
+        time.sleep(0.005)
+        begun = time.perf_counter()
+        batch = next(loader)
+        calls_s += time.perf_counter() - begun
+    print(1e6 * (calls_s - (loader.stats()["data_wait_s"] - inside_s)) / 200, loader.stats()["readiness"])
+"""
+
+
+def overhead(uri):
+    said = subprocess.run([sys.executable, "-c", OVERHEAD, uri], check=True, capture_output=True, text=True).stdout
+    us, readiness = map(float, said.split())
+    return {"us": us, "readiness": readiness}
 
 
 def python(uri):
@@ -61,6 +84,7 @@ def main():
         else:
             here, there = first(), second()
         pairs.append({"python": here, "rust": there})
+    overheads = [overhead(given.uri) for _ in range(5)]
     apart = sorted(pair["python"]["first_batch_s"] - pair["rust"]["first_batch_s"] for pair in pairs)
     middle = lambda side, what: statistics.median(pair[side][what] for pair in pairs)
     result = {
@@ -69,6 +93,8 @@ def main():
         "rust_s": middle("rust", "first_batch_s"),
         "import_s": middle("python", "import_s"),
         "process_s": middle("python", "process_s"),
+        "overhead_us": statistics.median(run["us"] for run in overheads),
+        "overheads": overheads,
         "pairs": pairs,
     }
     tell(result, given.json, "pairs")
