@@ -178,17 +178,24 @@ impl Conn {
     }
 
     /// Queues a request with its text.
-    pub(crate) fn request(&mut self, exchange: Exchange, text: &[u8]) {
+    ///
+    /// # Errors
+    /// As [`Secure::seal`]: the connection has to be failed then.
+    pub(crate) fn request(&mut self, exchange: Exchange, text: &[u8]) -> Result<()> {
         if self.queued() == 0 {
             let has_answered = self.closes_silently && self.heard_bytes > 0;
             self.stale = has_answered || exchange.sent_at.since(self.last_heard) >= IDLE_DOUBT;
             self.last_heard = exchange.sent_at;
         }
-        match &mut self.secure {
-            None => self.out.extend_from_slice(text),
+        let sealed = match &mut self.secure {
+            None => {
+                self.out.extend_from_slice(text);
+                Ok(())
+            }
             Some(secure) => secure.seal(text),
-        }
+        };
         self.responses.push(exchange);
+        sealed
     }
 
     /// The send op that is due, if any.
@@ -248,9 +255,10 @@ impl Conn {
         self.patient = (patience_bytes > 0).then_some(op);
     }
 
-    /// Bytes of the response under way that came within the last `window` or longer, if that is too slow to go on waiting.
+    /// Bytes of the response under way, or waited for, that came within the last `window` or longer, if that is too slow to go on waiting.
     pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
-        let answer = self.front().and_then(|front| front.first_byte_at);
+        // Until its head is whole, from the request on: interim responses, and bytes of a head, may come for ever.
+        let answer = self.front().map(|front| front.first_byte_at.unwrap_or(front.sent_at));
         self.trickle.look(answer, self.heard_bytes, window, now)
     }
 

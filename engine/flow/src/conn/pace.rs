@@ -52,7 +52,7 @@ const BYTES_PER_S_MIN: u64 = 1024;
 /// for a body of which a few bytes come again and again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trickle {
-    /// When the response under way began; `None` between two responses.
+    /// When the response under way began, or its request was sent; `None` where none is waited for.
     answer: Option<Instant>,
     since: Instant,
     heard: u64,

@@ -32,8 +32,11 @@ impl Secure {
     }
 
     /// Encrypts a request; it waits for the end of the handshake.
-    pub(super) fn seal(&mut self, text: &[u8]) {
-        self.session.seal(text).expect("a connection that takes requests has keys, or will");
+    ///
+    /// # Errors
+    /// `Protocol` when the key is used up: under TLS 1.2 no new one can be agreed on.
+    pub(super) fn seal(&mut self, text: &[u8]) -> Result<()> {
+        self.session.seal(text)
     }
 
     /// Appends the bytes due to the server, or to the proxy before it.

@@ -197,7 +197,7 @@ impl Http {
         news(&mut self.conns[at], &mut io.context(&mut self.predictor))
     }
 
-    fn send_request<R>(&mut self, io: &mut TransportIo<R>, at: usize, exchange: Exchange) {
+    fn send_request<R: Ring>(&mut self, io: &mut TransportIo<R>, at: usize, exchange: Exchange) {
         let objects = &io.requests.objects;
         let asked = exchange.asked;
         let window = exchange.window.as_ref().expect("not sent yet");
@@ -230,9 +230,11 @@ impl Http {
                 if let Some(proxy) = self.server.go_between() {
                     proxy.address(&self.host, &mut self.text);
                 }
-                self.conns[at].request(exchange, &self.text);
                 io.requests.stats.requests += 1;
-                self.mark(at);
+                if let Err(error) = self.conns[at].request(exchange, &self.text) {
+                    self.tell(io, at, |conn, cx| conn.fail(error, cx));
+                }
+                self.after(io, at);
             }
             Err(error) => io.requests.refuse(exchange, error),
         }
@@ -277,8 +279,17 @@ impl Http {
         if self.scratch.is_empty() || (self.sockets_exhausted && !self.conns.is_empty()) {
             return None;
         }
-        let addr = self.addresses.choose(io.now, slow);
-        let made = self.server.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
+        let (addr, made) = loop {
+            let addr = self.addresses.choose(io.now, slow);
+            let made = self.server.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
+            if made.as_ref().is_err_and(|error| error.kind() == Kind::Network) {
+                self.addresses.failed(addr, io.now);
+                if self.addresses.has_other(addr, io.now) {
+                    continue;
+                }
+            }
+            break (addr, made);
+        };
         match made {
             Ok((sock, secure)) => {
                 let entry = self.conns.vacant_entry();
@@ -297,7 +308,7 @@ impl Http {
                 Some(at)
             }
             Err(error) => {
-                self.sockets_exhausted = true;
+                self.sockets_exhausted = error.kind() != Kind::Network;
                 if self.conns.is_empty()
                     && let Some(exchange) = io.requests.take()
                 {
@@ -390,6 +401,7 @@ impl Http {
     fn fail_silent<R: Ring>(&mut self, io: &mut TransportIo<R>) {
         let (now, patience) = (io.now, self.stall_after);
         self.next_sweep = now.after(patience / 4);
+        self.sockets_exhausted = false;
         let mut stuck = Vec::new();
         for (at, conn) in &mut self.conns {
             let silence = now.since(conn.last_heard);

@@ -3,7 +3,7 @@
 
 use crate::conn::Proof;
 use fuelrail_base::limits::GATHER_BYTES;
-use fuelrail_base::{BlockId, Duration, Instant, SampleId};
+use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::{ReadPin, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
@@ -166,7 +166,7 @@ pub(crate) enum SpillOutcome {
 /// A block being read.
 pub(super) struct Read {
     pub(super) fetch: FetchId,
-    pub(super) sample: SampleId,
+    pub(super) block: BlockId,
     pub(super) segment: usize,
     pub(super) spot: Spot,
     /// Where it belongs; `None` while the ring fills it.

@@ -20,7 +20,7 @@ use flight::{Block, Flight, Gather, Read, Short, Write};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
-use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, SampleId};
+use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result};
 use fuelrail_io::{Region, Ring, Waker, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
@@ -157,7 +157,7 @@ impl SpillStage {
                 && let Some(key) = self.segments.key(segment)
             {
                 let proof = Proof { etag: self.objects.etag(block.sample), crc32c: promised };
-                self.segments.get(key).proofs.insert(block.sample, proof);
+                self.segments.get(key).proofs.insert(block, proof);
             }
         }
     }
@@ -223,14 +223,14 @@ impl SpillStage {
     fn remember(&mut self, segment: usize, id: BlockId, proof: Proof, whole: bool) {
         let listed = self.objects.etag(id.sample).is_some();
         if (!listed && proof.etag.is_some()) || (!whole && proof.crc32c.is_some()) {
-            self.segments.get(segment).proofs.insert(id.sample, proof);
+            self.segments.get(segment).proofs.insert(id, proof);
         }
     }
 
-    /// What the server said of a sample when a block of it was written to this segment.
-    fn proof(&mut self, segment: usize, sample: SampleId) -> Proof {
-        let listed = Proof { etag: self.objects.etag(sample), crc32c: None };
-        self.segments.get(segment).proofs.get(&sample).copied().unwrap_or(listed)
+    /// What the server said of the object when it sent this block, which was written to this segment.
+    fn proof(&mut self, segment: usize, block: BlockId) -> Proof {
+        let listed = Proof { etag: self.objects.etag(block.sample), crc32c: None };
+        self.segments.get(segment).proofs.get(&block).copied().unwrap_or(listed)
     }
 
     /// Reads a block from disk.
@@ -238,15 +238,7 @@ impl SpillStage {
         match self.segments.key(spot.segment) {
             Some(segment) => {
                 self.segments.get(segment).busy += 1;
-                let read = Read {
-                    fetch,
-                    sample: block.sample,
-                    segment,
-                    spot,
-                    window: Some(window),
-                    began: now,
-                    writes: self.writing,
-                };
+                let read = Read { fetch, block, segment, spot, window: Some(window), began: now, writes: self.writing };
                 self.reads.push_back(read);
             }
             None => self.outcomes.push_back(SpillOutcome::Lost { fetch, window }),
@@ -264,7 +256,7 @@ impl SpillStage {
         self.segments.reap(ring);
     }
 
-    /// Samples whose blocks on disk prove less than the server did, and bytes of memory for what it said.
+    /// Blocks on disk that prove less than the server did, and bytes of memory for what it said.
     pub(crate) fn proofs(&self) -> (usize, u64) {
         self.segments.proofs()
     }

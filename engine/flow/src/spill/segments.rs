@@ -4,7 +4,7 @@
 
 use super::manager::SegmentFile;
 use crate::conn::Proof;
-use fuelrail_base::{Error, Instant, Kind, Result, SampleId};
+use fuelrail_base::{BlockId, Error, Instant, Kind, Result};
 use fuelrail_io::{FileId, FileOptions, Ring};
 use fuelrail_plan::spill::{Mount, SegmentId};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, journal_page};
@@ -21,7 +21,7 @@ pub(super) struct Mounted {
     /// Operations that name it: queued, waiting or under way.
     pub(super) busy: usize,
     /// Proofs of the server that blocks here do not carry: no ETag in the listing, or several blocks.
-    pub(super) proofs: HashMap<SampleId, Proof>,
+    pub(super) proofs: HashMap<BlockId, Proof>,
     journal: Option<Journal>,
     /// Given up: not used for new reads and writes.
     gone: bool,
@@ -216,10 +216,10 @@ impl Segments {
         self.unwritten.is_empty()
     }
 
-    /// Samples with more proofs than their blocks carry, all segments together, and bytes of memory for them.
+    /// Blocks with more proofs than they carry, all segments together, and bytes of memory for them.
     pub(super) fn proofs(&self) -> (usize, u64) {
         let each =
-            |segment: &Mounted| (segment.proofs.len(), segment.proofs.capacity() * size_of::<(SampleId, Proof)>());
+            |segment: &Mounted| (segment.proofs.len(), segment.proofs.capacity() * size_of::<(BlockId, Proof)>());
         let (proofs, bytes) = self.mounted.values().map(each).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (proofs, bytes as u64)
     }

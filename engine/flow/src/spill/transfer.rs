@@ -257,12 +257,12 @@ impl SpillStage {
         if crc32c::crc32c(window.bytes()) != read.spot.crc32c && !canary::on(Mistake::SpillTrusts) {
             return self.lose(read);
         }
-        let Read { fetch, sample, segment, window, began, writes, .. } = read;
+        let Read { fetch, block, segment, window, began, writes, .. } = read;
         let total = now.since(began);
         let times = if writes == 0 { &mut self.stats.read_alone } else { &mut self.stats.read_beside };
         times.record(total);
         self.segments.ended(segment, true);
-        let (window, proof) = (window.expect("seen above"), self.proof(segment, sample));
+        let (window, proof) = (window.expect("seen above"), self.proof(segment, block));
         self.segments.get(segment).busy -= 1;
         self.outcomes.push_back(SpillOutcome::Restored { fetch, window, proof, total, writes });
     }

@@ -281,8 +281,12 @@ pub(super) fn tcp_socket(addr: &SocketAddr, blocking: Blocking) -> Result<OwnedF
         Blocking::No => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
     };
     let failed = |errno: rustix::io::Errno| {
-        Error::from_errno(Kind::Environment, "opening a socket", errno.raw_os_error())
-            .with_hint("raise the limit of open files (ulimit -n)")
+        // Of a host's addresses, those of the other family may do.
+        let (kind, hint) = match errno {
+            rustix::io::Errno::AFNOSUPPORT => (Kind::Network, "the machine refuses IPv4 or IPv6: use the other one"),
+            _ => (Kind::Environment, "raise the limit of open files (ulimit -n)"),
+        };
+        Error::from_errno(kind, "opening a socket", errno.raw_os_error()).with_hint(hint)
     };
     let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
     sockopt::set_tcp_nodelay(&fd, true).map_err(failed)?;

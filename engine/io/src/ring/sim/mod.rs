@@ -53,6 +53,11 @@ impl SimWorld {
         self.world.borrow_mut().advance()
     }
 
+    /// The machine refuses sockets for IPv6 from now on.
+    pub fn refuse_ipv6(&self) {
+        self.world.borrow_mut().has_ipv6 = false;
+    }
+
     /// Faults injected so far.
     #[must_use]
     pub fn counts(&self) -> SimCounts {
@@ -156,8 +161,8 @@ impl Ring for SimRing {
         self.world.borrow().now
     }
 
-    fn socket(&mut self, _addr: &SocketAddr) -> Result<SockId> {
-        self.world.borrow_mut().socket(self.id)
+    fn socket(&mut self, addr: &SocketAddr) -> Result<SockId> {
+        self.world.borrow_mut().socket(self.id, addr)
     }
 
     fn close(&mut self, sock: SockId) {

@@ -4,6 +4,7 @@
 //! of its seed and of the rings' operations.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use fuelrail_base::prng::Prng;
@@ -97,6 +98,7 @@ pub(super) struct World {
     pub(super) rings: Vec<Option<RingState>>,
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) next_conn: u64,
+    pub(super) has_ipv6: bool,
     pub(super) disk: Disk,
     pub(super) stages: BTreeMap<FlightKey, Stage>,
 }
@@ -113,6 +115,7 @@ impl World {
             rings: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
+            has_ipv6: true,
             disk: Disk::default(),
             stages: BTreeMap::new(),
         }
@@ -195,7 +198,10 @@ impl World {
         self.rings[ring].as_mut().expect("a ring has its state until it is dropped")
     }
 
-    pub(super) fn socket(&mut self, ring: usize) -> Result<SockId> {
+    pub(super) fn socket(&mut self, ring: usize, addr: &SocketAddr) -> Result<SockId> {
+        if addr.is_ipv6() && !self.has_ipv6 {
+            return Err(Error::from_errno(Kind::Network, "opening a socket", libc::EAFNOSUPPORT));
+        }
         let others = self.ring_state(ring).ops.holdings().any(|(_, held)| matches!(held, Held::Conn(_)));
         if others && self.strikes(self.faults.no_descriptor) {
             self.counts.no_descriptor += 1;
