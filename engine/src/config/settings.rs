@@ -189,7 +189,8 @@ macro_rules! settings {
 
 settings! {
     {
-        /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or `https`.
+        /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://ACCOUNT/CONTAINER/PREFIX`, `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`,
+        /// `http://HOST:PORT/BUCKET/PREFIX`, or `https`, or a folder, `/data/photos/`.
         /// Braces, `{train,val}` and `{000..127}`, stand for several prefixes.
         uri: String = String::new(),
         /// A manifest that names the objects, for servers that cannot list.
@@ -230,7 +231,7 @@ settings! {
         rank: u32 = 0,
         /// How many ranks share each epoch.
         world: u32 = 1,
-        /// How many ranks are on this machine: what is not set of memory, shards and decoding threads is one part in so many of the machine's.
+        /// How many ranks are on this machine: where memory, shards and decoding threads are not set, they are the machine's divided by this.
         /// Without a number what `LOCAL_WORLD_SIZE` says, which torchrun sets, else 1.
         local_world: Option<u32> = None,
         /// Shards (threads); without a number one per core that cpuset and quota allow, as far as memory feeds them; where samples are
@@ -247,7 +248,7 @@ settings! {
         register: bool = false,
         /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
         bad_samples: BadSamples = BadSamples::default(),
-        /// No progress for this long is reported with every stage's state.
+        /// When the program waits for a batch and nothing moves for so long, the state of every stage is reported.
         watchdog_after ("watchdog_after_ms"): Option<Duration> = Some(Duration::from_secs(30)),
         /// Answer SIGUSR1 with the same report. The signal is the program's own otherwise: schedulers use it for pre-emption.
         report_on_sigusr1: bool = false,
@@ -295,7 +296,8 @@ settings! {
         limit as memory_limit ("memory_limit_bytes"): Option<ByteSize> = None,
         /// RAM cache of blocks inside that, payload bytes.
         cache_limit ("cache_limit_bytes"): ByteSize = ByteSize(0),
-        /// What the cache keeps: `next-use`, `pinned`, `lru`, `fifo`, `dlcache` or `importance`.
+        /// What the cache keeps: `next-use`, what the order needs soonest; `pinned`, what came first; `lru`, `fifo`; `dlcache`, as DLCache
+        /// does, to compare with; `importance`, what is drawn most often.
         cache_policy: PolicyName = PolicyName::default(),
         /// Longest span fetched and cached as one.
         block_size ("block_bytes"): ByteSize = ByteSize(BLOCK_BYTES_DEFAULT),
@@ -369,14 +371,14 @@ settings! {
         listen as peer_listen: Option<String> = None,
         /// A file with a secret that all ranks share. Needed where they use no TLS, which they may only on one machine.
         secret_file as peer_secret_file: Option<PathBuf> = None,
-        /// The authority of the job, in PEM: what does not show a certificate of it is neither asked nor served.
+        /// The authority of the job, in PEM: who has no certificate from it is refused, both ways.
         ca_file as peer_ca_file: Option<PathBuf> = None,
         /// This rank's certificate, issued for the host of its address, in PEM.
         cert_file as peer_cert_file: Option<PathBuf> = None,
         /// … and its key.
         key_file as peer_key_file: Option<PathBuf> = None,
-        /// What this rank sends to each address of the others at most, a second, such as `1GB`. What another rank has waited too long for it
-        /// asks the bucket for.
+        /// What this rank sends to each address of the others at most, a second, such as `1GB`. A rank that waits too long asks the
+        /// bucket.
         rate_limit as peer_rate_limit: Option<ByteSize> = None,
     }
     /// What samples are decoded to.
