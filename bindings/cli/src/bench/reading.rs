@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fuelrail::{
-    Batch, Config, Error, GateStats, Kind, Loader, LoaderBuilder, PeerFacts, Quantiles, Result, ShardStats, State,
-    Stats,
+    Batch, Config, DiskFacts, Error, GateStats, Kind, Loader, LoaderBuilder, PeerFacts, Quantiles, Result, ShardStats,
+    State, Stats,
 };
 use fuelrail_base::metrics::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -116,6 +116,9 @@ pub struct ReadReport {
     pub readiness: f64,
     /// Blocks found in the cache, per block asked for.
     pub hit_ratio: f64,
+    /// What the disk brought and took, where there is one.
+    #[serde(default)]
+    pub disk: Option<DiskFacts>,
     /// What other ranks sent and asked for, where they keep blocks for each other.
     #[serde(default)]
     pub peers: Option<PeerFacts>,
@@ -289,6 +292,7 @@ impl Tally {
             data_wait_s: self.waited.as_secs_f64(),
             readiness: stats.readiness,
             hit_ratio: stats.hit_ratio,
+            disk: stats.disk,
             peers: stats.peers,
             retries: stats.retries,
             throttled: stats.throttled,
