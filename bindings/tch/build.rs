@@ -7,10 +7,14 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    for name in ["LIBTORCH", "LIBTORCH_INCLUDE", "LIBTORCH_LIB", "LIBTORCH_CXX11_ABI"] {
+    for name in ["DOCS_RS", "LIBTORCH", "LIBTORCH_INCLUDE", "LIBTORCH_LIB", "LIBTORCH_CXX11_ABI"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rerun-if-changed=shim");
+    // docs.rs has no libtorch, and links nothing.
+    if env::var_os("DOCS_RS").is_some() {
+        return;
+    }
     let place = |name: &str| env::var_os(name).map(PathBuf::from);
     let Some(root) = place("LIBTORCH") else {
         panic!("LIBTORCH is not set: run `scripts/libtorch`, which fetches a CPU build, and export what it prints");

@@ -2,10 +2,11 @@
 //! sanitizers, fuzzing, mutation testing, the large swarm of simulated worlds, the soak. Runs them one after the other, also when one
 //! fails, and keeps the latest outcome of each.
 
-use crate::steps::{Log, cargo_in, run, say, target};
+use crate::steps::{Log, cargo_in, say, target};
 use clap::ValueEnum;
+use page::{PAGE, page};
 use serde_json::{Map, Value, json};
-use session::{Finding, Session, finding, host, now_s, read};
+use session::{Finding, Session, finding, host, now_s, passes, read};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -18,6 +19,7 @@ mod formats;
 mod fuzz;
 mod k8s;
 mod mutants;
+mod page;
 mod publish;
 mod python;
 mod session;
@@ -35,17 +37,19 @@ enum Part {
     Python,
     /// Every public crate, compiled from its package, and the wheel from its source distribution.
     Publish,
-    /// What is for a GPU machine, packed, and its five runs rehearsed here (scripts/gpu).
+    /// The documentation site: it can be built, and no link or anchor in it is broken (mdBook).
+    Site,
+    /// The package for a GPU machine, and a rehearsal of its five runs here (scripts/gpu).
     Gpu,
     /// Packed shards, read by webdataset, mosaicml-streaming and tfrecord (pip).
     Formats,
     /// The operator's manifests against the schemas that Kubernetes publishes (kubectl, pip).
     K8s,
-    /// Every order of what threads hand each other, by a model checker (loom).
+    /// Every interleaving of the code that passes data between threads, by a model checker (loom).
     Models,
-    /// The addresses that unsafe code touches, and what it leaves behind: tests under the address sanitizer.
+    /// Tests of the crates with unsafe code under the address sanitizer, memory leaks included.
     Sanitizers,
-    /// Every parser of foreign bytes against what libFuzzer thinks of (cargo-fuzz).
+    /// Every parser of bytes from outside, by a fuzzer (cargo-fuzz).
     Fuzz,
     /// Mutation testing: which changes of the code the tests notice (cargo-mutants).
     Mutants,
@@ -94,6 +98,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
             Part::C => c::prove,
             Part::Python => python::prove,
             Part::Publish => publish::prove,
+            Part::Site => site,
             Part::Gpu => gpu,
             Part::Formats => formats::prove,
             Part::K8s => k8s::prove,
@@ -113,6 +118,7 @@ pub(crate) fn prove(root: &Path, wanted: &Wanted) -> bool {
         };
         log.step(&name(part), || session.record(&name(part), || found(&session)));
     }
+    log.step(PAGE, || std::fs::write(root.join(PAGE), page(&described(), &read(root)?)).map_err(|e| e.to_string()));
     log.close()
 }
 
@@ -139,6 +145,12 @@ fn age(part: &str, records: &Map<String, Value>, now_s: u64) -> String {
 /// A part as the command line and the record name it.
 fn name(part: Part) -> String {
     part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// All parts, each with what it checks.
+fn described() -> Vec<(String, String)> {
+    let about = |part: Part| Some(part.to_possible_value()?.get_help()?.to_string());
+    Part::value_variants().iter().map(|&part| (name(part), about(part).unwrap_or_default())).collect()
 }
 
 /// The tests named `models`, with our own crates compiled under `cfg(loom)`.
@@ -183,8 +195,12 @@ fn sanitizers(session: &Session<'_>) -> Finding {
 /// `scripts/gpu pack`, and the five runs under the driver of the tests and torch's CPU part.
 fn gpu(session: &Session<'_>) -> Finding {
     let script = || Command::new(session.root.join("scripts/gpu"));
-    run(script().arg("pack"))?;
-    finding(script().arg("rehearse"), json!({}))
+    Ok((passes(script().arg("pack"))? && passes(script().arg("rehearse"))?, json!({})))
+}
+
+/// `scripts/site`, which looks for links that lead nowhere.
+fn site(session: &Session<'_>) -> Finding {
+    finding(&mut Command::new(session.root.join("scripts/site")), json!({}))
 }
 
 fn worlds(session: &Session<'_>) -> Finding {
@@ -232,5 +248,17 @@ mod tests {
         assert_eq!(said("models"), "models 1 day old, FAILED");
         assert_eq!(said("mutants"), "mutants 6 days old");
         assert_eq!(said("soak"), "soak never");
+    }
+
+    /// `FUELRAIL_BLESS=1` writes it.
+    #[test]
+    fn the_page_is_that_of_the_record() {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|root| (root, root.join(PAGE)));
+        let (root, place) = place.expect("the workspace is one above");
+        let made = page(&described(), &read(root).expect("the record is JSON"));
+        if std::env::var_os("FUELRAIL_BLESS").is_some() {
+            std::fs::write(&place, &made).expect("the tree can be written to");
+        }
+        assert_eq!(std::fs::read_to_string(place).unwrap_or_default(), made, "set FUELRAIL_BLESS=1 to write it anew");
     }
 }

@@ -15,6 +15,7 @@ mod figures;
 mod links;
 mod minimal;
 mod promises;
+mod snippets;
 mod workspace;
 
 pub(crate) use workspace::{minimal as minimal_packages, packages};
@@ -43,8 +44,16 @@ const DEFAULT_REGISTRY: &str = concat!("registry", "+https://github.com/rust-lan
 /// Runs all checks and prints their problems.
 pub(crate) fn tidy(root: &Path) -> Outcome {
     let workspace = Workspace::read(root)?;
-    let checks =
-        [crates::check, cycles::check, minimal::check, promises::check, figures::check, links::check, check_texts];
+    let checks = [
+        crates::check,
+        cycles::check,
+        minimal::check,
+        promises::check,
+        figures::check,
+        links::check,
+        snippets::check,
+        check_texts,
+    ];
     let problems: Vec<String> = checks.iter().flat_map(|check| check(&workspace)).collect();
     problems.iter().for_each(|problem| say(problem));
     let counts = format!("tidy: {} problems in {} packages", problems.len(), workspace.packages.len());

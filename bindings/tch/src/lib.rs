@@ -47,3 +47,8 @@ pub use ranks::Ranks;
 pub use switch::{Mode, Policy, Reason, Slow, SwitchConfig};
 pub use task::{Classifier, Judged, LanguageModel, Task};
 pub use trainer::{End, Event, Outcome, Score, StepReport, TrainConfig, Trainer};
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -64,6 +64,11 @@ impl Session<'_> {
         Ok(python)
     }
 
+    /// Installs the Debian packages that are missing, or says which: calls of `need` in `scripts/ready.bash`.
+    pub(super) fn ready(&self, needs: &str) -> Outcome {
+        run(Command::new("bash").args(["-c", &format!(". scripts/ready.bash && {needs}")]).current_dir(self.root))
+    }
+
     /// A place in cargo's target folder, from the file system's root.
     pub(super) fn target(&self, inside: &str) -> Result<PathBuf, String> {
         std::path::absolute(target(self.root).join(inside)).map_err(|e| e.to_string())
@@ -72,7 +77,19 @@ impl Session<'_> {
 
 /// What the outcome of one command proves.
 pub(super) fn finding(command: &mut Command, counts: Value) -> Finding {
-    Ok((run(command).inspect_err(|why| say(why)).is_ok(), counts))
+    Ok((passes(command)?, counts))
+}
+
+/// Whether a command succeeds. It is an error if it cannot be started, or exits with 3 as our scripts do where a tool is missing.
+pub(super) fn passes(command: &mut Command) -> Result<bool, String> {
+    let status = command.status().map_err(|e| format!("{command:?} could not be started: {e}"))?;
+    if status.code() == Some(3) {
+        return Err(format!("{command:?}: a tool is missing"));
+    }
+    if !status.success() {
+        say(&format!("{command:?} ended with {status}"));
+    }
+    Ok(status.success())
 }
 
 /// The machine's own target. Named, it keeps a sanitizer away from build scripts and procedural macros.

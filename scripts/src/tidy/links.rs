@@ -38,7 +38,7 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
 }
 
 /// A link of this page as a path from the root.
-fn from(page: &str, link: &str) -> String {
+pub(super) fn from(page: &str, link: &str) -> String {
     let mut path: Vec<&str> = page.split('/').collect();
     path.pop();
     for step in link.split('/') {
