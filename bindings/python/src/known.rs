@@ -11,6 +11,8 @@ const UNREPORTED_MAX: usize = 1024;
 /// What a loader is, and where it stands.
 pub(crate) struct Known {
     pub state: State,
+    /// Before the batch that was taken last.
+    pub before: State,
     /// Where epochs are drawn by importance.
     pub reporter: Option<Reporter>,
     /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
@@ -29,6 +31,7 @@ impl Known {
     pub(crate) fn of(engine: &fuelrail::Loader) -> Known {
         Known {
             state: engine.state(),
+            before: engine.state(),
             reporter: engine.reporter(),
             unreported: VecDeque::new(),
             has_begun: false,
@@ -45,7 +48,7 @@ impl Known {
     pub(crate) fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {
         self.has_begun = true;
         if let Some(state) = state {
-            self.state = state;
+            self.before = std::mem::replace(&mut self.state, state);
         }
         if self.reporter.is_some() {
             if self.unreported.len() == UNREPORTED_MAX {

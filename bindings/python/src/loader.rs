@@ -7,7 +7,7 @@ use crate::error::{raised, usage};
 use crate::known::Known;
 use crate::{transform, values, warnings};
 use fuelrail::internal::ForkGuard;
-use fuelrail::{Config, LoaderBuilder, Overrides, SampleId};
+use fuelrail::{Config, LoaderBuilder, Overrides, SampleId, State};
 use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -150,6 +150,13 @@ impl Loader {
         Ok(next)
     }
 
+    fn dict_of<'py>(&self, py: Python<'py>, state: &State) -> PyResult<Bound<'py, PyAny>> {
+        let reporter = self.known().reporter.clone();
+        let scores = reporter.map(|reporter| py.detach(|| reporter.scores(state))).transpose();
+        let scores = scores.map_err(|error| raised(py, &error))?;
+        values::state_dict(py, state, scores.as_deref())
+    }
+
     /// What the losses of a batch on the device are multiplied by.
     fn weights(&self, batch: &fuelrail_cuda::DeviceBatch) -> Vec<f32> {
         let reporter = self.known().reporter.clone();
@@ -253,13 +260,14 @@ impl Loader {
     ///
     /// Where epochs are drawn by importance it also holds `scores`, text of 5 to 11 bytes a sample.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (state, reporter) = {
-            let known = self.known();
-            (known.state.clone(), known.reporter.clone())
-        };
-        let scores = reporter.map(|reporter| py.detach(|| reporter.scores(&state))).transpose();
-        let scores = scores.map_err(|error| raised(py, &error))?;
-        values::state_dict(py, &state, scores.as_deref())
+        let state = self.known().state.clone();
+        self.dict_of(py, &state)
+    }
+
+    /// Where it stood before the batch that was taken last.
+    fn _state_before<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let state = self.known().before.clone();
+        self.dict_of(py, &state)
     }
 
     /// Reports the losses of one step, by which the next epochs are drawn: after every step, in order. Without importance sampling it

@@ -1,9 +1,15 @@
 """The loader against what HTTP gives: bytes, order, exactly once, state, errors, processes."""
 
+import ast
+import concurrent.futures
 import contextlib
+import copy
+import errno
 import json
 import logging
+import multiprocessing
 import os
+import pathlib
 import pickle
 import signal
 import subprocess
@@ -274,6 +280,21 @@ def test_errors_say_what_to_do(digits, serve):
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "number"),
+    [("NetworkError", "stalled", None), ("NotFoundError", "not_found", errno.ENOENT), ("DeniedError", "expired", errno.EACCES)],
+)
+@pytest.mark.parametrize("object", ["training/7/1.png", None])
+def test_errors_of_the_system_have_its_fields(name, kind, number, object):
+    facts = ("it failed; look", kind, object, "look", 3)
+    error = getattr(fuelrail, name)(*facts)
+    for error in [error, pickle.loads(pickle.dumps(error)), copy.copy(error)]:
+        assert type(error) is getattr(fuelrail, name) and isinstance(error, OSError)
+        assert (error.errno, error.strerror, error.filename, error.filename2) == (number, facts[0], object, None)
+        assert (str(error), error.args) == (facts[0], facts)
+        assert (error.kind, error.object, error.hint, error.attempts) == facts[1:]
+
+
+@pytest.mark.parametrize(
     ("script", "last"), [("latency=fixed:60s", "listing"), ("stall=1@1/60s,only=training/*", "waiting")]
 )
 def test_an_interrupt_ends_a_wait(serve, script, last):
@@ -321,6 +342,27 @@ def test_a_fork_is_refused_in_the_child(digits):
             assert "fork" in pipe.read()
         os.waitpid(child, 0)
         assert len(ids(loader)) == len(loader) - 1, "the parent goes on"
+
+
+def ids_of_rank(uri, rank):
+    """In a worker process."""
+    with fuelrail.Loader(uri, batch_size=32, seed=3, rank=rank, world=2, **SMALL) as loader:
+        return sum(ids(loader), [])
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_worker_processes_open_loaders_of_their_own(digits, method):
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        # Workers are forks of a process that has imported it.
+        context.set_forkserver_preload(["fuelrail"])
+    with digits_loader(digits, seed=3) as loader:
+        first = list(next(loader).ids)
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+            workers = [pool.submit(ids_of_rank, digits.url + "training/", rank) for rank in range(2)]
+            taken = [worker.result(timeout=60) for worker in workers]
+        assert sorted(sum(taken, [])) == list(range(DIGITS)) and all(taken)
+        assert sorted(first + sum(ids(loader), [])) == list(range(DIGITS)), "the parent goes on"
 
 
 def test_an_open_loader_does_not_keep_the_interpreter(digits):
@@ -395,6 +437,23 @@ assert not {"torch", "numpy"} & set(sys.modules)
     times = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(5)]
     print("import_ms", [round(1e3 * seconds, 1) for seconds in times])
     assert min(times) < 0.05
+
+
+def test_all_names_are_imported_without_numpy():
+    program = """
+import sys
+sys.modules["numpy"] = None
+from fuelrail import *
+Loader, Batch, UsageError, __version__
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_stubs_name_what_there_is():
+    stubs = ast.parse(pathlib.Path(fuelrail.__file__).with_name("_fuelrail.pyi").read_text())
+    for named in (one for one in stubs.body if isinstance(one, ast.ClassDef) and one.name[0] != "_"):
+        there = getattr(fuelrail, named.name)
+        assert not [member.name for member in named.body if isinstance(member, ast.FunctionDef) and not hasattr(there, member.name)]
 
 
 def test_a_state_takes_little(digits):

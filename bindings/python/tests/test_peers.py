@@ -50,6 +50,33 @@ def test_two_ranks_read_the_bucket_once(serve, tmp_path):
     assert handed["complete"] and handed["blocks"] > 100 and handed["failed"] == 0, handed
 
 
+# One of two ranks, each of which takes itself to be on a host of its own.
+HOST = """
+import json, socket, sys
+url, store, rank = sys.argv[1:]
+socket.gethostname = lambda: "host-" + rank
+import fuelrail.torch, torch.distributed as distributed
+distributed.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=2)
+try:
+    len(fuelrail.torch.IterableDataset(url, batch_size=25, peers=True, memory_limit="64MiB", shards=1, pin=False))
+except fuelrail.UsageError as error:
+    print(json.dumps([str(error), error.hint]))
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+def test_a_loopback_address_is_not_for_other_hosts(digits, tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.1.1")
+    started = [[sys.executable, "-c", HOST, digits.url + "training/", str(tmp_path / "store"), rank] for rank in "01"]
+    ranks = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for arguments in started]
+    told = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    assert told[0] == told[1], "none waits for the other"
+    said, hint = told[0]
+    assert "rank 0 on host-0 is 127." in said and hint in said and "MASTER_ADDR" in hint
+
+
 def test_peers_need_an_address_for_each_rank(digits):
     with pytest.raises(fuelrail.UsageError, match="1 addresses"):
         fuelrail.Loader(digits.url + "training/", batch_size=5, world=2, peers=["127.0.0.1:7000"])

@@ -1,6 +1,8 @@
 """The data set for PyTorch, in a DataLoader and in torchdata's StatefulDataLoader."""
 
 import copy
+import inspect
+import itertools
 import json
 
 import pytest
@@ -144,6 +146,112 @@ def test_stateful_data_loader(digits):
         resumed.dataset.close()
 
 
+def test_two_stateful_data_loaders_at_once_resume_in_the_middle(digits):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loaders():
+        return [stateful.StatefulDataLoader(digits_set(digits, seed=seed), batch_size=None, num_workers=0) for seed in (1, 2)]
+
+    begun, taken = loaders(), ([], [])
+    one, two = map(iter, begun)
+    for n in range(7):
+        if n < 4:
+            taken[0].append(next(one)["id"].tolist())
+        taken[1].append(next(two)["id"].tolist())
+    states = [copy.deepcopy(loader.state_dict()) for loader in begun]
+    [loader.dataset.close() for loader in begun]
+    resumed = loaders()
+    [loader.load_state_dict(state) for loader, state in zip(resumed, states, strict=True)]
+    for pair in itertools.zip_longest(*resumed):
+        for batches, batch in zip(taken, pair, strict=True):
+            batches.extend([batch["id"].tolist()] if batch else [])
+    [loader.dataset.close() for loader in resumed]
+    assert [len(batches) for batches in taken] == [10, 10] and taken[0] != taken[1]
+    for batches in taken:
+        assert sorted(sum(batches, [])) == list(range(DIGITS))
+
+
+def test_an_iterator_ends_when_a_newer_one_has_begun(digits):
+    for importance in (None, "on"):
+        dataset = digits_set(digits, importance=importance)
+        stale, newer = iter(dataset), iter(dataset)
+        next(stale)
+        next(stale)
+        batches = [next(newer)]
+        with pytest.raises(fuelrail.UsageError, match="a newer iterator") as raised:
+            next(stale)
+        assert raised.value.hint
+        batches += newer
+        assert importance or ids(batches) == of_the_engine(digits, 2)[1]
+        assert len(batches) == 10 and dataset.state_dict()["epoch"] == 2
+        dataset.close()
+
+
+def test_a_transform_that_raises_loses_no_batch(digits):
+    seen, raises = [], [0, 3, 9]
+
+    def transform(batch):
+        if raises and len(seen) == raises[0]:
+            raises.pop(0)
+            raise LookupError("from a transform")
+        return list(batch.ids)
+
+    dataset = digits_set(digits, transform=transform)
+    epoch, state = of_the_engine(digits, 1)[0], dataset.state_dict()
+    while len(seen) < 10:
+        try:
+            for batch in dataset:
+                seen.append(batch)
+                state = dataset.state_dict()
+        except LookupError:
+            assert dataset.state_dict() == state
+            resumed = digits_set(digits, state=state)
+            assert next(iter(resumed))["id"].tolist() == epoch[len(seen)]
+            resumed.close()
+    assert seen == epoch and not raises
+    dataset.close()
+
+
+def test_an_error_in_the_rest_of_a_pass_that_was_left_is_not_the_last_word(digits, serve):
+    lacks = digits.keys()[of_the_engine(digits, 1)[0][9][0]]
+    dataset = digits_set(serve("digits", "--count", DIGITS, "--script", f"missing_keys={lacks}"), importance="on")
+    next(iter(dataset))
+    for _ in range(2):
+        with pytest.raises(fuelrail.NotFoundError):
+            next(iter(dataset))
+        state = dataset.state_dict()
+        assert (state["epoch"], state["position"]) == (0, 900)
+    dataset.close()
+
+
+def test_weights_on_a_device_do_not_wait_for_its_stream(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda weights: pinned.append(weights) or weights)
+    for weights, is_pinned in [([], False), ([1, 1], False), ([1, 0.5], True)]:
+        weights, before = torch.tensor(weights, dtype=torch.float32), len(pinned)
+        assert fuelrail.torch._moved(weights, weights.device) is weights
+        moved = fuelrail.torch._moved(weights, torch.device("meta"))
+        assert (moved.device.type, moved.dtype, moved.shape) == ("meta", torch.float32, weights.shape)
+        assert len(pinned) - before == is_pinned
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_batches_on_a_gpu_do_not_wait_for_its_stream(digits):
+    dataset = digits_set(digits, device="cuda:0", importance="on", epochs=3)
+    torch.ones(1, device="cuda:0")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batches = []
+        for batch in dataset:
+            batches.append((batch["id"], batch["weight"].clone()))
+            dataset.report(batch["id"], [10.0 if id % 10 == 0 else 0.1 for id in batch["id"].tolist()])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    dataset.close()
+    assert {weight.device.type for _, weight in batches} == {"cuda"}
+    assert len({weight for _, weights in batches for weight in weights.tolist()}) > 1
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_are_refused_with_what_to_do(digits):
     for dataset, context in [(digits_set(digits), "fork"), (digits_set(digits), "spawn")]:
@@ -162,6 +270,46 @@ def test_ranks_of_the_environment(digits, monkeypatch):
         taken += sum(ids(with_rank), [])
         with_rank.close()
     assert sorted(taken) == list(range(DIGITS))
+
+
+def test_ranks_are_those_of_when_the_loader_is_opened(digits, monkeypatch):
+    taken = []
+    for rank in "01":
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        monkeypatch.delenv("RANK", raising=False)
+        early = digits_set(digits)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(fuelrail.UsageError, match="RANK is not set") as raised:
+            next(iter(early))
+        assert "init_process_group" in raised.value.hint
+        given = digits_set(digits, rank=int(rank), world=2)
+        monkeypatch.setenv("RANK", rank)
+        batches = ids(early)
+        assert len(batches) == len(early) == 5 and ids(given) == batches
+        taken += sum(batches, [])
+        early.close(), given.close()
+    assert sorted(taken) == list(range(DIGITS))
+
+
+def test_ranks_that_torch_distributed_has_otherwise_are_refused(digits, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    derived, given = digits_set(digits), digits_set(digits, rank=1, world=2)
+    assert len(derived) == len(given) == 5
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(fuelrail.UsageError, match="rank 1 of 2.* rank 0 of 1") as raised:
+            iter(derived)
+        assert "init_process_group" in raised.value.hint
+        derived.close()
+        assert sorted(sum(ids(derived), [])) == list(range(DIGITS)) and len(derived) == 10
+        assert len(ids(given)) == 5
+    finally:
+        torch.distributed.destroy_process_group()
+    # It stays what it was.
+    derived.close(), given.close()
+    assert len(derived) == 10
+    derived.close()
 
 
 def test_batches_that_are_not_decoded_come_as_they_are(digits):
@@ -183,3 +331,12 @@ def test_a_newcomers_model_learns(digits):
             optimiser.step()
             losses.append(loss.item())
     assert sum(losses[-10:]) < sum(losses[:10]) / 2
+
+
+def test_what_is_public_is_annotated():
+    members = vars(fuelrail.torch.IterableDataset).items()
+    public = [fuelrail.torch.tensors, *(member for name, member in members if name == "__init__" or name[0] != "_")]
+    for function in filter(inspect.isfunction, public):
+        signature = inspect.signature(function)
+        parameters = [one.annotation for one in signature.parameters.values() if one.name != "self"]
+        assert inspect.Signature.empty not in [signature.return_annotation, *parameters], function

@@ -1,5 +1,9 @@
 """Other people's trainers over the data set: an epoch exactly once, and a state that they save in the middle of one resumes there."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 from conftest import DIGITS, SMALL
 
@@ -62,6 +66,48 @@ def test_lightning_trains_and_resumes_in_mid_epoch(digits, tmp_path):
     assert sorted(sum(whole[:10], [])) == list(range(DIGITS))
     for step in (7, 14):
         assert fit(checkpoint=tmp_path / f"step={step}.ckpt") == whole[step:], step
+
+
+# The launcher runs the script again for the second rank, which has LOCAL_RANK and WORLD_SIZE but no RANK; here they come after the data set.
+LAUNCHED = """
+import json, sys
+import fuelrail.torch, lightning, torch
+url, folder = sys.argv[1:]
+settings = {"batch_size": 50, "decode": "28x28x1", "seed": 5, "memory_limit": "64MiB", "shards": 1, "pin": False}
+dataset = fuelrail.torch.IterableDataset(url, **settings)
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(784, 10), []
+
+    def training_step(self, batch, _):
+        self.seen.append(batch["id"].tolist())
+        return torch.nn.functional.cross_entropy(self.layer(batch["image"].flatten(1) / 255), batch["label"])
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+without = dict.fromkeys(["enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger"], False)
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", default_root_dir=folder, **without)
+model = Model()
+trainer.fit(model, torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0))
+with open(f"{folder}/{trainer.global_rank}.json", "w") as told:
+    json.dump(model.seen, told)
+dataset.close()
+"""
+
+
+@pytest.mark.slow
+def test_lightnings_own_launcher_deals_an_epoch_to_its_ranks(digits, tmp_path, monkeypatch):
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "main.py").write_text(LAUNCHED)
+    subprocess.run([sys.executable, tmp_path / "main.py", digits.url + "training/", tmp_path], check=True, timeout=180)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [len(batches) for batches in ranks] == [10, 10]
+    assert sorted(sum(sum(ranks, []), [])) == list(range(DIGITS))
 
 
 def test_accelerate_trains_and_resumes_in_mid_epoch(digits, tmp_path):

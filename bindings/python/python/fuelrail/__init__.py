@@ -14,8 +14,9 @@ from fuelrail._errors import BudgetError, DeniedError, Error, NetworkError, NotF
 from fuelrail._fuelrail import Batch, DeviceBatch, Loader, __version__
 
 if TYPE_CHECKING:
-    from fuelrail._arrays import arrays
+    from fuelrail._arrays import arrays as arrays
 
+# Not `arrays`, which is imported when it is used: it needs numpy.
 __all__ = [
     "Batch",
     "BudgetError",
@@ -27,7 +28,6 @@ __all__ = [
     "NotFoundError",
     "UsageError",
     "__version__",
-    "arrays",
 ]
 
 

@@ -1,5 +1,7 @@
 """The errors of the engine, by what can be done about them."""
 
+import errno
+
 
 class Error(Exception):
     """What the engine reports. Its text says what happened, to which object, and what to do.
@@ -24,8 +26,12 @@ class Error(Exception):
     attempts: int
 
     def __init__(self, message="", kind="usage", object=None, hint=None, attempts=0):
-        super().__init__(message, kind, object, hint, attempts)
+        # OSError takes a second argument and those after it for its own.
+        super().__init__(message)
+        self.args = message, kind, object, hint, attempts
         self.kind, self.object, self.hint, self.attempts = kind, object, hint, attempts
+        if isinstance(self, OSError):
+            self.strerror, self.filename = message, object
 
     def __str__(self):
         return self.args[0]
@@ -54,11 +60,15 @@ class NotFoundError(Error, FileNotFoundError):
 
     __module__ = "fuelrail"
 
+    errno = errno.ENOENT
+
 
 class DeniedError(Error, PermissionError):
     """Credentials are missing, refused or expired."""
 
     __module__ = "fuelrail"
+
+    errno = errno.EACCES
 
 
 _CLASSES = {

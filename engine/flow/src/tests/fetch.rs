@@ -334,7 +334,7 @@ fn open_conn(rig: &mut Rig, texts: &[&[u8]]) -> (Conn, Vec<Outcome>) {
 fn request(rig: &mut Rig, conn: &mut Conn, text: &[u8]) {
     let (fetch, sample) = (FetchId { place: 0, serial: 0 }, SampleId(0));
     let asked = Asked::whole(fetch, sample, 1);
-    conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text);
+    conn.request(Exchange::new(asked, window(&mut rig.region, 1), Instant::ZERO), text).unwrap();
 }
 
 fn with_context<T>(outcomes: &mut Vec<Outcome>, told: impl FnOnce(&mut Context) -> T) -> T {

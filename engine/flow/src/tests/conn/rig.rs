@@ -175,7 +175,7 @@ impl Rig {
             let (asked, window) = self.waiting.pop_front().unwrap();
             if self.conn.takes_requests() {
                 let text = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", asked.fetch.place);
-                self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes());
+                self.conn.request(Exchange::new(asked, window, self.ring.now()), text.as_bytes()).unwrap();
             } else {
                 let exchange = Exchange::new(asked, window, self.ring.now());
                 self.outcomes.push(Outcome::new(exchange, conn::End::Unserved { displaced: false }));
