@@ -401,7 +401,6 @@ impl Http {
     fn fail_silent<R: Ring>(&mut self, io: &mut TransportIo<R>) {
         let (now, patience) = (io.now, self.stall_after);
         self.next_sweep = now.after(patience / 4);
-        self.sockets_exhausted = false;
         let mut stuck = Vec::new();
         for (at, conn) in &mut self.conns {
             let silence = now.since(conn.last_heard);
