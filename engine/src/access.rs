@@ -228,6 +228,12 @@ mod tests {
         assert_eq!(host("s3://bucket/", &[], &[("network.endpoint", "http://h:9000")]), "h:9000");
         let given = pairs(&[("trust.anonymous", "true"), ("order.seed", "many")]);
         assert_eq!(Access::load("s3://bucket/", [], &given).unwrap().credentials.anonymous, Some(true));
+        // Of the file it takes what is about access, and looks at nothing else.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "batch_size = 0\nwhat = 1\n[trust]\nanonymous = true\n[order]\nname = \"none\"\n")
+            .unwrap();
+        let named = [("FUELRAIL_CONFIG".to_owned(), file.path().display().to_string())];
+        assert_eq!(Access::load("s3://bucket/", named, &[]).unwrap().credentials.anonymous, Some(true));
     }
 
     #[test]

@@ -41,6 +41,9 @@ use text::{Given, unknown};
 /// (`network.stall_after`); values are plain text.
 pub type Overrides = Vec<(String, String)>;
 
+/// The variable that names the file.
+const CONFIG: &str = "FUELRAIL_CONFIG";
+
 /// Settings of these keys say how a bucket is reached.
 const ACCESS: [&str; 8] =
     ["ca_file", "tls_insecure", "region", "endpoint", "addressing", "profile", "anonymous", "requester_pays"];
@@ -50,7 +53,7 @@ impl Access {
     /// not of these are passed over.
     ///
     /// # Errors
-    /// `Usage` naming the bad value.
+    /// `Usage` naming the bad value; `File` when the file that `FUELRAIL_CONFIG` names cannot be read.
     pub fn load(
         uri: &str,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -68,7 +71,18 @@ impl Access {
         let read: Vec<_> = environment.iter().filter(is_read).cloned().collect();
         let given = overrides.iter().filter(|(field, text)| is_ours(field, text)).cloned();
         let given: Overrides = [("uri".to_owned(), uri.to_owned())].into_iter().chain(given).collect();
-        let mut access = Config::from_values(Values::new(), read, &given)?.access();
+        let named = environment.iter().find(|(name, path)| name == CONFIG && !path.is_empty());
+        let mut values = named.map_or(Ok(Values::new()), |(_, path)| read_file(Path::new(path)))?;
+        let is_access =
+            |group: &str, name: &str| Config::setting(group, name).is_some_and(|found| ACCESS.contains(&found.key));
+        values.retain(|name, given| match given {
+            Some(Given::Group(fields)) => {
+                fields.retain(|field, _| is_access(name, field));
+                true
+            }
+            _ => is_access("", name),
+        });
+        let mut access = Config::from_values(values, read, &given)?.access();
         access.credentials.environment = Environment::given(environment);
         Ok(access)
     }
@@ -87,7 +101,7 @@ impl Config {
         overrides: &[(String, String)],
     ) -> Result<Config> {
         let (mut environment, mut overrides) = (Vec::from_iter(environment), overrides.to_vec());
-        let named = [take_named(&mut overrides, "config"), take_named(&mut environment, "FUELRAIL_CONFIG")];
+        let named = [take_named(&mut overrides, "config"), take_named(&mut environment, CONFIG)];
         let named = named.into_iter().flatten().find(|path| !path.is_empty());
         let Some(path) = file.map(Path::to_owned).or(named.map(Into::into)) else {
             return Config::from_values(Values::new(), environment, &overrides);

@@ -236,7 +236,9 @@ impl Loader {
     /// An error is the last that is returned.
     fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
-            self.waker.announce();
+            if self.guard.holds() {
+                self.waker.announce();
+            }
             return Ok(Taken::Over);
         }
         let outcome = self.guard.check().and_then(|()| self.take(patience));

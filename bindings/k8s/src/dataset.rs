@@ -180,7 +180,7 @@ pub struct NodeStatus {
     /// Shares that it holds whole.
     #[serde(default)]
     pub shares: Vec<Share>,
-    /// What its disk held when blocks had to go for others: under this limit it holds no more.
+    /// What its disk was found to hold when blocks were evicted; used while the limit is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
     /// Consecutive tasks that failed on it.

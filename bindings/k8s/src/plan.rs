@@ -241,7 +241,9 @@ impl Step<'_> {
             let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
             let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
             record.shares.retain(|share| current && record.machine == machine && share.of == of);
-            record.machine = machine;
+            if record.machine != machine {
+                (record.full, record.machine) = (None, machine);
+            }
         }
         // Jobs also fill the disks of the nodes they run on, which have to be cleaned later.
         for name in readers {

@@ -132,7 +132,7 @@ fn a_disk_that_is_too_small_is_reported_as_short_and_a_bucket_that_is_not_there_
     let small = report(&load(&program, &bucket.1, &folder.path().join("disk"), &["--limit", "2097152"]));
     assert!(small.missing_bytes > 0 && small.held_bytes <= 2_097_152, "{small:?}");
     let disk = folder.path().join("shares");
-    let share = |n| report(&load(&program, &bucket.1, &disk, &["--limit", "3145728", "--share", n, "--of", "2"]));
+    let share = |n| report(&load(&program, &bucket.1, &disk, &["--limit", "4194304", "--share", n, "--of", "2"]));
     let (first, second) = (share("0"), share("1"));
     assert_eq!((first.evicted_segments, second.missing_bytes), (0, 0), "{first:?} {second:?}");
     assert!(second.evicted_segments > 0, "the first share had to go: {second:?}");

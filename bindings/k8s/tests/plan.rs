@@ -118,6 +118,13 @@ fn shares_that_had_to_go_for_another_are_loaded_where_there_is_room() {
     let again = load(&mut set, &nodes, 0, NOW_S + 3).unwrap();
     assert_eq!((again.node.as_str(), again.share), ("n2", 0));
     assert!(is(&set, "Ready"));
+    let full = |set: &Dataset| set.status.as_ref().unwrap().nodes[0].full.is_some();
+    let mut replaced = nodes.clone();
+    replaced[0].machine = "n1/2".into();
+    let outcome = step(&set, None, &replaced, NOW_S + 4);
+    assert!(full(&set), "it is of a disk");
+    set.status = Some(outcome.status);
+    assert!(!full(&set), "and another machine has another disk");
 }
 
 #[test]

@@ -108,7 +108,7 @@ def test_a_newcomers_training_that_is_killed_sees_what_the_command_reads(digits,
     assert hashed.hexdigest() == read["content_hash"]
     started = [sys.executable, "-c", NEWCOMER, json.dumps(settings), tmp_path / "checkpoint", "3"]
     draw, told = random.Random(), 0
-    for kill in (draw.randrange(5, 20), draw.randrange(5, 20), None):
+    for kill in (draw.randrange(5, 12), draw.randrange(5, 12), None):
         run = subprocess.Popen(started, stdout=subprocess.PIPE)
         lines = [run.stdout.readline() for _ in range(kill or 0)]
         if kill:

@@ -29,9 +29,9 @@ pub trait Feed {
     /// The order's position after the last batch given.
     fn order(&self) -> State;
 
-    /// Whether batches follow the order: not those that are given again and again.
+    /// Whether [`order`](Feed::order) goes on with every batch: then it says where epochs end.
     fn follows_order(&self) -> bool {
-        true
+        false
     }
 
     /// The loader's counters, where they are available.
@@ -77,6 +77,10 @@ impl Feed for HostFeed {
 
     fn order(&self) -> State {
         self.0.state()
+    }
+
+    fn follows_order(&self) -> bool {
+        true
     }
 
     fn stats(&self) -> Option<Stats> {
@@ -135,6 +139,10 @@ impl Feed for GpuFeed {
         self.order.clone()
     }
 
+    fn follows_order(&self) -> bool {
+        true
+    }
+
     fn stats(&self) -> Option<Stats> {
         self.feed.loader_stats(STATS_PATIENCE)
     }
@@ -183,10 +191,6 @@ impl Feed for ResidentFeed {
 
     fn order(&self) -> State {
         self.feed.order()
-    }
-
-    fn follows_order(&self) -> bool {
-        false
     }
 }
 

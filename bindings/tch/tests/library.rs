@@ -175,10 +175,6 @@ impl Feed for Given {
         let importance = None;
         State { version: 1, seed: 0, shuffle: false, order, samples: 64, listing, epoch: 0, position: 0, importance }
     }
-
-    fn follows_order(&self) -> bool {
-        false
-    }
 }
 
 /// `count` batches of four samples of three bytes; the label is their sum.

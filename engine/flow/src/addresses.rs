@@ -81,6 +81,15 @@ impl Addresses {
         place.failures += 1;
     }
 
+    /// The machine has no sockets for this address. Whether it may have some for another one.
+    pub(crate) fn refused(&mut self, addr: SocketAddr) -> bool {
+        let never = Instant::ZERO.after(Duration::MAX);
+        if let Some(place) = self.place(addr) {
+            place.until = never;
+        }
+        self.places.iter().any(|place| place.until < never)
+    }
+
     /// Whether there is another address than this one that is not shunned.
     pub(crate) fn has_other(&self, addr: SocketAddr, now: Instant) -> bool {
         self.places.iter().any(|place| place.addr != addr && place.until <= now)

@@ -110,7 +110,7 @@ impl Waker {
         }
     }
 
-    /// An eventfd that is readable after a wake that found this waker armed. Made at the first call.
+    /// An eventfd that is readable after a wake that found this waker armed, and where it is not armed at first. Made at the first call.
     ///
     /// # Errors
     /// `Environment` when the process has no file descriptor left.
@@ -123,8 +123,9 @@ impl Waker {
             return Ok(Arc::clone(event));
         }
         let event = Arc::clone(own.event.insert(Arc::new(eventfd()?)));
-        // A wake before this found no eventfd to write to; one after it finds this one, under the lock.
-        if self.is_notified() {
+        // A wake before this found no eventfd to write to; one after it finds this one, under the lock. One that finds nobody armed writes
+        // nothing: the owner has to look first.
+        if self.shared.state.load(Ordering::Acquire) != ARMED {
             own.announce();
         }
         Ok(event)

@@ -251,7 +251,7 @@ impl Sharing {
     /// Sleeps until a job says something or takes something, or the loader has something.
     fn rest(&self) -> Result<()> {
         // Readable until the loader is looked at.
-        let event = self.loader.as_ref().filter(|_| !self.is_full()).map(Loader::event).transpose()?;
+        let event = self.loader.as_ref().filter(|_| !self.over && !self.is_full()).map(Loader::event).transpose()?;
         let jobs = self.jobs.iter().map(|job| (job.connection.socket.as_fd(), job.connection.is_stuck()));
         let event = event.iter().map(|event| (event.as_fd(), false));
         // One that cannot be accepted would end every sleep at once.

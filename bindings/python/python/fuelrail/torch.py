@@ -62,7 +62,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
         By default those of `torch.distributed`, else `RANK` and `WORLD_SIZE` of the environment, else 0 and 1, when the loader is opened:
         by the first batch, `len` or `state_dict()`.
     transform : callable, default `tensors`
-        What becomes of a batch. One for which it raises comes again from the next iterator.
+        What becomes of a batch. One for which it raises comes again from the next iterator, for which the loader is opened anew.
     peers : bool or sequence of str, default False
         `True`: ranks keep blocks for each other, at addresses that they tell each other over `torch.distributed`. All ranks open their data
         sets together then. Beyond one machine it wants `peer_ca_file`, `peer_cert_file` and `peer_key_file`, on one `peer_secret_file`. `peer_node` names
@@ -88,7 +88,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
         self._given_ranks = None if rank is None and world is None else (rank or 0, world or 1)
         self._ranks = self._given_ranks
         self._epochs, self._transform = epochs, transform
-        self._loader, self._state = None, state
+        self._loader, self._state, self._peers = None, state, None
         # The number of the pass, whether the next iterator goes on inside it, and how many iterators have begun.
         self._pass, self._goes_on, self._iterators = None, True, 0
 
@@ -158,7 +158,11 @@ class IterableDataset(torch.utils.data.IterableDataset):
         rank, world = self._ranks
         # One loader for all passes: as many epochs as it counts for the largest data set.
         peers = self._settings.get("peers")
-        told = {} if not isinstance(peers, bool) else {"peers": _addresses(self._settings.get("peer_node")) if peers else None}
+        told = {}
+        if isinstance(peers, bool):
+            # Agreed on once: a rank that opens it again alone, as after an error of its own, must not wait for the others.
+            self._peers = self._peers or (_addresses(self._settings.get("peer_node")) if peers else None)
+            told = {"peers": self._peers}
         self._loader = Loader(**{**self._settings, **told}, rank=rank, world=world, epochs=2**24 - 1, state=state)
         self._state = None
 
@@ -224,7 +228,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
 
     def __getstate__(self):
         """What goes to another process: where it stands, and neither its threads nor its rank."""
-        state = dict(self.__dict__, _loader=None, _ranks=self._given_ranks)
+        state = dict(self.__dict__, _loader=None, _ranks=self._given_ranks, _peers=None)
         if self._loader is not None:
             state["_state"] = self._loader.state_dict()
         return state

@@ -142,7 +142,7 @@ pub struct StepReport {
     pub step: u64,
     /// The epoch it began in.
     pub epoch: u64,
-    /// Samples trained on by all ranks so far.
+    /// Samples that are done, all ranks together: trained on, or left out as bad.
     pub samples: u64,
     /// Mean loss over the step's samples; of all ranks, asynchronously of this one.
     pub loss: f64,

@@ -257,8 +257,9 @@ impl Conn {
 
     /// Bytes of the response under way, or waited for, that came within the last `window` or longer, if that is too slow to go on waiting.
     pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
-        // Until its head is whole, from the request on: interim responses, and bytes of a head, may come for ever.
-        let answer = self.front().map(|front| front.first_byte_at.unwrap_or(front.sent_at));
+        // Also before its head is whole: interim responses, and bytes of a head, may come for ever.
+        let is_ready = self.state == State::Open && self.secure.as_ref().is_none_or(Secure::is_agreed);
+        let answer = self.front().filter(|_| is_ready).map(|front| (front.asked.fetch, front.first_byte_at));
         self.trickle.look(answer, self.heard_bytes, window, now)
     }
 

@@ -2,6 +2,7 @@
 //! complete in any useful time.
 
 use fuelrail_base::{Duration, Instant};
+use fuelrail_plan::planner::FetchId;
 
 /// Shorter bodies say little about the pace.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
@@ -48,20 +49,23 @@ impl Pace {
 /// Less than this is no transfer: a block of 8 MiB would take more than two hours.
 const BYTES_PER_S_MIN: u64 = 1024;
 
+/// The fetch that a response is for, and when its head was whole.
+pub(super) type Answer = (FetchId, Option<Instant>);
+
 /// What the last check saw of a response so slow that it will not be complete in any useful time. Silence is detected elsewhere: this is
 /// for a body of which a few bytes come again and again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trickle {
-    /// When the response under way began, or its request was sent; `None` where none is waited for.
-    answer: Option<Instant>,
+    /// Whose response is under way or waited for, and when it began; `None` where none is.
+    answer: Option<Answer>,
     since: Instant,
     heard: u64,
 }
 
 impl Trickle {
-    /// Checks a response that began at `answer`, when `heard` bytes have come in all. Returns how many came since the check that was
+    /// Checks the response `answer`, when `heard` bytes have come in all. Returns how many came since the check that was
     /// `window` ago, if that is too few.
-    pub(super) fn look(&mut self, answer: Option<Instant>, heard: u64, window: Duration, now: Instant) -> Option<u64> {
+    pub(super) fn look(&mut self, answer: Option<Answer>, heard: u64, window: Duration, now: Instant) -> Option<u64> {
         let elapsed = now.since(self.since);
         if answer.is_none() || answer != self.answer {
             *self = Trickle { answer, since: now, heard };
@@ -102,7 +106,10 @@ mod tests {
         let at = |secs: u64| Instant::ZERO.after(Duration::from_secs(secs));
         let window = Duration::from_secs(10);
         let mut trickle = Trickle::default();
-        let mut look = |answer, heard, now| trickle.look(answer, heard, window, at(now));
+        let fetch = FetchId { place: 0, serial: 0 };
+        let mut look = |answer: Option<Instant>, heard, now| {
+            trickle.look(answer.map(|at| (fetch, Some(at))), heard, window, at(now))
+        };
         assert_eq!(look(None, 0, 100), None, "nothing is under way");
         assert_eq!(look(Some(at(1)), 50, 100), None);
         assert_eq!(look(Some(at(1)), 60, 109), None, "not long enough");

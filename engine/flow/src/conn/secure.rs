@@ -47,6 +47,11 @@ impl Secure {
         }
     }
 
+    /// The handshake is over.
+    pub(super) fn is_agreed(&self) -> bool {
+        self.session.agreed().is_some()
+    }
+
     /// What the handshake agreed on; returned once.
     pub(super) fn take_agreed(&mut self) -> Option<Agreed> {
         self.agreed.take()

@@ -282,13 +282,10 @@ impl Http {
         let (addr, made) = loop {
             let addr = self.addresses.choose(io.now, slow);
             let made = self.server.secure().and_then(|secure| Ok((io.ring.socket(&addr)?, secure)));
-            if made.as_ref().is_err_and(|error| error.kind() == Kind::Network) {
-                self.addresses.failed(addr, io.now);
-                if self.addresses.has_other(addr, io.now) {
-                    continue;
-                }
+            let is_refused = made.as_ref().is_err_and(|error| error.kind() == Kind::Network);
+            if !(is_refused && self.addresses.refused(addr)) {
+                break (addr, made);
             }
-            break (addr, made);
         };
         match made {
             Ok((sock, secure)) => {
