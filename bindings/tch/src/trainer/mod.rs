@@ -22,6 +22,7 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
+use saving::{named_parameters, views};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -477,34 +478,6 @@ impl<'l> Trainer<'l> {
         let (switch_reason, switch_s) = switched.unzip();
         Ok(Outcome { end, steps: step, samples, synchronous, loss, meter: self.meter, switch_s, switch_reason, stale })
     }
-}
-
-/// The variables that are trained, in order of their making, with names. Those that a program has frozen are kept as they are.
-fn named_parameters(variables: &VarStore) -> Result<Vec<(String, Tensor)>> {
-    let named = variables.variables();
-    let name_of = |tensor: &Tensor| {
-        named.iter().find(|(_, other)| other.data_ptr() == tensor.data_ptr() && other.size() == tensor.size())
-    };
-    let all = variables.trainable_variables().into_iter().filter(Tensor::requires_grad).enumerate();
-    let all: Vec<_> = all
-        .map(|(n, tensor)| (name_of(&tensor).map_or_else(|| n.to_string(), |(name, _)| name.clone()), tensor))
-        .collect();
-    if all.is_empty() {
-        return Err(Error::new(Kind::Usage, "the model has no parameter that is trained")
-            .with_hint("make its layers in the VarStore that the trainer gets, and freeze only some of them"));
-    }
-    Ok(all)
-}
-
-/// The parameters' parts of a tensor that is laid out as `parameters`, the flat tensor they are views of.
-fn views(flat: &Tensor, parameters: &Tensor, named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
-    let begin = parameters.data_ptr().addr();
-    let part = |(name, tensor): &(String, Tensor)| {
-        let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
-        let part = flat.narrow(0, at as i64, tensor.numel() as i64);
-        (name.clone(), part.view(&tensor.size()[..]))
-    };
-    named.iter().map(part).collect()
 }
 
 /// A seed of its own for every rank and place of a run.

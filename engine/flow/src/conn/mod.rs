@@ -259,7 +259,8 @@ impl Conn {
     pub(crate) fn trickles(&mut self, window: Duration, now: Instant) -> Option<u64> {
         // Also before its head is whole: interim responses, and bytes of a head, may come for ever.
         let is_ready = self.state == State::Open && self.secure.as_ref().is_none_or(Secure::is_agreed);
-        let answer = self.front().filter(|_| is_ready).map(|front| (front.asked.fetch, front.first_byte_at));
+        let began = |front: &Exchange| front.first_byte_at.unwrap_or(front.sent_at);
+        let answer = self.front().filter(|_| is_ready).map(|front| (front.asked.fetch, began(front)));
         self.trickle.look(answer, self.heard_bytes, window, now)
     }
 

@@ -49,8 +49,8 @@ impl Pace {
 /// Less than this is no transfer: a block of 8 MiB would take more than two hours.
 const BYTES_PER_S_MIN: u64 = 1024;
 
-/// The fetch that a response is for, and when its head was whole.
-pub(super) type Answer = (FetchId, Option<Instant>);
+/// The fetch that a response is for, and when its head was whole, or else its request was sent.
+pub(super) type Answer = (FetchId, Instant);
 
 /// What the last check saw of a response so slow that it will not be complete in any useful time. Silence is detected elsewhere: this is
 /// for a body of which a few bytes come again and again.
@@ -107,9 +107,8 @@ mod tests {
         let window = Duration::from_secs(10);
         let mut trickle = Trickle::default();
         let fetch = FetchId { place: 0, serial: 0 };
-        let mut look = |answer: Option<Instant>, heard, now| {
-            trickle.look(answer.map(|at| (fetch, Some(at))), heard, window, at(now))
-        };
+        let mut look =
+            |answer: Option<Instant>, heard, now| trickle.look(answer.map(|at| (fetch, at)), heard, window, at(now));
         assert_eq!(look(None, 0, 100), None, "nothing is under way");
         assert_eq!(look(Some(at(1)), 50, 100), None);
         assert_eq!(look(Some(at(1)), 60, 109), None, "not long enough");

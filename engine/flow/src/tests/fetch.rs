@@ -15,18 +15,18 @@ use std::sync::Arc;
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) struct Rig {
-    world: SimWorld,
-    ring: SimRing,
+    pub(super) world: SimWorld,
+    pub(super) ring: SimRing,
     region: Region,
     pub(super) fetch: FetchStage,
     sizes: Vec<u64>,
     pub(super) wanted: usize,
-    depth: usize,
+    pub(super) depth: usize,
     pub(super) ended: Vec<Outcome>,
 }
 
 impl Rig {
-    fn new(bucket: Bucket, addresses: &[&str], sockets: u32) -> Rig {
+    pub(super) fn new(bucket: Bucket, addresses: &[&str], sockets: u32) -> Rig {
         let sizes = bucket.sizes.clone();
         let world = SimWorld::new(1, SimFaults::default(), Box::new(bucket));
         Rig::of(world, objects_at(addresses, &sizes, 1 << 20), &sizes, sockets, SCRATCH_BYTES)
@@ -122,7 +122,7 @@ pub(super) fn error_of(outcome: &Outcome) -> Option<&Error> {
     fault_of(outcome).map(|fault| &fault.error)
 }
 
-fn kind_of(outcome: &Outcome) -> Option<Kind> {
+pub(super) fn kind_of(outcome: &Outcome) -> Option<Kind> {
     error_of(outcome).map(Error::kind)
 }
 
@@ -215,49 +215,6 @@ fn a_refused_address_is_followed_by_the_next() {
     let error = error_of(&outcome).unwrap();
     assert_eq!(error.kind(), Kind::Network);
     assert!(error.to_string().contains(DEAD), "{error}");
-    rig.request(0..1);
-    rig.run(1);
-    rig.check_landed(1);
-}
-
-#[test]
-fn an_address_that_takes_long_to_connect_is_left_for_another() {
-    let slow: SocketAddr = "10.0.0.3:80".parse().unwrap();
-    let mut bucket = Bucket::new(&[100; 4]);
-    bucket.connects =
-        Box::new(move |addr| if addr == slow { Duration::from_secs(2) } else { Duration::from_millis(1) });
-    let mut rig = Rig::new(bucket, &["10.0.0.3:80", LIVE], 8);
-    rig.request(0..1);
-    rig.run(1);
-    let waited = rig.ring.now().since(Instant::ZERO);
-    assert!(waited >= Duration::from_millis(250) && waited < Duration::from_millis(260), "{waited:?}");
-    let outcome = rig.ended.pop().unwrap();
-    assert_eq!(kind_of(&outcome), Some(Kind::Cancelled), "{outcome:?}");
-    rig.request(0..4);
-    rig.run(4);
-    rig.check_landed(4);
-    assert!(rig.ring.now().since(Instant::ZERO) < Duration::from_millis(300));
-    assert_eq!(rig.fetch.stats().connections_failed, 0, "given up is not failed");
-}
-
-#[test]
-fn addresses_of_a_family_that_the_machine_refuses_are_passed_over() {
-    let world = SimWorld::new(1, SimFaults::default(), Box::new(Bucket::new(&[100; 8])));
-    world.refuse_ipv6();
-    let addresses = ["[2001:db8::1]:80", LIVE, "[2001:db8::2]:80"];
-    let mut rig = Rig::of(world, objects_at(&addresses, &[100; 8], 1 << 20), &[100; 8], 8, SCRATCH_BYTES);
-    (rig.wanted, rig.depth) = (4, 1);
-    rig.request(0..4);
-    rig.run(4);
-    rig.check_landed(4);
-    assert_eq!((rig.fetch.stats().connections, rig.fetch.stats().connections_failed), (4, 0));
-}
-
-#[test]
-fn the_only_address_has_all_the_time_it_needs() {
-    let mut bucket = Bucket::new(&[100]);
-    bucket.connects = Box::new(|_| Duration::from_secs(2));
-    let mut rig = Rig::new(bucket, &[LIVE], 8);
     rig.request(0..1);
     rig.run(1);
     rig.check_landed(1);

@@ -1,5 +1,6 @@
 //! Tests that look inside the crate: the connection against a plain parse, and each stage against a model.
 
+mod addresses;
 mod assemble;
 mod cache;
 mod channels;
