@@ -1,5 +1,6 @@
 //! From a running trainer to a checkpoint and back: model, optimiser, random states of all ranks, position of the order.
 
+use super::steps::views;
 use super::{Event, Trainer, seed_of};
 use crate::checkpoint::{About, Checkpoint, Found, Vault, Writer, Written};
 use crate::feed::Feed;
@@ -8,7 +9,6 @@ use fuelrail::{Reporter, State};
 use fuelrail_base::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tch::nn::VarStore;
 use tch::{Device, Kind as Element, Tensor, no_grad};
 
 /// The loader's scores, where its order is drawn by importance: as the loader wrote them.
@@ -324,34 +324,6 @@ impl Trainer<'_> {
         }
         Ok(())
     }
-}
-
-/// The variables that are trained, in order of their making, with names. Those that a program has frozen are kept as they are.
-pub(super) fn named_parameters(variables: &VarStore) -> Result<Vec<(String, Tensor)>> {
-    let named = variables.variables();
-    let name_of = |tensor: &Tensor| {
-        named.iter().find(|(_, other)| other.data_ptr() == tensor.data_ptr() && other.size() == tensor.size())
-    };
-    let all = variables.trainable_variables().into_iter().filter(Tensor::requires_grad).enumerate();
-    let all: Vec<_> = all
-        .map(|(n, tensor)| (name_of(&tensor).map_or_else(|| n.to_string(), |(name, _)| name.clone()), tensor))
-        .collect();
-    if all.is_empty() {
-        return Err(Error::new(Kind::Usage, "the model has no parameter that is trained")
-            .with_hint("make its layers in the VarStore that the trainer gets, and freeze only some of them"));
-    }
-    Ok(all)
-}
-
-/// The parameters' parts of a tensor that is laid out as `parameters`, the flat tensor they are views of.
-pub(super) fn views(flat: &Tensor, parameters: &Tensor, named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
-    let begin = parameters.data_ptr().addr();
-    let part = |(name, tensor): &(String, Tensor)| {
-        let at = tensor.data_ptr().addr().saturating_sub(begin) / tensor.kind().elt_size_in_bytes();
-        let part = flat.narrow(0, at as i64, tensor.numel() as i64);
-        (name.clone(), part.view(&tensor.size()[..]))
-    };
-    named.iter().map(part).collect()
 }
 
 #[cfg(test)]
