@@ -118,7 +118,8 @@ def job(serve, nodes, tmp_path):
         started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         return started[-1]
 
-    yield serve("digits", "--count", 1000, "--host", own).url + "training/", nodes, tmp_path, start
+    # So far away that a rank has time to answer: it may take three times as long as the bucket.
+    yield serve("digits", "--count", 1000, "--host", own, "--script", "latency=fixed:20ms").url + "training/", nodes, tmp_path, start
     for process in started:
         process.kill()
         process.communicate()

@@ -33,7 +33,8 @@ distributed.destroy_process_group()
 
 def test_two_ranks_read_the_bucket_once(serve, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
-    bucket = serve("digits", "--count", 1000)
+    # So far away that a rank has time to answer: it may take three times as long as the bucket.
+    bucket = serve("digits", "--count", 1000, "--script", "latency=fixed:20ms")
     (tmp_path / "secret").write_text("a secret of this test\n".replace(" ", "-"))
     shared = [bucket.url + "training/", str(tmp_path / "store"), str(tmp_path / "secret")]
     started = [[sys.executable, "-c", RANK, *shared, rank] for rank in "01"]
