@@ -250,7 +250,7 @@ impl<R: Ring> Shard<R> {
         let until = self.fetch.sweep(&mut self.ring, self.now);
         if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
             // A request that could not be sent has an outcome and no completion.
-            return Ok(());
+            return self.wait(Some(self.now));
         }
         let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
         // A message, a batch taken and a slot returned each wake this shard: nothing else has to be polled.

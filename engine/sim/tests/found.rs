@@ -117,3 +117,9 @@ fn a_damaged_copy_on_disk_is_not_taken_for_a_fresh_one() {
         sound(&crate::disk::damaged(seed));
     }
 }
+
+/// A segment that cannot be opened is given up by the shard that goes to sleep: its ring says then that it does not.
+#[test]
+fn a_segment_that_cannot_be_opened_keeps_its_shard_awake() {
+    sound(&Scenario::draw(492));
+}
