@@ -22,11 +22,10 @@ use clap::{Args, FromArgMatches};
 pub use evaluation::Score;
 use fuelrail::State;
 use fuelrail_base::{Error, Kind, Result};
-use saving::{named_parameters, views};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
-use steps::{Late, Progress, Tail};
+use steps::{Late, Progress, Tail, named_parameters, views};
 use tch::nn::VarStore;
 use tch::{Device, Tensor, no_grad};
 
