@@ -8,11 +8,12 @@
 `fuelrail.torch` has the data set for PyTorch; importing `fuelrail` imports neither torch nor numpy.
 """
 
-from typing import TYPE_CHECKING
 
 from fuelrail._errors import BudgetError, DeniedError, Error, NetworkError, NotFoundError, UsageError
 from fuelrail._fuelrail import Batch, DeviceBatch, Loader, __version__
 
+# As type checkers take it; to import `typing` would take longer than all the rest.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fuelrail._arrays import arrays as arrays
 
