@@ -8,7 +8,6 @@
 `fuelrail.torch` has the data set for PyTorch; importing `fuelrail` imports neither torch nor numpy.
 """
 
-
 from fuelrail._errors import BudgetError, DeniedError, Error, NetworkError, NotFoundError, UsageError
 from fuelrail._fuelrail import Batch, DeviceBatch, Loader, __version__
 
