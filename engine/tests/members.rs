@@ -401,7 +401,7 @@ fn one_of_a_thousand_ranks_has_its_samples_from_the_others() {
     let stats = loader.stats();
     let facts = stats.peers.as_ref().unwrap();
     assert!((390..=planned.len() as u64).contains(&(facts.hits + facts.misses)), "all but its own: {stats:#?}");
-    assert!(facts.hits > 50, "a busy machine may be slow more often than not, but not always: {stats:#?}");
+    assert!(facts.hits > 300, "a busy machine may be slow now and then: {stats:#?}");
     drop(other);
 }
 
