@@ -22,7 +22,7 @@ pub(crate) fn given(arguments: &impl Serialize) -> Overrides {
 
 /// The configuration: what was given over the environment over the file over the defaults.
 pub(crate) fn load(file: Option<&Path>, given: &Overrides) -> Outcome<Config> {
-    // The one file it reads is named by whoever calls it: when it is not there, that was wrong.
+    // The user names the file: one that cannot be read is a usage error.
     Config::load(file, fuelrail::environment_variables()?, given).map_err(|error| match error.kind() {
         Kind::File => usage(error.cause(), "give a TOML file that can be read"),
         _ => error.into(),

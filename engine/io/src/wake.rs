@@ -123,8 +123,8 @@ impl Waker {
             return Ok(Arc::clone(event));
         }
         let event = Arc::clone(own.event.insert(Arc::new(eventfd()?)));
-        // A wake before this found no eventfd to write to; one after it finds this one, under the lock. One that finds nobody armed writes
-        // nothing: the owner has to look first.
+        // Earlier wakes had no eventfd to write to, and later ones write only while this waker is armed: until then it is readable, so
+        // that its owner looks and arms it.
         if self.shared.state.load(Ordering::Acquire) != ARMED {
             own.announce();
         }
