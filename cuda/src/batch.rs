@@ -137,6 +137,12 @@ impl DeviceBatch {
         &self.info().labels
     }
 
+    /// In the host's memory, the fields of decoded records but the one that was decoded.
+    #[must_use]
+    pub fn kept_fields(&self) -> &KeptFields {
+        &self.info().kept
+    }
+
     /// Where their classes begin on the device, `i64` each, -1 for a sample without one; they arrive with the bytes.
     #[must_use]
     pub fn labels_pointer(&self) -> u64 {

@@ -5,7 +5,7 @@
 use crate::decode::Shape;
 use crate::records::Records;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, Objects, SampleSpan};
+use fuelrail_flow::{Assembled, KeptFields, Objects, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::borrow::Cow;
@@ -140,27 +140,35 @@ impl Batch {
     }
 
     /// One field of sample `i`, such as `jpg` or `cls` of a record of a tar archive, as the shard has it. `None` where the sample has no
-    /// field of this name, is an object or was decoded.
+    /// field of this name, is an object, or was decoded from it.
     ///
     /// # Panics
     /// When `i` is not below [`Batch::len`].
     #[must_use]
     pub fn field(&self, i: usize, name: &str) -> Option<Cow<'_, [u8]>> {
-        self.records()?.field(self.ids[i], name, self.sample(i))
+        let (id, bytes) = (self.ids[i], self.sample(i));
+        match self.shape {
+            None => self.records.as_ref()?.field(id, name, bytes),
+            Some(_) => self.inner.kept.field(i, name).map(Cow::from),
+        }
     }
 
-    /// All fields of sample `i` by their names; none where it is an object or was decoded. Numbers are little-endian. A feature of TFRecord
-    /// with several texts is several fields of one name.
+    /// All fields of sample `i` by their names, but the one that was decoded; none where it is an object. Numbers are little-endian. A feature
+    /// of TFRecord with several texts is several fields of one name.
     ///
     /// # Panics
     /// When `i` is not below [`Batch::len`].
     pub fn fields(&self, i: usize) -> impl Iterator<Item = (&str, Cow<'_, [u8]>)> {
-        self.records().into_iter().flat_map(move |records| records.fields(self.ids[i], self.sample(i)))
+        let (id, bytes) = (self.ids[i], self.sample(i));
+        let records = self.records.as_deref().filter(|_| self.shape.is_none());
+        let kept = self.inner.kept.fields(i).map(|(name, bytes)| (name, bytes.into()));
+        records.into_iter().flat_map(move |records| records.fields(id, bytes)).chain(kept)
     }
 
-    /// What splits its samples into fields.
-    fn records(&self) -> Option<&Records> {
-        self.records.as_deref().filter(|_| self.shape.is_none())
+    /// The fields of a decoded batch's records but the one that was decoded: a copy of them outlives the batch.
+    #[must_use]
+    pub fn kept_fields(&self) -> &KeptFields {
+        &self.inner.kept
     }
 
     /// All samples in order.

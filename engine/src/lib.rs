@@ -96,7 +96,7 @@ pub use decode::{
 };
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
-pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};
+pub use fuelrail_flow::{BadSamples, ByteRange, KeptFields, Listed, Listing};
 pub use fuelrail_io::{Backend, RingChoice};
 pub use fuelrail_plan::importance::Mode as ImportanceMode;
 pub use fuelrail_plan::order::{MixtureEpoch, OrderName};

@@ -227,10 +227,24 @@ impl Records {
     /// `Undecodable` where the record lacks it, and as [`Records::check`].
     pub(crate) fn picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         self.check(bytes)?;
-        let named = |name: &str| self.field(sample, name, bytes);
-        let picture = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named);
         let name = || self.picture.clone().unwrap_or_else(|| PICTURES.join(", "));
+        let picture = self.found_picture(sample, bytes).map(|(_, picture)| picture);
         picture.ok_or_else(|| Error::new(Kind::Undecodable, format!("the record has no field named {}", name())))
+    }
+
+    fn found_picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Option<(&'a str, Cow<'a, [u8]>)> {
+        let named = |name: &'a str| Some((name, self.field(sample, name, bytes)?));
+        self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named)
+    }
+
+    /// The fields of a record but the one that is decoded.
+    pub(crate) fn others<'a>(
+        &'a self,
+        sample: SampleId,
+        bytes: &'a [u8],
+    ) -> impl Iterator<Item = (&'a str, Cow<'a, [u8]>)> {
+        let picture = self.found_picture(sample, bytes).map(|(name, _)| name);
+        self.fields(sample, bytes).filter(move |(name, _)| Some(*name) != picture)
     }
 
     /// The label of a record: the number that its field is. `None` where no field is the label's, or it is no number.

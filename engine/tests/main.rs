@@ -21,6 +21,7 @@ mod get;
 mod hits;
 mod importance;
 mod integrity;
+mod kept_fields;
 mod killed_shards;
 mod listing_dir;
 mod members;

@@ -62,6 +62,39 @@ fn viewed<'py>(
     View::over(py, memory)
 }
 
+/// Fields by their names: a view each, or a list of views where several have one name.
+pub(crate) fn by_name<'a, 'py>(
+    py: Python<'py>,
+    fields: impl Iterator<Item = (&'a str, PyResult<Bound<'py, PyMemoryView>>)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let named = PyDict::new(py);
+    for (name, view) in fields {
+        let view = view?;
+        match named.get_item(name)? {
+            None => named.set_item(name, view)?,
+            Some(more) if more.is_instance_of::<PyList>() => more.cast::<PyList>()?.append(view)?,
+            Some(first) => named.set_item(name, PyList::new(py, [first, view.into_any()])?)?,
+        }
+    }
+    Ok(named)
+}
+
+/// One field of each sample, which some may lack.
+///
+/// # Errors
+/// `KeyError` where all do.
+pub(crate) fn column<'py>(
+    py: Python<'py>,
+    field: &str,
+    views: impl Iterator<Item = Option<PyResult<Bound<'py, PyMemoryView>>>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let views = views.map(Option::transpose).collect::<PyResult<Vec<_>>>()?;
+    if views.is_empty() || views.iter().any(Option::is_some) {
+        return PyList::new(py, views);
+    }
+    Err(PyKeyError::new_err(field.to_owned()))
+}
+
 #[pymethods]
 impl Batch {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -124,34 +157,18 @@ impl Batch {
         viewed(py, &batch, found)
     }
 
-    /// All fields of sample `i` by name: a view each, or a list of views where several fields have one name.
+    /// All fields of sample `i` by name, but the one that was decoded: a view each, or a list of views where several fields have one name.
     fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
         let (batch, i) = self.with(py, i)?;
-        let fields = PyDict::new(py);
-        for (name, bytes) in batch.fields(i) {
-            let view = viewed(py, &batch, bytes)?;
-            match fields.get_item(name)? {
-                None => fields.set_item(name, view)?,
-                Some(more) if more.is_instance_of::<PyList>() => more.cast::<PyList>()?.append(view)?,
-                Some(first) => fields.set_item(name, PyList::new(py, [first, view.into_any()])?)?,
-            }
-        }
-        Ok(fields)
+        by_name(py, batch.fields(i).map(|(name, bytes)| (name, viewed(py, &batch, bytes))))
     }
 
     /// One field of every sample: a list of views, with None for samples that lack it.
     ///
-    /// Raises KeyError where no sample has it.
+    /// Raises KeyError where no sample has it, and for the one that was decoded: that is `numpy()`.
     fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
         let batch = self.held(py)?;
-        let views = PyList::empty(py);
-        let mut found = batch.is_empty();
-        for i in 0..batch.len() {
-            let view = batch.field(i, field).map(|bytes| viewed(py, &batch, bytes)).transpose()?;
-            found |= view.is_some();
-            views.append(view)?;
-        }
-        if found { Ok(views) } else { Err(PyKeyError::new_err(field.to_owned())) }
+        column(py, field, (0..batch.len()).map(|i| Some(viewed(py, &batch, batch.field(i, field)?))))
     }
 
     /// The pixels of a decoded batch as a read-only NumPy array of `shape`, without a copy: uint8, float16 or float32 by `decode_dtype`.

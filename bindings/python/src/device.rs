@@ -1,12 +1,13 @@
 //! `fuelrail.DeviceBatch`: samples on a GPU, which frameworks take by DLPack.
 
+use crate::batch::{by_name, column};
 use crate::error::{raised, usage};
 use crate::ffi::{self, Element, Memory, Numbers, View};
-use fuelrail::SampleId;
+use fuelrail::{KeptFields, SampleId};
 use fuelrail_cuda::{FeedConfig, RawStream};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyMemoryView};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// `kDLCUDA` of DLPack.
@@ -47,6 +48,7 @@ pub(crate) struct Facts {
     offsets: Vec<u64>,
     lens: Vec<u64>,
     keys: Keys,
+    kept: KeptFields,
 }
 
 /// A batch on a GPU, without a copy for `torch.from_dlpack(batch)` and others that read DLPack. Its memory is one of `device_depth` buffers: the
@@ -81,6 +83,7 @@ impl DeviceBatch {
             offsets: batch.offsets().iter().map(|at| *at as u64).collect(),
             lens: batch.lens().iter().map(|len| *len as u64).collect(),
             keys,
+            kept: batch.kept_fields().clone(),
         };
         DeviceBatch { lease: Mutex::new(Some(Arc::new(Mutex::new(Lease { batch, is_exported: false })))), facts }
     }
@@ -132,6 +135,11 @@ fn export<'py>(
     ffi::device_capsule(py, &numbers, Arc::clone(lease), max_version.is_some_and(|(major, _)| major >= 1))
 }
 
+/// A copy of bytes, as a view.
+fn held_view<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyMemoryView>> {
+    View::over(py, Memory::Bytes(bytes.to_vec()))
+}
+
 #[pymethods]
 impl DeviceBatch {
     fn __len__(&self) -> usize {
@@ -167,6 +175,23 @@ impl DeviceBatch {
     #[getter]
     fn keys(&self) -> Vec<String> {
         self.facts.ids.iter().map(|id| (self.facts.keys)(SampleId(*id))).collect()
+    }
+
+    /// All fields of sample `i` of a decoded batch by name, but the one that was decoded, in the host's memory: a view each, or a list of
+    /// views where several fields have one name.
+    fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
+        let count = self.facts.ids.len();
+        let at = usize::try_from(i).ok().filter(|at| *at < count);
+        let at = at.ok_or_else(|| PyIndexError::new_err(format!("sample {i} of a batch of {count}")))?;
+        by_name(py, self.facts.kept.fields(at).map(|(name, bytes)| (name, held_view(py, bytes))))
+    }
+
+    /// One field of every sample of a decoded batch, in the host's memory: a list of views, with None for samples that lack it.
+    ///
+    /// Raises KeyError where no sample has it, and for the one that was decoded.
+    fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
+        let Facts { ids, kept, .. } = &self.facts;
+        column(py, field, (0..ids.len()).map(|i| Some(held_view(py, kept.field(i, field)?))))
     }
 
     /// The epoch, from 0.

@@ -1,9 +1,11 @@
 """What the tests share: a bucket of the command `fuelrail serve`, whose program `BUCKET_COMMAND` names (a `FUELRAIL_` variable would be a setting)."""
 
+import io
 import json
 import os
 import re
 import subprocess
+import tarfile
 import urllib.parse
 import urllib.request
 
@@ -45,6 +47,18 @@ class Bucket:
         self._server.terminate()
         self._server.wait()
         self._server.stdout.close()
+
+
+def archived(folder, records, shards=2):
+    """Writes tar archives of the records, each a dict of its fields."""
+    each = len(records) // shards
+    for shard in range(shards):
+        with tarfile.open(folder / f"part-{shard}.tar", "w") as archive:
+            for key in list(records)[shard * each : shard * each + each]:
+                for name, data in records[key].items():
+                    member = tarfile.TarInfo(f"{key}.{name}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
 
 
 @pytest.fixture(scope="session")

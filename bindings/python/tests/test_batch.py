@@ -1,12 +1,10 @@
 """Batches: views that keep their memory, arrays, DLPack, and records of shards with their fields."""
 
 import gc
-import io
-import tarfile
 import weakref
 
 import pytest
-from conftest import DIGITS, SMALL
+from conftest import DIGITS, SMALL, archived
 
 import fuelrail
 
@@ -120,13 +118,7 @@ def test_dlpack_capsules(digits):
 def test_records_of_a_tar_archive(tmp_path, serve):
     written = {f"{n:04}": {"png": bytes([n]) * (n + 1), "cls": str(n % 7).encode()} for n in range(40)}
     written["0013"]["txt"] = b"only here"
-    for shard in range(2):
-        with tarfile.open(tmp_path / f"part-{shard}.tar", "w") as archive:
-            for key in list(written)[shard * 20 : shard * 20 + 20]:
-                for name, data in written[key].items():
-                    member = tarfile.TarInfo(f"{key}.{name}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
+    archived(tmp_path, written)
     seen = {}
     with loader_of(serve(tmp_path).url, format="webdataset", label_field="cls", batch_size=16) as loader:
         assert loader.samples == 40
@@ -142,3 +134,27 @@ def test_records_of_a_tar_archive(tmp_path, serve):
     assert [*seen.values()] != [*written.values()], "shuffled"
     assert {key[-4:]: fields for key, fields in seen.items()} == written
 
+
+def test_other_fields_come_with_what_is_decoded(tmp_path, serve, digits):
+    digit = digits.get(digits.keys()[0])
+    written = {f"{n:04}": {"png": b"no picture" if n == 17 else digit, "txt": f"digit {n}".encode()} for n in range(40)}
+    written["0013"]["two.words"] = b"only here"
+    archived(tmp_path, written)
+    settings = {"format": "webdataset", "decode": "28x28x1", "batch_size": 16, "bad_samples": "skip"}
+    seen = []
+    with loader_of(serve(tmp_path).url, **settings) as loader:
+        for batch in loader:
+            assert batch.shape == (len(batch), 28, 28, 1)
+            keys = [key[-4:] for key in batch.keys]
+            assert [str(text, "utf-8") for text in batch["txt"]] == [f"digit {int(key)}" for key in keys]
+            for i, key in enumerate(keys):
+                expected = {name: data for name, data in written[key].items() if name != "png"}
+                assert {name: bytes(view) for name, view in batch.fields(i).items()} == expected
+            with pytest.raises(KeyError):
+                batch["png"]
+            seen += keys
+        # A view outlives the batch and the loader.
+        view = batch.sample(0, "txt")
+        assert view.readonly
+        del batch
+    assert bytes(view).startswith(b"digit ") and sorted(seen) == sorted(written.keys() - {"0017"})

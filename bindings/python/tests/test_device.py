@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SMALL
+from conftest import SMALL, archived
 
 import fuelrail
 
@@ -108,6 +108,20 @@ for expected in host[25:]:
     assert batch.shape == (50, 1, 28, 28)
     assert numpy.allclose(read(batch), expected.pixels.transpose(0, 3, 1, 2) / numpy.float32(255)) and list(batch.ids) == expected.ids
 assert next(rest, None) is None
+""")
+
+
+def test_other_fields_of_what_is_decoded_are_in_the_hosts_memory(under_driver, digits, tmp_path):
+    digit = digits.get(digits.keys()[0])
+    archived(tmp_path, {f"{n:02}": {"png": digit, "txt": f"digit {n}".encode()} for n in range(20)})
+    under_driver(f"""
+with fuelrail.Loader("{tmp_path}", format="webdataset", device=0, **{{**DECODED, "batch_size": 8}}) as loader:
+    for batch in loader:
+        texts = [str(text, "utf-8") for text in batch["txt"]]
+        assert texts == [f"digit {{int(key[-2:])}}" for key in batch.keys]
+        assert batch.fields(3) == {{"txt": texts[3].encode()}}
+        refused(KeyError, "png", lambda: batch["png"])
+        refused(IndexError, "of a batch of", lambda: batch.fields(8))
 """)
 
 

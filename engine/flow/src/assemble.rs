@@ -51,6 +51,8 @@ pub struct Assembled {
     pub samples: SampleSpans,
     /// Samples left out under `Skip` or `Quarantine`, with the reason.
     pub left_out: Vec<(SampleId, Error)>,
+    /// Where records were decoded, their other fields.
+    pub kept: KeptFields,
 }
 
 /// A batch on its way to the consumer: complete, or failed under `Raise`.
@@ -282,7 +284,7 @@ impl AssembleStage {
         }
         let result = match left_out.first() {
             Some((_, error)) if self.bad_samples == BadSamples::Raise => Err(error.clone()),
-            _ => Ok(Assembled { spec, slot, samples: placed, left_out }),
+            _ => Ok(Assembled { spec, slot, samples: placed, left_out, kept: KeptFields::default() }),
         };
         self.spare.push(lists);
         self.finished.push(Finished { seq, result });

@@ -16,6 +16,7 @@ mod failure;
 mod fetch;
 mod gate;
 mod hedge;
+mod kept;
 mod listing;
 #[cfg(all(test, loom))]
 mod models;
@@ -40,6 +41,7 @@ pub use failure::Failure;
 pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
+pub use kept::KeptFields;
 pub use listing::{Listed, Listing};
 pub use objects::{ByteRange, Objects, Server};
 pub use peers::{LentBlock, PeerInbox, PeerLink, PeerOutbox, PeerRequest, PeerRoom, PeerRoute, PeerSetup, peer_queue};

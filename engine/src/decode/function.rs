@@ -1,7 +1,9 @@
 //! Samples decoded by a function of the program's own, on the same threads, into the same dense batches.
 
+use crate::records::Records;
 use fuelrail_base::{Result, SampleId};
 use fuelrail_io::Slot;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -19,9 +21,18 @@ pub struct Undecoded<'a> {
     pub bytes: &'a [u8],
     /// The memory of the batch. `bytes` lie in it, unless they were computed from it.
     pub(super) raw: &'a Arc<Slot>,
+    /// Where it is a record, all of its bytes and what finds fields in them.
+    pub(super) record: Option<(&'a Records, &'a [u8])>,
 }
 
-impl Undecoded<'_> {
+impl<'a> Undecoded<'a> {
+    /// Another field of its record, such as the boxes of a picture that is to be cropped. `None` where there is none of this name, or the
+    /// sample is an object.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<Cow<'a, [u8]>> {
+        self.record.and_then(|(records, bytes)| records.field(self.id, name, bytes))
+    }
+
     /// Its bytes, to be used after the call, without a copy. While any of them exist the memory of the whole batch stays in use.
     #[must_use]
     pub fn keep(&self) -> KeptBytes {

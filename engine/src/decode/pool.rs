@@ -11,8 +11,8 @@ use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
-use fuelrail_base::{Error, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan, SampleSpans};
+use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
+use fuelrail_flow::{Assembled, BadSamples, Finished, KeptFields, Objects, SampleSpan, SampleSpans};
 use fuelrail_io::{Filling, Slot, Waker, Window, thread_cpu};
 use fuelrail_plan::run::BatchSpec;
 use std::borrow::Cow;
@@ -34,6 +34,13 @@ pub(super) struct Work {
     pub filling: Filling,
     /// Samples that could not be decoded, by index in the batch.
     pub bad: Mutex<Vec<(usize, Error)>>,
+}
+
+impl Work {
+    /// All bytes of a sample, as the bucket has them.
+    fn raw_bytes(&self, placed: SampleSpan) -> &[u8] {
+        &self.raw[placed.offset..placed.offset + placed.len]
+    }
 }
 
 /// One sample of a batch, or all of them where a function takes batches.
@@ -69,6 +76,8 @@ pub(super) struct Shared {
     pub rest: (Mutex<()>, Condvar),
 }
 
+/// Bytes of the fields that are kept beside what is decoded, of a batch: what fits into a message to the jobs of a shared read.
+const KEPT_BYTES_MAX: usize = 512 << 20;
 /// Samples after which a busy thread reports its CPU time.
 const METERED_AFTER: u32 = 32;
 /// Longest sleep of an idle thread before it checks the queue again.
@@ -164,19 +173,18 @@ impl Shared {
         let Ok(found) = samples().map(|placed| self.bytes_of(work, placed)).collect::<Result<Vec<_>>>() else {
             return false;
         };
-        let (raw, epoch) = (&work.raw, work.spec.epoch);
-        let undecoded = samples().zip(&found).map(|(placed, bytes)| Undecoded { id: placed.id, epoch, bytes, raw });
+        let undecoded = samples().zip(&found).map(|(placed, bytes)| self.undecoded(work, placed, bytes));
         let undecoded: Vec<Undecoded<'_>> = undecoded.collect();
         self.guarded(decoder, |_| function.decode(&undecoded, out)).is_ok()
     }
 
     /// Decodes one sample. Errors name its object.
     fn decode_one(&self, decoder: &mut SampleDecoder, work: &Work, placed: SampleSpan, out: &mut [u8]) -> Result<()> {
-        let (id, epoch, raw) = (placed.id, work.spec.epoch, &work.raw);
+        let (id, epoch) = (placed.id, work.spec.epoch);
         let decoded = self.bytes_of(work, placed).and_then(|bytes| {
             self.guarded(decoder, |decoder| match &self.function {
                 None => decoder.decode_sample(&bytes, DrawKey { seed: self.seed, epoch, id }, out).map(drop),
-                Some(function) => function.decode(&[Undecoded { id, epoch, bytes: &bytes, raw }], out),
+                Some(function) => function.decode(&[self.undecoded(work, placed, &bytes)], out),
             })
         });
         decoded.map_err(|error| error.with_object(&*self.objects.name(id)))
@@ -184,8 +192,14 @@ impl Shared {
 
     /// What is decoded of a sample: its object, or the field of its record.
     fn bytes_of<'a>(&'a self, work: &'a Work, placed: SampleSpan) -> Result<Cow<'a, [u8]>> {
-        let bytes = &work.raw[placed.offset..placed.offset + placed.len];
+        let bytes = work.raw_bytes(placed);
         self.records.as_ref().map_or(Ok(bytes.into()), |records| records.picture(placed.id, bytes))
+    }
+
+    /// A sample for a function, of which `bytes` are decoded.
+    fn undecoded<'a>(&'a self, work: &'a Work, placed: SampleSpan, bytes: &'a [u8]) -> Undecoded<'a> {
+        let record = self.records.as_deref().map(|records| (records, work.raw_bytes(placed)));
+        Undecoded { id: placed.id, epoch: work.spec.epoch, bytes, raw: &work.raw, record }
     }
 
     /// A panic becomes an error, and the decoder is made anew: it may be half updated.
@@ -215,21 +229,32 @@ impl Shared {
     /// Completes a batch after all its samples have been tried, and releases the memory of its raw bytes.
     pub(super) fn finish(&self, work: Work) {
         let Work { spec, mut samples, mut left_out, raw, filling, bad } = work;
-        if let Some(records) = &self.records {
-            let bytes = |placed: &SampleSpan| &raw[placed.offset..placed.offset + placed.len];
-            samples.iter_mut().for_each(|placed| placed.label = records.label(placed.id, bytes(placed)));
-        }
-        drop(raw);
         let seq = spec.seq;
         let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
         bad.sort_unstable_by_key(|(index, _)| *index);
+        let is_bad = |index: usize| bad.binary_search_by_key(&index, |(index, _)| *index).is_ok();
+        let mut kept = KeptFields::default();
+        if let Some(records) = &self.records {
+            for (_, placed) in samples.iter_mut().enumerate().filter(|(index, _)| !is_bad(*index)) {
+                let bytes = &raw[placed.offset..placed.offset + placed.len];
+                placed.label = records.label(placed.id, bytes);
+                kept.push(records.others(placed.id, bytes));
+            }
+        }
+        drop(raw);
+        if kept.memory_bytes() > KEPT_BYTES_MAX {
+            let cause =
+                format!("the fields beside the decoded one are {} in a batch", ByteSize(kept.memory_bytes() as u64));
+            let error = Error::new(Kind::Usage, cause);
+            let error = error.with_hint("make batches smaller, or read fewer columns (fields, of Parquet)");
+            return self.hand_over(Finished { seq, result: Err(error) });
+        }
         let Ok(mut slot) = filling.seal() else { unreachable!("every window of a finished batch is home") };
         if self.bad_samples == BadSamples::Raise && !bad.is_empty() {
             let (_, error) = bad.swap_remove(0);
             return self.hand_over(Finished { seq, result: Err(error) });
         }
         let bytes = self.wanted.sample_bytes() as usize;
-        let is_bad = |index: usize| bad.binary_search_by_key(&index, |(index, _)| *index).is_ok();
         if !bad.is_empty() {
             let good = (0..samples.len()).filter(|&index| !is_bad(index));
             for (to, from) in good.enumerate().filter(|(to, from)| to != from) {
@@ -242,7 +267,7 @@ impl Shared {
             (placed.offset, placed.len) = (at * bytes, bytes);
         }
         slot.truncate(samples.len() * bytes);
-        self.hand_over(Finished { seq, result: Ok(Assembled { spec, slot, samples, left_out }) });
+        self.hand_over(Finished { seq, result: Ok(Assembled { spec, slot, samples, left_out, kept }) });
     }
 }
 

@@ -208,7 +208,7 @@ impl Feed {
         let step = if together { samples.max(1) } else { 1 };
         let windows: Vec<_> = (0..samples / step).map_while(|_| filling.carve(step * bytes)).collect();
         debug_assert_eq!(windows.len(), samples / step, "the slot has the batch's room");
-        let Assembled { spec, slot, samples: placed, left_out } = raw;
+        let Assembled { spec, slot, samples: placed, left_out, .. } = raw;
         let work = Work { spec, samples: placed, left_out, raw: Arc::new(slot), filling, bad: Mutex::default() };
         if samples == 0 {
             return self.shared.finish(work);

@@ -77,6 +77,10 @@ impl Records {
         match *self {}
     }
 
+    pub(crate) fn others<'a>(&'a self, _: SampleId, _: &'a [u8]) -> impl Iterator<Item = (&'a str, Cow<'a, [u8]>)> {
+        std::iter::empty()
+    }
+
     pub(crate) fn picture<'a>(&'a self, _: SampleId, _: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         match *self {}
     }

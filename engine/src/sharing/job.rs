@@ -13,7 +13,7 @@ use crate::prepared::{Prepared, settle_decoding};
 use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
-use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, Objects, Outlet, PeerRoom};
+use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, KeptFields, Objects, Outlet, PeerRoom};
 use fuelrail_io::{Arena, ArenaConfig, BorrowedMemory, LocalSocket, OwnDirectory, Sender, channel, wait_for};
 use fuelrail_plan::run::{BatchSpec, Run};
 use futures_core::Stream;
@@ -348,6 +348,10 @@ impl Expected {
         }
         // In any order: what could not be fetched, then what could not be decoded.
         let mut left_out: Vec<_> = head.left_out.iter().map(LeftOut::read).collect();
+        let table = usize::try_from(head.kept_bytes)
+            .ok()
+            .and_then(|kept| table.split_at_checked(table.len().checked_sub(kept)?));
+        let (table, kept) = table.ok_or("a table that is cut")?;
         let mut given = samples(table).ok_or("a table that is cut")?;
         let (mut spans, mut missing) = (self.lists.list(), Vec::new());
         for (at, id) in self.run.samples(&spec).enumerate() {
@@ -370,7 +374,8 @@ impl Expected {
         self.is_dense(&spec, head, spans.len())?;
         let slot = memory.slot(head.name, head.offset, head.len);
         let slot = slot.ok_or(format!("bytes {}+{} outside the memory, or too many batches", head.offset, head.len))?;
-        Ok(Assembled { spec, slot, samples: spans, left_out: missing })
+        let kept = KeptFields::from_bytes(kept, spans.len()).ok_or("fields that are cut")?;
+        Ok(Assembled { spec, slot, samples: spans, left_out: missing, kept })
     }
 
     /// A decoded batch is its samples and nothing else.

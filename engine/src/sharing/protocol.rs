@@ -1,7 +1,7 @@
 //! What a job and the process that reads say to each other: messages over a local socket, and what both must have set alike.
 //!
-//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and after it the table of a batch: four u64 for
-//! each sample. It travels in packets, because a socket bounds those and not the samples of a batch.
+//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and after it the table of a batch, four u64 for
+//! each sample, and the fields of its records where they come decoded. It travels in packets, because a socket bounds those and not the samples of a batch.
 
 use crate::config::Config;
 use crate::state::State;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version spoken.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Bytes of a packet: several fit into a socket's usual buffer of 208 KiB.
 const PACKET_BYTES: usize = 48 << 10;
-/// Bytes of the longest message.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the longest message: the table of a batch, and the fields of its records.
+const MESSAGE_BYTES_MAX: usize = 640 << 20;
 /// Most samples of a batch whose message surely fits.
 pub(super) const BATCH_SAMPLES_MAX: u32 = 1 << 20;
 /// Of an error's text.
@@ -69,6 +69,8 @@ pub(super) struct Head {
     pub offset: u64,
     pub len: u64,
     pub left_out: Vec<LeftOut>,
+    /// Bytes after the table that are the fields of decoded records.
+    pub kept_bytes: u64,
 }
 
 /// A sample that could not be had.
@@ -109,11 +111,12 @@ pub(super) fn batch_message(name: u64, batch: &Assembled, offset: u64) -> Arc<[u
     let left_out = batch.left_out.iter().map(LeftOut::of).collect();
     let (positions, len) = (&batch.spec.positions, batch.slot.len() as u64);
     let (from, to) = (positions.start, positions.end);
-    let head = ToJob::Batch(Head { name, epoch: batch.spec.epoch, from, to, offset, len, left_out });
+    let (epoch, kept) = (batch.spec.epoch, batch.kept.to_bytes());
+    let head = ToJob::Batch(Head { name, epoch, from, to, offset, len, left_out, kept_bytes: kept.len() as u64 });
     let numbers = batch.samples.iter().flat_map(|placed| {
         [placed.id.0, placed.offset as u64, placed.len as u64, placed.label.map_or(NO_LABEL, u64::from)]
     });
-    message(&head, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
+    message(&head, &numbers.flat_map(u64::to_le_bytes).chain(kept).collect::<Vec<u8>>())
 }
 
 /// The samples of a batch's table; `None` where it is none.

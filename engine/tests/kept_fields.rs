@@ -1,0 +1,117 @@
+//! The fields of records beside the one that is decoded: delivered with the pixels, whoever decodes.
+
+use crate::common::reading::Reading;
+use crate::common::{PATIENCE, folder, loader};
+use crate::records::golden;
+use fuelrail::{BadSamples, Decode, DecodeFunction, Format, Loader, LoaderBuilder, SampleId};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+type Fields = Vec<(String, Vec<u8>)>;
+
+/// Every sample of a run with its fields.
+fn fields_of(mut loader: Loader) -> BTreeMap<SampleId, Fields> {
+    let mut all = BTreeMap::new();
+    while let Some(batch) = loader.next_batch() {
+        let batch = batch.unwrap();
+        for (i, id) in batch.ids().iter().enumerate() {
+            let fields: Fields = batch.fields(i).map(|(name, bytes)| (name.to_owned(), bytes.into_owned())).collect();
+            for (name, _) in &fields {
+                let first = fields.iter().find(|(known, _)| known == name).map(|(_, bytes)| bytes.as_slice());
+                assert_eq!(batch.field(i, name).as_deref(), first);
+            }
+            all.insert(*id, fields);
+        }
+    }
+    all
+}
+
+/// Decodes the length of a field, and looks at all others.
+fn lengths(raw: BTreeMap<SampleId, Fields>, decoded: &str) -> DecodeFunction {
+    let decoded = decoded.to_owned();
+    DecodeFunction::new(move |sample, out| {
+        let known = |name: &str| raw[&sample.id].iter().find(|(known, _)| known == name).map(|(_, bytes)| bytes);
+        assert_eq!(known(&decoded).map(Vec::as_slice), Some(sample.bytes));
+        assert!(
+            raw[&sample.id].iter().all(|(name, _)| sample.field(name).as_deref() == known(name).map(Vec::as_slice))
+        );
+        assert!(sample.field("a name that nobody has").is_none());
+        out.copy_from_slice(&(sample.bytes.len() as u64).to_le_bytes());
+        Ok(())
+    })
+}
+
+#[test]
+fn every_other_field_of_every_format_comes_with_what_is_decoded() {
+    for (name, format) in [
+        ("webdataset.tar", Format::WebDataset),
+        ("mds", Format::Mds),
+        ("examples.tfrecord", Format::TfRecord),
+        #[cfg(feature = "parquet")]
+        ("rows-snappy.parquet", Format::Parquet),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let place = if golden(name).is_dir() { golden(name) } else { dir.path().to_owned() };
+        if golden(name).is_file() {
+            fs::copy(golden(name), place.join(name)).unwrap();
+        }
+        let bucket = folder(&place, "");
+        let builder = || loader(&bucket).format(format).shuffle(false).batch_size(3).bad_samples(BadSamples::Skip);
+        let raw = fields_of(builder().build().unwrap());
+        let names: std::collections::BTreeSet<&String> = raw.values().flatten().map(|(name, _)| name).collect();
+        assert!(names.len() > 1, "{name}: {names:?}");
+        for decoded in names {
+            let function = lengths(raw.clone(), decoded);
+            let decoding = builder().decode_field(decoded).decode_with(Decode::exact(1, 8, 1), function);
+            let mut expected = raw.clone();
+            // A record without that field is a bad sample, and left out.
+            expected.retain(|_, fields| fields.iter().any(|(name, _)| name == decoded));
+            expected.values_mut().for_each(|fields| fields.retain(|(name, _)| name != decoded));
+            assert_eq!(fields_of(decoding.build().unwrap()), expected, "{name}: {decoded}");
+        }
+    }
+}
+
+/// Pictures with captions, and a file among them that is no picture.
+fn captioned(dir: &Path) {
+    let picture = crate::common::pictures::scene(8, 8, 3);
+    let picture = crate::common::pictures::png(8, 8, png::ColorType::Rgb, png::BitDepth::Eight, &picture);
+    for n in 0..40 {
+        let bytes = if n == 17 { b"no picture" } else { picture.as_slice() };
+        fs::write(dir.join(format!("{n:02}.png")), bytes).unwrap();
+        // Of the last ones more than a packet of the socket holds, for a batch.
+        fs::write(dir.join(format!("{n:02}.txt")), format!("caption {n} ").repeat(if n < 30 { 1 } else { 2_000 }))
+            .unwrap();
+    }
+}
+
+#[test]
+fn captions_come_with_pictures_that_are_decoded_once_for_all_jobs_or_by_each() {
+    let (files, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    captioned(files.path());
+    let bucket = folder(files.path(), "");
+    let raw = || loader(&bucket).format(Format::Objects).side_cars(["txt"]).batch_size(7).bad_samples(BadSamples::Skip);
+    let decoded = || raw().decode(Decode::exact(8, 8, 3));
+    let expected = Arc::new(fields_of(decoded().build().unwrap()));
+    assert_eq!(expected.len(), 39);
+    for (id, fields) in &*expected {
+        let [(name, caption)] = &fields[..] else { panic!("{id:?}: {fields:?}") };
+        assert!(name == "txt" && caption.starts_with(format!("caption {} ", id.0).as_bytes()), "{id:?}");
+    }
+    let job = |builder: LoaderBuilder| builder.share_dir(dir.path()).shared_read(true).build().unwrap();
+    for (reader, decodes) in [(decoded(), false), (raw(), true)] {
+        let reading = Reading::start(reader, dir.path(), 2, PATIENCE);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let loader = job(decoded());
+                    assert_eq!(loader.stats().decode.is_some(), decodes);
+                    assert!(fields_of(loader) == *expected);
+                });
+            }
+        });
+        assert_eq!(reading.end().0.slots, 0);
+    }
+}
