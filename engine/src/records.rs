@@ -18,6 +18,7 @@ use fuelrail_format::{Field, Index, Record, mds, tfrecord};
 use fuelrail_io::MappedFile;
 use std::borrow::Cow;
 use std::path::PathBuf;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Where every record of a data set lies.
 #[derive(Debug)]
@@ -131,6 +132,11 @@ impl Records {
     /// it lies in what its part, which counts as an object, is unpacked to.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         self.index.iter().map(|record| cover(&record)).collect()
+    }
+
+    /// A hash of where they lie, and of the fields that are not in their objects.
+    pub(crate) fn digest(&self) -> u64 {
+        xxh3_64(self.index.as_bytes())
     }
 
     /// How many records there are.

@@ -3,7 +3,7 @@
 use crate::common::reading::Reading;
 use crate::common::{PATIENCE, folder, loader};
 use crate::records::golden;
-use fuelrail::{BadSamples, Decode, DecodeFunction, Format, Loader, LoaderBuilder, SampleId};
+use fuelrail::{BadSamples, Decode, DecodeFunction, Format, Kind, Loader, LoaderBuilder, SampleId};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -114,4 +114,34 @@ fn captions_come_with_pictures_that_are_decoded_once_for_all_jobs_or_by_each() {
         });
         assert_eq!(reading.end().0.slots, 0);
     }
+}
+
+#[test]
+fn a_job_with_other_fields_is_refused_by_a_process_that_decodes_and_has_its_own_from_one_that_does_not() {
+    let (files, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    captioned(files.path());
+    let bucket = folder(files.path(), "");
+    let raw = |language: &str| {
+        let lines = (0..9).map(|n| format!("{n:02}.png,{language} {n}\n"));
+        let file = dir.path().join(format!("{language}.csv"));
+        fs::write(&file, format!("key,txt\n{}", lines.collect::<String>())).unwrap();
+        loader(&bucket).format(Format::Manifest).record_file(file).decode_field("data")
+    };
+    let decoded = |language| raw(language).decode(Decode::exact(8, 8, 3));
+    let job = |builder: LoaderBuilder| builder.share_dir(dir.path()).shared_read(true).build();
+    let reading = Reading::start(decoded("english"), dir.path(), 1, PATIENCE);
+    let error = job(decoded("french")).unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("record_file"), "{error}");
+    let of = |language: &str, loader| {
+        let all = fields_of(loader);
+        assert_eq!(all.len(), 9);
+        for (id, fields) in all {
+            assert_eq!(fields, [("txt".to_owned(), format!("{language} {}", id.0).into_bytes())]);
+        }
+    };
+    of("english", job(decoded("english")).unwrap());
+    drop(reading);
+    let reading = Reading::start(raw("english"), dir.path(), 1, PATIENCE);
+    of("french", job(decoded("french")).unwrap());
+    drop(reading);
 }

@@ -5,11 +5,13 @@ use crate::device::{DeviceBatch, feed_config};
 use crate::engine::{Engine, Next};
 use crate::error::{raised, usage};
 use crate::known::Known;
-use crate::{transform, values, warnings};
+use crate::transform::{self, Held};
+use crate::{values, warnings};
 use fuelrail::internal::ForkGuard;
 use fuelrail::{Config, LoaderBuilder, Overrides, SampleId, State};
 use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 use pyo3::types::PyDict;
@@ -80,6 +82,8 @@ pub(crate) struct Loader {
     guard: ForkGuard,
     /// Read while another thread waits for a batch, and after closing.
     known: Mutex<Known>,
+    /// `decode_with`.
+    function: Held,
 }
 
 /// Does it on a thread of its own, so that Ctrl-C ends the wait: for a server that does not answer, a function that does not return.
@@ -215,7 +219,8 @@ impl Loader {
             // After the settings: a misspelt `batch_size` is one of them, and its error says so.
             return Err(PyTypeError::new_err("Loader() missing 1 required keyword-only argument: 'batch_size'"));
         }
-        if let Some(function) = decode_with {
+        let function = decode_with.map(Held::new);
+        if let Some(function) = function.clone() {
             let hint = "say with decode what it returns for a sample, as in \"224x224x3\"";
             let decode = builder.config().decoded().ok_or_else(|| usage(py, "decode_with without decode", hint))?;
             builder = builder.decode_with(decode, transform::function(function, decode));
@@ -227,7 +232,16 @@ impl Loader {
         };
         let (engine, known) = build(py, starting, feed.clone())?;
         let (engine, turn, guard) = (Mutex::new(Some(engine)), Mutex::default(), ForkGuard::new());
-        Ok(Loader { builder, feed, known: Mutex::new(known), engine, turn, guard })
+        let function = function.unwrap_or_default();
+        Ok(Loader { builder, feed, known: Mutex::new(known), engine, turn, guard, function })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.function.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.function.clear();
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

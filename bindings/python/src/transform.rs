@@ -4,10 +4,12 @@ use crate::ffi::{Memory, View, copy_out};
 use fuelrail::internal::ForkGuard;
 use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the end of the interpreter waits for functions to return.
@@ -75,12 +77,41 @@ pub(crate) fn _end(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
+/// A function of Python's, until the garbage collector takes it: what it belongs to may hold the loader that calls it. Locked with the GIL
+/// alone, and for a moment.
+#[derive(Clone, Default)]
+pub(crate) struct Held(Arc<Mutex<Option<Py<PyAny>>>>);
+
+impl Held {
+    pub(crate) fn new(function: Py<PyAny>) -> Held {
+        Held(Arc::new(Mutex::new(Some(function))))
+    }
+
+    fn get(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let function = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        function.as_ref().map(|function| function.clone_ref(py)).ok_or_else(|| PyRuntimeError::new_err("it is gone"))
+    }
+
+    /// For the garbage collector.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0.try_lock().map_or(Ok(()), |function| visit.call(&*function))
+    }
+
+    /// For the garbage collector: breaks the cycle.
+    pub(crate) fn clear(&self) {
+        // Dropped behind the lock: it may free what calls this.
+        let function = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(function);
+    }
+}
+
 /// The engine's form of a Python function of samples, ids and epoch.
-pub(crate) fn function(function: Py<PyAny>, decode: Decode) -> DecodeFunction {
+pub(crate) fn function(function: Held, decode: Decode) -> DecodeFunction {
     let calls = Calls::own();
     DecodeFunction::of_batches(move |samples, out| {
         let call = |py: Python<'_>| {
-            called(py, &function, &decode, samples, out).map_err(|error| {
+            let made = function.get(py).and_then(|function| called(py, &function, &decode, samples, out));
+            made.map_err(|error| {
                 let cause = format!("decode_with raised {error}");
                 let failed = Error::new(Kind::Undecodable, cause).with_source(error);
                 failed.with_hint("mend the function, or leave such samples out with bad_samples=\"skip\"")

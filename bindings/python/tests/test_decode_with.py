@@ -1,9 +1,12 @@
 """`decode_with`: a Python function decodes batches on the decoding threads."""
 
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import time
+import weakref
 
 import pytest
 from conftest import DIGITS, SMALL
@@ -157,3 +160,26 @@ def test_a_forked_child_ends_while_a_function_runs(digits):
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, "0\n"), run.stderr
+
+
+def test_an_object_that_has_the_loader_of_its_own_function_is_collected(digits):
+    class Numbers:
+        def __init__(self):
+            self.loader = loader_of(digits, self.facts, epochs=1000)
+
+        def facts(self, samples, ids, epoch):
+            return facts(samples, ids, epoch)
+
+    gone = []
+    for _ in range(3):
+        numbers = Numbers()
+        assert len(next(numbers.loader)) > 0
+        gone.append((weakref.ref(numbers), weakref.ref(numbers.loader)))
+        del numbers
+    # One whose function runs just now is in use.
+    for _ in range(100):
+        gc.collect()
+        if all(numbers() is None and loader() is None for numbers, loader in gone):
+            return
+        time.sleep(0.1)
+    raise AssertionError(gone)

@@ -49,6 +49,10 @@ impl Records {
         match *self {}
     }
 
+    pub(crate) fn digest(&self) -> u64 {
+        match *self {}
+    }
+
     pub(crate) fn count(&self) -> u64 {
         match *self {}
     }

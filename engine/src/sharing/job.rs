@@ -10,7 +10,6 @@ use crate::listing::Saved;
 use crate::loader::{Delivery, Loader, Parts};
 use crate::memory::{Mapped, Memory, MemoryStats, share_out};
 use crate::prepared::{Prepared, settle_decoding};
-use crate::state::state_at;
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
 use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, KeptFields, Objects, Outlet, PeerRoom};
@@ -48,7 +47,7 @@ pub(crate) fn join(mut prepared: Prepared) -> Result<Loader> {
 
 /// The connection to the process that reads, and whether it decodes; or why the job reads alone.
 fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
-    let Parts { config, run, fingerprint, .. } = &prepared.parts;
+    let Parts { config, run, .. } = &prepared.parts;
     let dir = config.network.share_dir.as_deref().expect("checked: shared_read has a share_dir");
     let found = OwnDirectory::find(dir).and_then(|own| match own {
         None => Ok(None),
@@ -60,7 +59,7 @@ fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
         Err(error) => return Ok(Err(error.to_string())),
     };
     let start = run.config().start;
-    let terms = terms(config, &state_at(run, fingerprint, None, start));
+    let terms = terms(&prepared.parts);
     let hello = ToReader::Hello { version: VERSION, terms, epoch: start.epoch, position: start.position };
     let mut connection = Connection::over(socket);
     connection.say(message(&hello, &[]), None);

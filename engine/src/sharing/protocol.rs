@@ -4,7 +4,8 @@
 //! each sample, and the fields of its records where they come decoded. It travels in packets, because a socket bounds those and not the samples of a batch.
 
 use crate::config::Config;
-use crate::state::State;
+use crate::loader::Parts;
+use crate::state::state_at;
 use crate::system::EMFILE;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_flow::{Assembled, SampleSpan};
@@ -254,7 +255,9 @@ pub(super) type Terms = BTreeMap<String, Value>;
 /// What must be set alike; with a decoding reader what is decoded, too.
 const ALIKE: [&str; 6] = ["batch_size", "rank", "world", "drop_last", "bad_samples", "fields"];
 
-pub(super) fn terms(config: &Config, state: &State) -> Terms {
+pub(super) fn terms(parts: &Parts) -> Terms {
+    let Parts { config, run, fingerprint, records, .. } = parts;
+    let state = state_at(run, fingerprint, None, run.config().start);
     let settings = Config::SETTINGS.iter().filter(|setting| ALIKE.contains(&setting.name) || is_decoding(setting.name));
     let settings = settings.map(|setting| (setting.name.to_owned(), (setting.get)(config)));
     let run = [
@@ -264,13 +267,14 @@ pub(super) fn terms(config: &Config, state: &State) -> Terms {
         ("shuffle", state.shuffle.into()),
         ("order", state.order.as_str().into()),
         ("decode_with", config.decode.function.is_some().into()),
+        ("records", records.as_ref().map(|records| records.digest()).into()),
     ];
     settings.chain(run.map(|(name, value): (_, Value)| (name.to_owned(), value))).collect()
 }
 
 /// Of no account where batches come as the bucket has them.
 fn is_decoding(name: &str) -> bool {
-    ["label_field", "side_cars"].contains(&name)
+    ["label_field", "side_cars", "records"].contains(&name)
         || name.starts_with("decode") && !["decode_threads", "decode_depth"].contains(&name)
 }
 
@@ -284,6 +288,7 @@ pub(super) fn difference(ours: &Terms, theirs: &Terms, decodes: bool) -> Option<
         "listing" | "samples" => {
             "both must have listed the same objects: keep the data set as it is, or set listing_dir"
         }
+        "records" => "both must have found the same records: name the same record_file",
         "decode_with" => "a function of the program's own decodes in the job: serve the data set without decode",
         _ => "set it alike, or shared_read = false",
     };

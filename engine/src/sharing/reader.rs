@@ -11,7 +11,6 @@ use crate::batch::Batch;
 use crate::config::Config;
 use crate::loader::{Loader, Parts, Taken};
 use crate::prepared::Prepared;
-use crate::state::state_at;
 use crate::stats::Stats;
 use crate::system::refused;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
@@ -156,11 +155,11 @@ impl Job {
 
 impl Sharing {
     pub(crate) fn new(listener: LocalListener, prepared: Prepared, options: SharingOptions) -> Result<Sharing> {
-        let Parts { config, run, fingerprint, .. } = &prepared.parts;
+        let Parts { config, run, .. } = &prepared.parts;
         Ok(Sharing {
             listener,
             options,
-            terms: terms(config, &state_at(run, fingerprint, None, run.config().start)),
+            terms: terms(&prepared.parts),
             decodes: config.decode.shape.is_some(),
             run: run.clone(),
             prepared: Some(prepared),
