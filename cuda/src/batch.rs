@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use fuelrail::{Dtype, SampleId, State};
+use fuelrail::{Dtype, KeptFields, SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::driver::CUstream;

@@ -5,6 +5,7 @@
 
 use crate::channels::{BlockReply, BlockRequest, SpanId};
 use crate::conn::Proof;
+use crate::kept::KeptFields;
 use crate::objects::Objects;
 use crate::spans::{FreeLists, SampleSpan, SampleSpans};
 use core::ops::Range;

@@ -77,6 +77,8 @@ pub struct Shard<R: Ring> {
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
+    /// When the last wait for the ring began, and until when it was to last.
+    waited: (Instant, Option<Instant>),
     /// The clock as last read: once for everything that one pass of the loop takes in.
     now: Instant,
 }
@@ -148,6 +150,7 @@ impl<R: Ring> Shard<R> {
             shared_copied_bytes: 0,
             published: 0,
             meter: None,
+            waited: (Instant::ZERO, None),
             now: Instant::ZERO,
         })
     }
@@ -215,6 +218,7 @@ impl<R: Ring> Shard<R> {
         }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
+        self.planner.recall(self.seen());
         self.obey();
         let connected = self.deliver.flush(self.now, taken);
         self.pump();
@@ -261,9 +265,18 @@ impl<R: Ring> Shard<R> {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
+        self.waited = (self.now, until);
         match canary::refusal(self.id.0) {
             None => self.ring.wait(until),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
+        }
+    }
+
+    /// A time by which all that had come is seen: a thread that does not run for a while must not take for late what came meanwhile.
+    fn seen(&self) -> Instant {
+        match self.waited {
+            (begun, Some(until)) if until <= self.now => begun.max(until),
+            (begun, _) => begun,
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) struct Shared {
 }
 
 /// Bytes of the fields that are kept beside what is decoded, of a batch: what fits into a message to the jobs of a shared read.
-const KEPT_BYTES_MAX: usize = 512 << 20;
+const KEPT_BYTES_MAX: usize = 256 << 20;
 /// Samples after which a busy thread reports its CPU time.
 const METERED_AFTER: u32 = 32;
 /// Longest sleep of an idle thread before it checks the queue again.

@@ -23,7 +23,7 @@ pub(super) const VERSION: u32 = 2;
 /// Bytes of a packet: several fit into a socket's usual buffer of 208 KiB.
 const PACKET_BYTES: usize = 48 << 10;
 /// Bytes of the longest message: the table of a batch, and the fields of its records.
-const MESSAGE_BYTES_MAX: usize = 640 << 20;
+const MESSAGE_BYTES_MAX: usize = 320 << 20;
 /// Most samples of a batch whose message surely fits.
 pub(super) const BATCH_SAMPLES_MAX: u32 = 1 << 20;
 /// Of an error's text.

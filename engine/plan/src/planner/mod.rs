@@ -87,9 +87,13 @@ impl<W> Planner<W> {
         self.follow_up(now);
     }
 
-    /// Does what a fact or request may have made possible: recalls late requests, trims the disk and sends queued fetches.
+    /// Recalls requests to other ranks that were late by `seen`: all that had come by then was told before.
+    pub fn recall(&mut self, seen: Instant) {
+        self.owner.recall(seen, &mut self.commands);
+    }
+
+    /// Does what a fact or request may have made possible: trims the disk and sends queued fetches.
     fn follow_up(&mut self, now: Instant) {
-        self.owner.recall(now, &mut self.commands);
         self.owner.tidy(&mut self.commands);
         self.owner.issue(now, &mut self.commands);
     }

@@ -165,6 +165,7 @@ impl Model {
 
     fn tell(&mut self, fact: Fact) {
         self.planner.tell(self.now, fact);
+        self.planner.recall(self.now);
     }
 
     /// Obeys some of the commands, or all.

@@ -228,6 +228,7 @@ impl Cluster {
                 planner.spill().into_iter().for_each(|spill| spill.written(block, self.sample_bytes, 0));
             }
         }
+        planner.recall(now);
         false
     }
 
