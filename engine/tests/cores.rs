@@ -9,15 +9,15 @@ fn cpu_s(stats: &Stats) -> f64 {
     stats.shards.iter().map(|shard| shard.cpu_s()).sum()
 }
 
-/// Waits until all look-ahead is filled: nothing has landed for a while.
+/// Waits until all look-ahead is filled: nothing has landed for a second, longer than a shard of a busy machine waits.
 fn filled(loader: &Loader) -> Stats {
-    let mut last = loader.stats();
+    let (mut last, mut looks) = (loader.stats(), 0);
     eventually("the look-ahead is never full", || {
         std::thread::sleep(Duration::from_millis(100));
         let now = loader.stats();
         let still = now.landed_bytes > 0 && now.landed_bytes == last.landed_bytes && now.requests == last.requests;
-        last = now;
-        still
+        (last, looks) = (now, if still { looks + 1 } else { 0 });
+        looks == 10
     });
     last
 }

@@ -23,7 +23,7 @@ async fn ticking(count: &std::cell::Cell<u32>) {
 
 #[test]
 fn a_stream_delivers_what_the_iterator_does_and_leaves_the_thread_to_others() {
-    let set = DataSet::digits(60, 7);
+    let set = DataSet::digits(100, 7);
     let bucket = bucket(&set, SLOW);
     let builder = loader(&bucket).batch_size(4).epochs(2).connections_max(2).shards(2);
     let expected = drain(&mut builder.clone().build().unwrap(), &set).unwrap();

@@ -126,7 +126,7 @@ fn what_no_proxy_names_is_asked_straight() {
 fn errors(far: &Far, set: &DataSet, environment: &Environment) -> [Error; 2] {
     let listed = list_with(far.access(environment.clone()), &far.uri(""), |_| {}).unwrap_err();
     let builder =
-        far.loader(environment.clone()).listing(listing(set)).attempts_max(2).stall_after(Duration::from_millis(300));
+        far.loader(environment.clone()).listing(listing(set)).attempts_max(2).stall_after(Duration::from_secs(10));
     let mut loader = builder.outage_limit(None).build().unwrap();
     [listed, drain(&mut loader, set).unwrap_err()]
 }

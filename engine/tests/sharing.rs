@@ -129,7 +129,7 @@ fn a_job_that_stops_delays_others_up_to_the_bound_and_then_reads_alone() {
     let bucket = bucket(&set, "");
     let expected = drain(&mut settings(&bucket).build().unwrap(), &set).unwrap();
     bucket.reset_counters();
-    let reading = Reading::start(settings(&bucket), dir.path(), 3, Duration::from_secs(1));
+    let reading = Reading::start(settings(&bucket), dir.path(), 3, Duration::from_secs(10));
     let build = |log: &str| {
         let builder = job(settings(&bucket), dir.path()).audit(dir.path().join(log));
         std::thread::spawn(move || builder.build().unwrap())

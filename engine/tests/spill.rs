@@ -5,7 +5,8 @@
 
 use crate::common::skip::skip_or_fail;
 use crate::common::{
-    PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned, side_by_side,
+    Delivered, PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned,
+    side_by_side, take,
 };
 use fuelrail::{Backend, ByteSize, DiskFacts, Loader, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
@@ -51,6 +52,18 @@ fn fill(set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
     }
 }
 
+/// Takes so many batches, and more until some bytes have come from disk: the first segment takes a moment to make, which may be some epochs
+/// of a busy machine.
+fn take_until_hit(loader: &mut Loader, set: &DataSet, batches: usize) -> Delivered {
+    let (mut delivered, mut taken) = (Delivered::default(), 0);
+    eventually("nothing comes from disk", || {
+        take(&loader.next_batch().unwrap().unwrap(), loader, set, &mut delivered);
+        taken += 1;
+        taken >= batches && disk(&loader.stats()).hit_bytes > 0
+    });
+    delivered
+}
+
 fn disk(stats: &Stats) -> DiskFacts {
     stats.disk.clone().expect("it has a disk")
 }
@@ -66,11 +79,11 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
         let (set, dir) = (set(), tempfile::tempdir().unwrap());
         let bucket = bucket(&set, "");
         let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).ring(ring).shards(2);
-        let mut first = builder().epochs(4).build().unwrap();
-        let delivered = drain(&mut first, &set).unwrap();
-        assert_eq!(delivered.order, planned(plain_run(set.len(), 3, 8, 4)), "{ring}");
+        let mut first = builder().epochs(1_000).build().unwrap();
+        // Four epochs at least.
+        let delivered = take_until_hit(&mut first, &set, 48);
+        assert!(planned(plain_run(set.len(), 3, 8, 1_000)).starts_with(&delivered.order), "{ring}");
         let stats = first.stats();
-        assert!(disk(&stats).hit_bytes > 0, "{ring}: {:?}", stats.disk);
         assert_eq!((disk(&stats).lost, disk(&stats).failures), (0, 0), "{ring}");
         assert_eq!(first.close().operations, 0, "{ring}");
         fill(&set, builder);
@@ -89,10 +102,8 @@ fn objects_without_an_etag_are_not_reused_by_later_runs() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");
     let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(crate::common::bare_listing(&set));
-    let mut first = builder().epochs(3).build().unwrap();
-    drain(&mut first, &set).unwrap();
-    assert!(disk(&first.stats()).hits > 0, "within a run they are");
-    drop(first);
+    // Within a run they are.
+    take_until_hit(&mut builder().epochs(1_000).build().unwrap(), &set, 36);
     let mut later = builder().epochs(1).build().unwrap();
     drain(&mut later, &set).unwrap();
     assert_eq!(disk(&later.stats()).adopted, 0);
@@ -100,21 +111,27 @@ fn objects_without_an_etag_are_not_reused_by_later_runs() {
 
 #[test]
 fn ram_and_disk_add_up() {
-    let (set, dir) = (DataSet::photos(400, 4), tempfile::tempdir().unwrap());
+    let set = DataSet::photos(400, 4);
     let bucket = bucket(&set, "");
     let total = set.total_bytes();
     let (ram, limit) = (total / 4, total / 2 / MIB * MIB);
-    let builder = spilling(&bucket, dir.path(), limit).listing(listing(&set)).cache_limit(ByteSize(ram)).epochs(6);
-    let mut loader = builder.memory_limit("128MB".parse().unwrap()).build().unwrap();
-    drain(&mut loader, &set).unwrap();
-    let stats = loader.stats();
-    let reached = (stats.hit_bytes + disk(&stats).hit_bytes) as f64 / (5 * total) as f64;
-    let most = (ram + limit) as f64 / total as f64;
-    // How much of it is reached depends on how fast the machine's disk is beside its loopback; that it is never more does not.
-    assert!(reached <= most + 1e-6, "{reached} of {most}: {:?}", stats.disk);
-    assert!(stats.hit_bytes > 0 && disk(&stats).hit_bytes > 0, "{:?}", stats.disk);
-    let files: u64 = kept_in(dir.path()).iter().map(|file| file.metadata().unwrap().len()).sum();
-    assert!(files <= limit + 4096, "{files} bytes on disk, {limit} are allowed");
+    let run = || -> [u64; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = spilling(&bucket, dir.path(), limit).listing(listing(&set)).cache_limit(ByteSize(ram)).epochs(6);
+        let mut loader = builder.memory_limit("128MB".parse().unwrap()).build().unwrap();
+        drain(&mut loader, &set).unwrap();
+        let stats = loader.stats();
+        let reached = (stats.hit_bytes + disk(&stats).hit_bytes) as f64 / (5 * total) as f64;
+        let most = (ram + limit) as f64 / total as f64;
+        // How much of it is reached depends on how fast the machine's disk is beside its loopback; that it is never more does not.
+        assert!(reached <= most + 1e-6, "{reached} of {most}: {:?}", stats.disk);
+        let files: u64 = kept_in(dir.path()).iter().map(|file| file.metadata().unwrap().len()).sum();
+        assert!(files <= limit + 4096, "{files} bytes on disk, {limit} are allowed");
+        [stats.hit_bytes, disk(&stats).hit_bytes]
+    };
+    // A busy machine may make the first segment late; not in every run.
+    let hits: Vec<_> = (0..10).map(|_| run()).take_while(|hits| hits.contains(&0)).collect();
+    assert!(hits.len() < 10, "bytes of RAM and of the disk: {hits:?}");
 }
 
 #[test]
@@ -140,29 +157,35 @@ fn two_loaders_share_a_directory_and_read_each_other() {
 
 #[test]
 fn loaders_with_orders_of_their_own_read_what_the_others_have_fetched_meanwhile() {
-    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let set = set();
     let bucket = bucket(&set, "");
-    let build =
-        |seed| spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).seed(seed).epochs(3).build().unwrap();
-    // Both begin before anything is written, and read ahead as far as memory goes.
-    let (mut first, mut second) = (build(5), build(6));
-    eventually("both read ahead", || first.stats().requests.min(second.stats().requests) > 0);
-    for _ in 0..24 {
-        first.next_batch().unwrap().unwrap();
-    }
-    let written = disk(&first.stats()).written;
-    assert!(written > 60, "{written} blocks were written");
-    eventually("the second one is told", || disk(&second.stats()).blocks >= written);
-    let before = gets(&bucket.counters());
-    for _ in 0..12 {
-        second.next_batch().unwrap().unwrap();
-    }
-    let (facts, asked) = (disk(&second.stats()), gets(&bucket.counters()) - before);
-    assert!(facts.hits > 60 && asked + written / 2 < 181, "{asked} of 181 blocks are asked of the bucket: {facts:?}");
-    for loader in [&mut first, &mut second] {
-        drain(loader, &set).unwrap();
-        assert_eq!(disk(&loader.stats()).lost, 0);
-    }
+    let run = || -> [u64; 3] {
+        // In memory, where no other program keeps the disk busy.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(3);
+        // Both begin before anything is written, and read ahead as far as memory goes.
+        let [mut first, mut second] = [5, 6].map(|seed| builder().seed(seed).build().unwrap());
+        eventually("both read ahead", || first.stats().requests.min(second.stats().requests) > 0);
+        for _ in 0..24 {
+            first.next_batch().unwrap().unwrap();
+        }
+        let written = disk(&first.stats()).written;
+        eventually("the second one is told", || disk(&second.stats()).blocks >= written);
+        let before = gets(&bucket.counters());
+        for _ in 0..12 {
+            second.next_batch().unwrap().unwrap();
+        }
+        let (hits, asked) = (disk(&second.stats()).hits, gets(&bucket.counters()) - before);
+        for loader in [&mut first, &mut second] {
+            drain(loader, &set).unwrap();
+            assert_eq!(disk(&loader.stats()).lost, 0);
+        }
+        [written, hits, asked]
+    };
+    // A busy machine may make the first segment late; not in every run.
+    let few = |[written, hits, asked]: &[u64; 3]| *written <= 60 || *hits <= 60 || asked + written / 2 >= 181;
+    let runs: Vec<_> = (0..10).map(|_| run()).take_while(few).collect();
+    assert!(runs.len() < 10, "blocks written, had from disk, and asked of the bucket, of 181: {runs:?}");
 }
 
 #[test]

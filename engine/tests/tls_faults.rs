@@ -47,7 +47,9 @@ fn every_fault_alone_delivers_the_same_bytes_over_tls() {
             assert_eq!(delivered.order, expected(&set), "{set:?}");
             injected += secured.bucket.counters().faults_total();
         }
-        assert!(script.starts_with("bandwidth") || injected > 0, "the script did nothing");
+        // What depends on the machine's speed may not come up: a slow run stays below the rate that is throttled.
+        let timed = script.starts_with("bandwidth") || script.starts_with("slowdown");
+        assert!(timed || injected > 0, "the script did nothing");
     });
 }
 

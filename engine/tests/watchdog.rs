@@ -24,12 +24,22 @@ const STAGES: [&str; 9] = [
     "\n  arena:",
 ];
 
-fn assert_tells_every_stage(text: &str, shards: usize) {
-    for shard in 0..shards {
-        assert!(text.contains(&format!("shard {shard}:")), "no shard {shard} in: {text}");
-    }
-    for stage in STAGES {
-        assert_eq!(text.matches(stage).count(), shards, "{stage} of {shards} shards in: {text}");
+fn raise() {
+    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+}
+
+/// Waits for a report that says why and names an object, two shards, and every stage of each. Where a shard of a busy machine answers too
+/// late for one, the next has it.
+fn hears(told: &mpsc::Receiver<String>, why: &str, ask: impl Fn()) {
+    let begun = Instant::now();
+    loop {
+        ask();
+        let text = told.recv_timeout(PATIENCE).expect("it is told");
+        let said = [why, "training/", "shard 0:", "shard 1:"].into_iter().all(|part| text.contains(part));
+        if said && STAGES.into_iter().all(|stage| text.matches(stage).count() == 2) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "no '{why}', no object, no shard or no stage of each in: {text}");
     }
 }
 
@@ -49,15 +59,9 @@ fn a_stall_prints_every_stage() {
     let consumer = std::thread::spawn(move || loader.next_batch());
     // By itself, and again: what is stuck stays worth telling.
     for _ in 0..2 {
-        let text = told.recv_timeout(PATIENCE).expect("silence is told");
-        assert!(text.contains("nothing moved"), "{text}");
-        assert_tells_every_stage(&text, 2);
-        assert!(text.contains("training/"), "no object is named: {text}");
+        hears(&told, "nothing moved", || {});
     }
-    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
-    let on_signal = std::iter::repeat_with(|| told.recv_timeout(PATIENCE).expect("the signal is answered"));
-    let text = on_signal.into_iter().find(|text| text.contains("SIGUSR1")).expect("the iterator has no end");
-    assert_tells_every_stage(&text, 2);
+    hears(&told, "SIGUSR1", raise);
     drop(bucket);
     let error = consumer.join().unwrap().expect("an error").expect_err("the bucket is gone");
     assert!(matches!(error.kind(), Kind::Network | Kind::Truncated), "{error}");
@@ -70,14 +74,16 @@ fn a_resting_consumer_is_not_reported() {
     let set = DataSet::digits(50, 1);
     let bucket = bucket(&set, "");
     let (tell, told) = mpsc::channel();
-    let builder = loader(&bucket).batch_size(8).watchdog_after(Duration::from_millis(150)).report_on_sigusr1(true);
+    let builder = loader(&bucket).batch_size(8).watchdog_after(Duration::from_millis(300)).report_on_sigusr1(true);
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     loader.next_batch().unwrap().unwrap();
-    // A busy machine may have been slow with the first one.
-    while told.try_recv().is_ok() {}
-    std::thread::sleep(Duration::from_millis(600));
-    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
-    let text = told.recv_timeout(PATIENCE).expect("the signal is answered");
+    raise();
+    let answer = || told.recv_timeout(PATIENCE).expect("the signal is answered");
+    // A busy machine may have been slow with the first one, and tells of that before it answers.
+    while !answer().contains("SIGUSR1") {}
+    std::thread::sleep(Duration::from_millis(1_200));
+    raise();
+    let text = answer();
     assert!(text.contains("SIGUSR1"), "a rest was taken for a stall: {text}");
     assert_eq!(loader.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), 42);
 }
@@ -117,7 +123,7 @@ fn without_the_setting_a_signal_is_the_programs_own() {
     let _loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     let own = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&own)).unwrap();
-    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1).unwrap();
+    raise();
     assert!(own.load(Ordering::Acquire), "the program's own handler was called");
     let answer = told.recv_timeout(Duration::from_secs(1));
     assert!(answer.is_err(), "nobody asked for {answer:?}");

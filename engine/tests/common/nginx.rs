@@ -1,16 +1,19 @@
 //! nginx as a test's server.
 
+use super::PATIENCE;
+use super::process::PORTS_TRIED_MAX;
 use super::skip::skip_or_fail;
 use fuelrail::{Listed, write_manifest};
 use fuelrail_bucket::DataSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A running nginx that serves a folder; ended when dropped.
 pub struct Nginx {
     process: Child,
     port: u16,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     root: PathBuf,
 }
 
@@ -26,11 +29,17 @@ impl Nginx {
 
     /// As [`start`](Nginx::start), with a suffix for its `listen` and what else its server's block holds; `settings` may
     /// put files into the folder it is given.
-    pub fn start_with(listen: &str, settings: impl FnOnce(&Path) -> std::io::Result<String>) -> Option<Nginx> {
+    pub fn start_with(listen: &str, settings: impl Fn(&Path) -> std::io::Result<String>) -> Option<Nginx> {
         let Some(program) = program() else {
             skip_or_fail("nginx", "it is not installed");
             return None;
         };
+        let mut servers = (0..PORTS_TRIED_MAX).map(|_| Nginx::run(program, listen, &settings));
+        let server = servers.find_map(|mut server| server.listens().then_some(server));
+        Some(server.unwrap_or_else(|| panic!("nginx ended before it listened, on {PORTS_TRIED_MAX} ports")))
+    }
+
+    fn run(program: &str, listen: &str, settings: &impl Fn(&Path) -> std::io::Result<String>) -> Nginx {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         std::fs::create_dir(&root).unwrap();
@@ -52,14 +61,20 @@ impl Nginx {
         let file = folder.path().join("nginx.conf");
         std::fs::write(&file, config).unwrap();
         let process = Command::new(program).arg("-c").arg(&file).stderr(Stdio::null()).spawn().unwrap();
-        let server = Nginx { process, port, _folder: folder, root };
-        for _ in 0..1_000 {
-            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Some(server);
+        Nginx { process, port, folder, root }
+    }
+
+    /// Waits until it does, which is when it writes its number: on its port another program may answer. False when it ends instead.
+    fn listens(&mut self) -> bool {
+        let begun = Instant::now();
+        while self.process.try_wait().unwrap().is_none() {
+            if self.folder.path().join("pid").exists() {
+                return true;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            assert!(begun.elapsed() < PATIENCE, "nginx runs and does not listen");
+            std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("nginx did not start listening");
+        false
     }
 
     /// Where it listens, on 127.0.0.1.
@@ -85,8 +100,10 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // SIGTERM lets the master end its workers; a kill would orphan them.
-        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
-        let _ = self.process.wait();
+        // SIGTERM lets the master end its workers; a kill would orphan them. One that has ended leaves its number to others.
+        if let Ok(None) = self.process.try_wait() {
+            let _ = Command::new("kill").arg(self.process.id().to_string()).status();
+            let _ = self.process.wait();
+        }
     }
 }

@@ -15,7 +15,7 @@ pub struct Process {
 }
 
 /// Another program may take a port between its being found free and the server's listening there.
-const PORTS_TRIED_MAX: usize = 5;
+pub const PORTS_TRIED_MAX: usize = 5;
 
 /// Where `scripts/test` put it, or where it is installed.
 fn find(program: &str, variable: &str) -> Option<PathBuf> {
