@@ -78,7 +78,12 @@ fn a_small_soak_holds_on_every_ring() {
 #[test]
 fn a_small_soak_over_tls_holds() {
     let _alone = alone();
-    let report = soaked(&Soaking { transport: Transport::Tls, ..small(2.0) });
+    let run = |seconds: f64| soaked(&Soaking { transport: Transport::Tls, ..small(seconds) });
+    let mut report = run(2.0);
+    if report.totals.samples == 0 || report.totals.faults.is_empty() {
+        // A machine with other work may take that long to open a loader.
+        report = run(20.0);
+    }
     assert_eq!(failing(&report), [""; 0], "{:#?} {:#?}", report.criteria, report.notices);
     assert!(report.totals.absences == 0 && report.config.uri.starts_with("https://"), "{report:?}");
 }
@@ -92,7 +97,12 @@ fn what_is_kept_or_lost_on_purpose_is_found() {
         (Canary::Lost, &["samples", "wrong"]),
         (Canary::Bytes, &["wrong"]),
     ] {
-        let report = soaked(&Soaking { canary: Some(canary), calm: true, ..small(1.5) });
+        let run = |seconds: f64| soaked(&Soaking { canary: Some(canary), calm: true, ..small(seconds) });
+        let mut report = run(1.5);
+        if report.totals.samples == 0 || !criteria.iter().all(|name| failing(&report).contains(name)) {
+            // A machine with other work may not come to what is to be found in so short a time.
+            report = run(20.0);
+        }
         let found = failing(&report);
         assert!(criteria.iter().all(|name| found.contains(name)), "{canary:?}: {:#?}", report.criteria);
         // What leases keep is more than their slots: memory, and the descriptor that wakes a shard.

@@ -173,17 +173,24 @@ fn pipelined_requests_are_answered_in_order() {
 fn a_pipelined_answer_does_not_wait_for_the_next_ones_latency() {
     let set = DataSet::digits(3, 5);
     let bucket = serve(&set, "latency=fixed:400ms");
-    let mut client = Client::connect(&bucket);
     let all: String = (0..3).map(|i| head("GET", &format!("/bucket/{}", set.key(i)), &[])).collect();
-    let start = Instant::now();
-    client.send(all.as_bytes());
-    let arrivals = [0, 1, 2].map(|index| {
-        set.verify(&set.key(index), &client.reply(false).unwrap().body).unwrap();
-        start.elapsed()
-    });
-    // Not a speed test: each answer comes a whole latency before the next, or they were held together.
-    assert!(arrivals[0] >= Duration::from_millis(400) && arrivals[2] >= Duration::from_millis(1200), "{arrivals:?}");
-    assert!(arrivals[2] - arrivals[0] >= Duration::from_millis(300), "{arrivals:?}");
+    let come_apart = || {
+        let mut client = Client::connect(&bucket);
+        let start = Instant::now();
+        client.send(all.as_bytes());
+        let arrivals = [0, 1, 2].map(|index| {
+            set.verify(&set.key(index), &client.reply(false).unwrap().body).unwrap();
+            start.elapsed()
+        });
+        assert!(
+            arrivals[0] >= Duration::from_millis(400) && arrivals[2] >= Duration::from_millis(1200),
+            "{arrivals:?}"
+        );
+        arrivals[2] - arrivals[0] >= Duration::from_millis(300)
+    };
+    // Not a speed test: each answer comes a whole latency before the next, or they were held together. Where the machine is busy, the
+    // first may be seen late; not in every run.
+    assert!((0..5).any(|_| come_apart()), "the first answer waits for the others");
 }
 
 #[test]

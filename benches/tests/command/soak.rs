@@ -24,8 +24,16 @@ const SMALL: [&str; 12] = [
 fn a_soak_is_judged_written_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let (result, page) = (dir.path().join("soak.json"), dir.path().join("soak.html"));
-    let options = ["2", "--dir", utf8(dir.path()), "--json", utf8(&result)];
-    let text = fuelrail(&[&SMALL[..], &options].concat()).done();
+    let run = |seconds: &str| {
+        let options = [seconds, "--dir", utf8(dir.path()), "--json", utf8(&result)];
+        fuelrail(&[&SMALL[..], &options].concat())
+    };
+    let mut ended = run("2");
+    if [" 0 injected", " 0 delivered"].iter().any(|nothing| ended.out.contains(nothing)) {
+        // A machine with other work may take that long to open a loader.
+        ended = run("20");
+    }
+    let text = ended.done();
     assert!(text.contains("wrong") && !text.contains("DOES NOT HOLD"), "{text}");
     let json: Value = serde_json::from_str(&std::fs::read_to_string(&result).unwrap()).unwrap();
     assert_eq!(

@@ -305,8 +305,14 @@ fn a_run_stops_with_a_checkpoint_at_its_time_or_cost_and_foresees_that() {
             serde_json::from_slice(&std::fs::read(json).unwrap_or_default()).unwrap_or_default();
         (output, outcome)
     };
-    let (output, _) = run("--epochs 2000 --finish-by 3s");
-    ends(&output, 4, &["after --finish-by; it will stop there with a checkpoint"]);
+    let told = "after --finish-by; it will stop there with a checkpoint";
+    let by = |time: &str| run(&format!("--epochs 2000 --finish-by {time}")).0;
+    let mut output = by("3s");
+    if !String::from_utf8_lossy(&output.stderr).contains(told) {
+        // A machine with other work may come to no pace in so short a time.
+        output = by("15s");
+    }
+    ends(&output, 4, &[told]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("the time of --finish-by is over"));
     let (output, _) = run("--epochs 2000 --price-per-hour 3600 --stop-at-cost 2");
     assert!(output.status.code() == Some(4) && String::from_utf8_lossy(&output.stdout).contains("2 is spent"));
