@@ -6,12 +6,15 @@ use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
 use crate::objects::Objects;
+use crate::peers::{PeerLink, PeerRoom, PeerRoute, PeerSetup, peer_queue};
 use crate::setup::{ShardConfig, ShardEnds, memory};
 use crate::shard::Shard;
 use crate::status::ShardStatus;
-use fuelrail_base::limits::SAMPLE_ALIGN;
+use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, channel};
+use fuelrail_plan::homes::Homes;
+use fuelrail_plan::run::Run;
 use fuelrail_plan::window::WindowConfig;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -41,6 +44,17 @@ fn shard_of(bucket: Bucket, cache_bytes: u64, sockets: u32) -> (SimWorld, Shard<
 /// The same, on this ring.
 fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard<R>, Outlet, Arc<ShardStatus>) {
     let run = run(objects.catalog().samples(), 4, 2);
+    shard_of_run(ring, objects, &run, &config(cache_bytes), None)
+}
+
+/// The same, of a run with these settings, beside other ranks or without.
+fn shard_of_run<R: Ring>(
+    ring: R,
+    objects: Arc<Objects>,
+    run: &Run,
+    config: &ShardConfig,
+    peers: Option<PeerSetup>,
+) -> (Shard<R>, Outlet, Arc<ShardStatus>) {
     let consumer = Arc::new(Consumer::default());
     let (deliver, lane) = channel(16);
     let outlet = Outlet::new(vec![lane], vec![ring.waker()], Arc::clone(&consumer), run.batches());
@@ -51,9 +65,9 @@ fn shard_on<R: Ring>(ring: R, objects: Arc<Objects>, cache_bytes: u64) -> (Shard
         consumer,
         status: Arc::clone(&status),
         spill: None,
-        peers: None,
+        peers,
     };
-    let shard = Shard::new(ring, region(1 << 20), objects, &run, &config(cache_bytes), ends).unwrap();
+    let shard = Shard::new(ring, region(1 << 20), objects, run, config, ends).unwrap();
     (shard, outlet, status)
 }
 
@@ -349,4 +363,40 @@ fn spare_memory_is_a_small_part_of_the_room() {
         assert_eq!((spares.slots, spares.slot_bytes), (slots, slot_bytes), "{room} {longest} {mean}");
         assert_eq!(spares.bytes(), (slots * slot_bytes.next_multiple_of(SAMPLE_ALIGN)) as u64);
     }
+}
+
+#[test]
+fn what_came_while_a_thread_did_not_run_is_not_late() {
+    let sizes = [256; 64];
+    let mut bucket = Bucket::new(&sizes);
+    bucket.takes = Box::new(|_| Some(Duration::from_millis(5)));
+    let (objects, world) = (objects(&sizes, 256), SimWorld::new(1, SimFaults::default(), Box::new(bucket)));
+    let (ring, mut other) = (SimRing::with_capacity(&world, 64, 32), SimRing::with_capacity(&world, 4, 1));
+    let run = run(64, 4, 2);
+    let mut config = config(0);
+    config.planner.homes = Some(Homes::new(0, &[1, 2], run.order()));
+    config.peers = PeerRoom { connections: 8, scratch_bytes: SCRATCH_BYTES, slots: 4, slot_bytes: 256 };
+    let link = PeerLink { server: objects.server().clone(), route: PeerRoute::new("/b/k".into(), None) };
+    let (_asks, inbox) = peer_queue(4);
+    let peers = Some(PeerSetup { links: vec![None, Some(link)], inbox });
+    let (mut shard, mut outlet, _) = shard_of_run(ring, objects, &run, &config, peers);
+    let mut turns = 0;
+    while !outlet.is_finished() {
+        assert!(shard.iterate());
+        while let Some(batch) = outlet.try_take() {
+            batch.result.unwrap();
+        }
+        shard.sleep().unwrap();
+        // Longer than another rank may take; all answers are there then.
+        let until = world.now().after(Duration::from_millis(if turns < 20 { 500 } else { 0 }));
+        while world.now() < until {
+            other.wait(Some(until)).unwrap();
+            world.advance();
+        }
+        world.advance();
+        turns += 1;
+        assert!(turns < 1000, "stuck: {}", shard.snapshot().text);
+    }
+    let planner = shard.snapshot().planner;
+    assert!(planner.peer_misses == 0 && planner.peer_hits > 40, "{planner:?}");
 }
