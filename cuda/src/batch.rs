@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use fuelrail::{Dtype, KeptFields, SampleId, State};
+use fuelrail::{Dtype, OtherFields, SampleId, State};
 use fuelrail_base::{Error, Kind, Result};
 
 use crate::driver::CUstream;
@@ -137,10 +137,10 @@ impl DeviceBatch {
         &self.info().labels
     }
 
-    /// In the host's memory, the fields of decoded records but the one that was decoded.
+    /// In the host's memory, the fields that came with decoded samples.
     #[must_use]
-    pub fn kept_fields(&self) -> &KeptFields {
-        &self.info().kept
+    pub fn other_fields(&self) -> &OtherFields {
+        &self.info().other_fields
     }
 
     /// Where their classes begin on the device, `i64` each, -1 for a sample without one; they arrive with the bytes.

@@ -11,7 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use fuelrail::{Batch, Dtype, KeptFields, SampleId, State, Stats};
+use fuelrail::{Batch, Dtype, OtherFields, SampleId, State, Stats};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 
 use crate::context::{Context, DeviceMemory, Event, HostMemory, new_event, new_host_memory, new_memory};
@@ -216,7 +216,7 @@ pub(crate) struct BatchInfo {
     pub(crate) offsets: Vec<usize>,
     pub(crate) lens: Vec<usize>,
     pub(crate) left_out: Vec<(SampleId, Error)>,
-    pub(crate) kept: KeptFields,
+    pub(crate) other_fields: OtherFields,
     /// Samples, rows, columns, channels, as they lie in memory, where they were decoded; else bytes.
     pub(crate) shape: Vec<i64>,
     pub(crate) dtype: Dtype,
@@ -236,7 +236,7 @@ impl BatchInfo {
         refill(&mut self.labels, batch.labels());
         refill(&mut self.offsets, batch.offsets());
         refill(&mut self.left_out, batch.left_out());
-        self.kept.clone_from(batch.kept_fields());
+        self.other_fields = batch.other_fields();
         self.shape.clear();
         self.dtype = batch.shape().map_or(Dtype::U8, |shape| shape.dtype);
         match batch.shape() {

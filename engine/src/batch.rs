@@ -3,9 +3,10 @@
 //! prefix.
 
 use crate::decode::Shape;
+use crate::other_fields::{self, OtherFields};
 use crate::records::Records;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, KeptFields, Objects, SampleSpan};
+use fuelrail_flow::{Assembled, Objects, SampleSpan};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::borrow::Cow;
@@ -140,7 +141,8 @@ impl Batch {
     }
 
     /// One field of sample `i`, such as `jpg` or `cls` of a record of a tar archive, as the shard has it. `None` where the sample has no
-    /// field of this name, is an object, or was decoded from it.
+    /// field of this name or is an object; and where it was decoded for the field that it was decoded from, and those that
+    /// [`fields`](crate::LoaderBuilder::fields) does not name.
     ///
     /// # Panics
     /// When `i` is not below [`Batch::len`].
@@ -149,26 +151,33 @@ impl Batch {
         let (id, bytes) = (self.ids[i], self.sample(i));
         match self.shape {
             None => self.records.as_ref()?.field(id, name, bytes),
-            Some(_) => self.inner.kept.field(i, name).map(Cow::from),
+            Some(_) => self.fields(i).find(|(known, _)| *known == name).map(|(_, bytes)| bytes),
         }
     }
 
-    /// All fields of sample `i` by their names, but the one that was decoded; none where it is an object. Numbers are little-endian. A feature
-    /// of TFRecord with several texts is several fields of one name.
+    /// All fields of sample `i` by their names: where it was decoded those that [`fields`](crate::LoaderBuilder::fields) names, but the decoded
+    /// one; none where it is an object. Numbers are little-endian. A feature of TFRecord with several texts is several fields of one name.
     ///
     /// # Panics
     /// When `i` is not below [`Batch::len`].
     pub fn fields(&self, i: usize) -> impl Iterator<Item = (&str, Cow<'_, [u8]>)> {
         let (id, bytes) = (self.ids[i], self.sample(i));
         let records = self.records.as_deref().filter(|_| self.shape.is_none());
-        let kept = self.inner.kept.fields(i).map(|(name, bytes)| (name, bytes.into()));
-        records.into_iter().flat_map(move |records| records.fields(id, bytes)).chain(kept)
+        let other = other_fields::fields(&self.inner.slot[self.end()..], self.len(), i);
+        let other = other.map(|(name, bytes)| (name, bytes.into()));
+        records.into_iter().flat_map(move |records| records.fields(id, bytes)).chain(other)
     }
 
-    /// The fields of a decoded batch's records but the one that was decoded: a copy of them outlives the batch.
+    /// A copy of the fields that came with decoded samples, to be used after the batch. Empty where there are none.
     #[must_use]
-    pub fn kept_fields(&self) -> &KeptFields {
-        &self.inner.kept
+    pub fn other_fields(&self) -> OtherFields {
+        OtherFields::new(&self.inner.slot[self.end()..], self.len())
+    }
+
+    /// Where its samples end: behind the pixels of decoded ones are their other fields.
+    fn end(&self) -> usize {
+        let decoded = self.shape.and_then(|_| self.inner.samples.last());
+        decoded.map_or(self.inner.slot.len(), |placed| placed.offset + placed.len)
     }
 
     /// All samples in order.
@@ -205,7 +214,7 @@ impl Batch {
     /// the samples and nothing else.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.inner.slot
+        &self.inner.slot[..self.end()]
     }
 
     /// The bytes, writable: changes in place are visible to this consumer only. Waits for blocks that are still being written to disk
@@ -219,7 +228,8 @@ impl Batch {
         while self.inner.slot.is_read_pinned() {
             std::thread::sleep(PIN_POLL);
         }
-        &mut self.inner.slot
+        let end = self.end();
+        &mut self.inner.slot[..end]
     }
 
     /// What the bytes of a decoded batch are: samples of rows of pixels of channels, dense. `None` where samples are as the

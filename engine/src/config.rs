@@ -211,9 +211,9 @@ impl Config {
         }
         let format = self.format.map_or("none", |format| format.word());
         check(
-            self.fields.is_empty() || format == "parquet",
+            self.fields.is_empty() || format == "parquet" || format != "none" && self.decode.shape.is_some(),
             format!("fields is set, and format is {format}"),
-            "leave it out: batches have all fields of a record",
+            "leave it out: batches that are not decoded have all fields of a record",
         )?;
         check(
             self.side_cars.is_empty() || format == "objects",
@@ -258,6 +258,11 @@ impl Config {
         let config = ImportanceConfig { mode, coverage, replay, weights, cached_samples };
         config.validate()?;
         Ok(importance.map(|_| config))
+    }
+
+    /// Of Parquet, the columns that are read; of other formats all fields are.
+    pub(crate) fn columns(&self) -> &[String] {
+        if self.format.is_some_and(|format| format.word() == "parquet") { &self.fields } else { &[] }
     }
 
     /// What samples are decoded to; `None` where they are delivered as the bucket has them.

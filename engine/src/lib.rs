@@ -59,6 +59,7 @@ mod memory;
 mod metrics;
 mod mixture;
 mod names;
+mod other_fields;
 #[cfg_attr(not(feature = "formats"), path = "packed/absent.rs")]
 mod packed;
 #[cfg_attr(not(feature = "clouds"), path = "peers/absent.rs")]
@@ -96,7 +97,7 @@ pub use decode::{
 };
 pub use environment::{Environment, environment_variables};
 pub use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId, WallTime, read_duration};
-pub use fuelrail_flow::{BadSamples, ByteRange, KeptFields, Listed, Listing};
+pub use fuelrail_flow::{BadSamples, ByteRange, Listed, Listing};
 pub use fuelrail_io::{Backend, RingChoice};
 pub use fuelrail_plan::importance::Mode as ImportanceMode;
 pub use fuelrail_plan::order::{MixtureEpoch, OrderName};
@@ -112,6 +113,7 @@ pub use listing::{KeptListing, ListingDir, list, list_kept, list_packed, list_wi
 pub use loader::{Loader, Taken};
 pub use memory::{Memory, MemoryStats, Remains};
 pub use mixture::Mixture;
+pub use other_fields::OtherFields;
 pub use ranks::{HandOver, PeerFacts};
 pub use records::Format;
 pub use sharing::{Sharing, SharingOptions};

@@ -4,6 +4,7 @@
 use crate::chunks::chunks_held;
 use crate::config::{Config, Order};
 use crate::layout::{Layout, Seating, Wanted};
+use crate::records::Records;
 use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
 use fuelrail_flow::{ChannelEnds, Objects, PeerRoom, cached_block_bytes, scratch_bytes, spill_memory_bytes};
@@ -157,11 +158,15 @@ pub(crate) fn share_out(
     config: &Config,
     objects: &Objects,
     topology: &Topology,
+    records: Option<&Records>,
     (disk, peers): (bool, PeerRoom),
 ) -> Result<Layout> {
     let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
     // In whole granules of the region, so that as many batches fit as are said to.
-    let decoded_bytes = config.decoded().map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples));
+    let other_room = records.map_or(0, |records| records.other_room(batch_samples));
+    let decoded_bytes = config
+        .decoded()
+        .map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples).saturating_add(other_room));
     let (longest, mean, blocks) = objects.catalog().block_lengths();
     let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
     Wanted {

@@ -11,14 +11,14 @@ pub use fuelrail_format::Format;
 pub(crate) use heads::{Pass, Read};
 pub(crate) use kept::Kept;
 
+use crate::other_fields::{self, FIELD_BYTES, SAMPLE_BYTES};
 use crate::packed::PackedShards;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
-use fuelrail_format::{Field, Index, Record, mds, tfrecord};
+use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects, SampleSpan};
+use fuelrail_format::{Field, Index, Record, is_below, is_named, mds, tfrecord};
 use fuelrail_io::MappedFile;
 use std::borrow::Cow;
 use std::path::PathBuf;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Where every record of a data set lies.
 #[derive(Debug)]
@@ -28,6 +28,9 @@ pub(crate) struct Records {
     /// The field that is the label, and the one that is decoded.
     label: Option<String>,
     picture: Option<String>,
+    /// Of records that are decoded, the other fields that are wanted, and the most room that those of one take.
+    wanted: Vec<String>,
+    room: usize,
 }
 
 /// The bytes of an index: this process's own, or a file that is mapped, whose memory all processes of the machine share.
@@ -103,8 +106,10 @@ impl Records {
             Format::TfRecord => Split::Example,
             _ => Split::Ranges,
         };
-        let records = Records { index, split, label: asked.label.clone(), picture: asked.picture.clone() };
+        let (label, picture, wanted) = (asked.label.clone(), asked.picture.clone(), asked.wanted.clone());
+        let mut records = Records { index, split, label, picture, wanted, room: 0 };
         records.check_names(asked.is_decoded)?;
+        records.room = records.room();
         Ok(records)
     }
 
@@ -115,8 +120,12 @@ impl Records {
             Split::Columns(columns) => columns.all().iter().map(|column| &*column.name).collect(),
             Split::Example => return Ok(()),
         };
-        for (setting, asked) in [("label_field", &self.label), ("decode_field", &self.picture)] {
-            if let Some(name) = asked.as_ref().filter(|name| !names.contains(&name.as_str())) {
+        let wanted = self.wanted.iter().map(|name| ("fields", name));
+        let asked = [("label_field", &self.label), ("decode_field", &self.picture)];
+        for (setting, name) in
+            asked.into_iter().filter_map(|(setting, name)| Some((setting, name.as_ref()?))).chain(wanted)
+        {
+            if !names.iter().any(|known| is_below(name, known)) {
                 let cause = format!("{setting} is '{name}', and the records have {}", names.join(", "));
                 return Err(Error::new(Kind::Usage, cause).with_hint("name one of them"));
             }
@@ -136,7 +145,7 @@ impl Records {
 
     /// A hash of where they lie, and of the fields that are not in their objects.
     pub(crate) fn digest(&self) -> u64 {
-        xxh3_64(self.index.as_bytes())
+        self.index.body_hash()
     }
 
     /// How many records there are.
@@ -233,24 +242,55 @@ impl Records {
     /// `Undecodable` where the record lacks it, and as [`Records::check`].
     pub(crate) fn picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         self.check(bytes)?;
+        let named = |name: &str| self.field(sample, name, bytes);
+        let picture = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named);
         let name = || self.picture.clone().unwrap_or_else(|| PICTURES.join(", "));
-        let picture = self.found_picture(sample, bytes).map(|(_, picture)| picture);
         picture.ok_or_else(|| Error::new(Kind::Undecodable, format!("the record has no field named {}", name())))
     }
 
-    fn found_picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Option<(&'a str, Cow<'a, [u8]>)> {
-        let named = |name: &'a str| Some((name, self.field(sample, name, bytes)?));
-        self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named)
+    /// The most room that the fields wanted of a batch of decoded samples take.
+    pub(crate) fn other_room(&self, samples: u64) -> u64 {
+        (self.room as u64).saturating_mul(samples)
     }
 
-    /// The fields of a record but the one that is decoded.
-    pub(crate) fn others<'a>(
-        &'a self,
-        sample: SampleId,
-        bytes: &'a [u8],
-    ) -> impl Iterator<Item = (&'a str, Cow<'a, [u8]>)> {
-        let picture = self.found_picture(sample, bytes).map(|(name, _)| name);
-        self.fields(sample, bytes).filter(move |(name, _)| Some(*name) != picture)
+    /// The same of one sample: where the index has no ranges of fields, what the whole record could have.
+    fn room(&self) -> usize {
+        if self.wanted.is_empty() {
+            return 0;
+        }
+        let is_wanted = |(name, _): &(&str, Field<'_>)| is_named(&self.wanted, name);
+        let length = |(name, field): (&str, Field<'_>)| match field {
+            Field::Span(span) => name.len() + span.length as usize + FIELD_BYTES,
+            Field::Value(value) => name.len() + value.len() + FIELD_BYTES,
+        };
+        let named = self.wanted.iter().map(|name| 2 * name.len() + FIELD_BYTES).sum::<usize>();
+        let most = self.index.iter().map(|record| match self.split {
+            Split::Ranges => record.fields().filter(is_wanted).map(length).sum(),
+            Split::Columns(_) => cover(&record).len as usize + named,
+            // Its numbers are longer here.
+            Split::Example => 2 * cover(&record).len as usize + named,
+        });
+        most.max().unwrap_or(0) + SAMPLE_BYTES
+    }
+
+    /// Writes the fields wanted of these samples, whose records these are, but for the one that is decoded of each. Returns their length; `None`
+    /// where there is no room.
+    pub(crate) fn write_others(&self, samples: &[SampleSpan], raw: &[u8], room: &mut [u8]) -> Option<usize> {
+        if self.wanted.is_empty() {
+            return Some(0);
+        }
+        other_fields::write(
+            room,
+            samples.iter().map(|placed| {
+                let bytes = &raw[placed.offset..placed.offset + placed.len];
+                let mut fields: Vec<_> = self.fields(placed.id, bytes).collect();
+                let at = |wanted: &str| fields.iter().position(|(name, _)| *name == wanted);
+                let decoded = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| at(name)), at);
+                decoded.map(|at| fields.remove(at));
+                fields.retain(|(name, _)| is_named(&self.wanted, name));
+                fields
+            }),
+        )
     }
 
     /// The label of a record: the number that its field is. `None` where no field is the label's, or it is no number.

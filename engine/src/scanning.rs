@@ -22,13 +22,14 @@ pub(crate) fn records(
         .token_document_end
         .map(|end| format!("{:?} {:?} {} {end}", config.token_window, config.token_stride, config.token_bytes));
     let parts = packed.map(|packed| format!("{} parts", packed.parts().len()));
-    let named = config.fields.iter().chain(&config.side_cars).chain(&documents).chain(&parts);
+    let named = config.columns().iter().chain(&config.side_cars).chain(&documents).chain(&parts);
     let content = content_of(id, listing, named);
     let asked = Asked {
         format,
         content: content.unwrap_or_default(),
         label: config.label_field.clone(),
         picture: config.decode.field.clone(),
+        wanted: if config.decode.shape.is_some() { config.fields.clone() } else { Vec::new() },
         is_decoded: config.decode.shape.is_some(),
         tokens: (config.token_window, config.token_stride, config.token_bytes, config.token_document_end),
         file: config.record_file.clone(),

@@ -17,7 +17,7 @@ use crate::watch::Shards;
 use core::ops::Range;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, SAMPLE_ALIGN};
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Consumer, Finished, KeptFields, Objects, SampleSpan};
+use fuelrail_flow::{Assembled, BadSamples, Consumer, Finished, Objects, SampleSpan};
 use fuelrail_io::{Receiver, Region, Sender, Slot, channel};
 use fuelrail_plan::run::{BatchSpec, Run};
 use fuelrail_plan::spill::SpillPolicy;
@@ -268,7 +268,6 @@ impl Filling {
             }
         }
         slot.truncate(offset);
-        let (samples, kept) = (placed.into_iter().collect(), KeptFields::default());
-        Ok(Assembled { spec, slot, samples, left_out, kept })
+        Ok(Assembled { spec, slot, samples: placed.into_iter().collect(), left_out })
     }
 }

@@ -52,8 +52,7 @@ fn dies(crash: Crash, says: &str, builder: LoaderBuilder) {
         assert!(text.contains(&format!("shard {}", crash.shard)), "{crash:?}: {text}");
     }
     assert!(waited < WAIT_MAX, "{crash:?}: {waited:?}");
-    // The kernel lists a thread for a moment longer than it can be joined.
-    eventually("threads stay", || threads() == before);
+    assert_eq!(threads(), before, "{crash:?}");
 }
 
 fn endless(bucket: &Bucket, shards: u16, cache: &str) -> LoaderBuilder {

@@ -29,11 +29,6 @@ fn connections_are_closed(bucket: &Bucket) {
     eventually("connections stay open", || bucket.counters().connections_open == 0);
 }
 
-/// The kernel lists a thread for a moment longer than it can be joined.
-fn threads_have_ended() {
-    eventually("threads stay", || threads() == 0);
-}
-
 fn set() -> DataSet {
     DataSet::volumes(6, 3, 0.005)
 }
@@ -69,7 +64,7 @@ fn dropping_a_loader_at_any_moment_leaves_nothing() {
         }
         std::thread::sleep(std::time::Duration::from_micros(draw.below(4000)));
         assert_eq!(loader.close(), Remains::default(), "seed {seed}");
-        threads_have_ended();
+        assert_eq!(threads(), 0);
     }
     connections_are_closed(&bucket);
     // The server's own descriptors close a moment after it has counted the connections as closed.
@@ -83,7 +78,7 @@ fn a_loader_that_cannot_be_built_leaves_nothing() {
     let missing = std::path::PathBuf::from("/nonexistent/folder/audit.jsonl");
     let error = loader(&bucket).shards(3).audit(missing).build().unwrap_err();
     assert!(error.kind() == fuelrail::Kind::File && error.to_string().contains("audit.jsonl"), "{error}");
-    threads_have_ended();
+    assert_eq!(threads(), 0);
     connections_are_closed(&bucket);
 }
 
@@ -95,7 +90,7 @@ fn loaders_side_by_side_end_apart() {
         let mut loader = busy(&bucket, seed);
         loader.next_batch().unwrap().unwrap();
     });
-    threads_have_ended();
+    assert_eq!(threads(), 0);
     connections_are_closed(&bucket);
 }
 
@@ -113,7 +108,7 @@ fn batches_outlive_their_loader_and_memory_goes_with_the_last() {
         let stats = loader.stats();
         assert!(stats.slots >= 4, "four leases at least: {stats:?}");
         assert_eq!(loader.close(), Remains { operations: 0, slots: 4 }, "the leases are all that is left");
-        threads_have_ended();
+        assert_eq!(threads(), 0);
         assert_eq!(mapping_of(address), Some(arena));
         for batch in &held {
             for sample in batch.samples() {

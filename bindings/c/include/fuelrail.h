@@ -240,7 +240,7 @@ const uint8_t *fuelrail_batch_sample(const struct fuelrail_batch *batch, size_t 
 
 /**
  * A field of sample `i`, such as `jpg` of a record of a tar archive, its length into `*len`: without a copy where it lies in the
- * batch as it is. NULL where the sample has no such field, and on errors.
+ * batch as it is. NULL where the sample has no such field, with `decode` for all but those that the setting `fields` names, and on errors.
  */
 const uint8_t *fuelrail_batch_field(const struct fuelrail_batch *batch, size_t i, const char *name, size_t *len, struct fuelrail_error **error);
 

@@ -253,7 +253,7 @@ pub extern "C" fn fuelrail_batch_sample(
 }
 
 /// A field of sample `i`, such as `jpg` of a record of a tar archive, its length into `*len`: without a copy where it lies in the
-/// batch as it is. NULL where the sample has no such field, and on errors.
+/// batch as it is. NULL where the sample has no such field, with `decode` for all but those that the setting `fields` names, and on errors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fuelrail_batch_field(
     batch: Option<&Batch>,

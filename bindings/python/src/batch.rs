@@ -157,7 +157,8 @@ impl Batch {
         viewed(py, &batch, found)
     }
 
-    /// All fields of sample `i` by name, but the one that was decoded: a view each, or a list of views where several fields have one name.
+    /// All fields of sample `i` by name, with `decode` those that `fields` names: a view each, or a list of views where several fields have one
+    /// name.
     fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
         let (batch, i) = self.with(py, i)?;
         by_name(py, batch.fields(i).map(|(name, bytes)| (name, viewed(py, &batch, bytes))))
@@ -165,7 +166,8 @@ impl Batch {
 
     /// One field of every sample: a list of views, with None for samples that lack it.
     ///
-    /// Raises KeyError where no sample has it, and for the one that was decoded: that is `numpy()`.
+    /// Raises KeyError where no sample has it; with `decode` also for one that `fields` does not name, and for the decoded one, which is
+    /// `numpy()`.
     fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
         let batch = self.held(py)?;
         column(py, field, (0..batch.len()).map(|i| Some(viewed(py, &batch, batch.field(i, field)?))))

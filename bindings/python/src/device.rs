@@ -3,7 +3,7 @@
 use crate::batch::{by_name, column};
 use crate::error::{raised, usage};
 use crate::ffi::{self, Element, Memory, Numbers, View};
-use fuelrail::{KeptFields, SampleId};
+use fuelrail::{OtherFields, SampleId};
 use fuelrail_cuda::{FeedConfig, RawStream};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::prelude::*;
@@ -48,7 +48,7 @@ pub(crate) struct Facts {
     offsets: Vec<u64>,
     lens: Vec<u64>,
     keys: Keys,
-    kept: KeptFields,
+    other_fields: OtherFields,
 }
 
 /// A batch on a GPU, without a copy for `torch.from_dlpack(batch)` and others that read DLPack. Its memory is one of `device_depth` buffers: the
@@ -83,7 +83,7 @@ impl DeviceBatch {
             offsets: batch.offsets().iter().map(|at| *at as u64).collect(),
             lens: batch.lens().iter().map(|len| *len as u64).collect(),
             keys,
-            kept: batch.kept_fields().clone(),
+            other_fields: batch.other_fields().clone(),
         };
         DeviceBatch { lease: Mutex::new(Some(Arc::new(Mutex::new(Lease { batch, is_exported: false })))), facts }
     }
@@ -177,21 +177,22 @@ impl DeviceBatch {
         self.facts.ids.iter().map(|id| (self.facts.keys)(SampleId(*id))).collect()
     }
 
-    /// All fields of sample `i` of a decoded batch by name, but the one that was decoded, in the host's memory: a view each, or a list of
-    /// views where several fields have one name.
+    /// The fields of sample `i` that came with what was decoded (`fields`), by name, in the host's memory: a view each, or a list of views
+    /// where several fields have one name. Without `decode` there are none here.
     fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
         let count = self.facts.ids.len();
         let at = usize::try_from(i).ok().filter(|at| *at < count);
         let at = at.ok_or_else(|| PyIndexError::new_err(format!("sample {i} of a batch of {count}")))?;
-        by_name(py, self.facts.kept.fields(at).map(|(name, bytes)| (name, held_view(py, bytes))))
+        by_name(py, self.facts.other_fields.fields(at).map(|(name, bytes)| (name, held_view(py, bytes))))
     }
 
-    /// One field of every sample of a decoded batch, in the host's memory: a list of views, with None for samples that lack it.
+    /// One field of every sample that came with what was decoded (`fields`), in the host's memory: a list of views, with None for samples that
+    /// lack it.
     ///
-    /// Raises KeyError where no sample has it, and for the one that was decoded.
+    /// Raises KeyError where no sample has it, for the one that was decoded, and without `decode`.
     fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
-        let Facts { ids, kept, .. } = &self.facts;
-        column(py, field, (0..ids.len()).map(|i| Some(held_view(py, kept.field(i, field)?))))
+        let Facts { ids, other_fields, .. } = &self.facts;
+        column(py, field, (0..ids.len()).map(|i| Some(held_view(py, other_fields.field(i, field)?))))
     }
 
     /// The epoch, from 0.

@@ -89,7 +89,10 @@ impl Held {
 
     fn get(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let function = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        function.as_ref().map(|function| function.clone_ref(py)).ok_or_else(|| PyRuntimeError::new_err("it is gone"))
+        function
+            .as_ref()
+            .map(|function| function.clone_ref(py))
+            .ok_or_else(|| PyRuntimeError::new_err("the garbage collector has taken it"))
     }
 
     /// For the garbage collector.

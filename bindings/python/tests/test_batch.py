@@ -140,9 +140,12 @@ def test_other_fields_come_with_what_is_decoded(tmp_path, serve, digits):
     written = {f"{n:04}": {"png": b"no picture" if n == 17 else digit, "txt": f"digit {n}".encode()} for n in range(40)}
     written["0013"]["two.words"] = b"only here"
     archived(tmp_path, written)
+    url = serve(tmp_path).url
     settings = {"format": "webdataset", "decode": "28x28x1", "batch_size": 16, "bad_samples": "skip"}
+    with loader_of(url, **settings) as loader:
+        assert next(loader).fields(0) == {}, "none that was not asked for"
     seen = []
-    with loader_of(serve(tmp_path).url, **settings) as loader:
+    with loader_of(url, fields=["txt", "two.words"], **settings) as loader:
         for batch in loader:
             assert batch.shape == (len(batch), 28, 28, 1)
             keys = [key[-4:] for key in batch.keys]

@@ -5,7 +5,6 @@
 
 use crate::channels::{BlockReply, BlockRequest, SpanId};
 use crate::conn::Proof;
-use crate::kept::KeptFields;
 use crate::objects::Objects;
 use crate::spans::{FreeLists, SampleSpan, SampleSpans};
 use core::ops::Range;
@@ -52,8 +51,6 @@ pub struct Assembled {
     pub samples: SampleSpans,
     /// Samples left out under `Skip` or `Quarantine`, with the reason.
     pub left_out: Vec<(SampleId, Error)>,
-    /// Where records were decoded, their other fields.
-    pub kept: KeptFields,
 }
 
 /// A batch on its way to the consumer: complete, or failed under `Raise`.
@@ -285,7 +282,7 @@ impl AssembleStage {
         }
         let result = match left_out.first() {
             Some((_, error)) if self.bad_samples == BadSamples::Raise => Err(error.clone()),
-            _ => Ok(Assembled { spec, slot, samples: placed, left_out, kept: KeptFields::default() }),
+            _ => Ok(Assembled { spec, slot, samples: placed, left_out }),
         };
         self.spare.push(lists);
         self.finished.push(Finished { seq, result });

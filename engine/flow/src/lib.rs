@@ -16,7 +16,6 @@ mod failure;
 mod fetch;
 mod gate;
 mod hedge;
-mod kept;
 mod listing;
 #[cfg(all(test, loom))]
 mod models;
@@ -41,7 +40,6 @@ pub use failure::Failure;
 pub use fetch::FetchStats;
 pub use gate::{Gate, GateFacts};
 pub use hedge::Spares;
-pub use kept::KeptFields;
 pub use listing::{Listed, Listing};
 pub use objects::{ByteRange, Objects, Server};
 pub use peers::{LentBlock, PeerInbox, PeerLink, PeerOutbox, PeerRequest, PeerRoom, PeerRoute, PeerSetup, peer_queue};

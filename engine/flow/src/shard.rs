@@ -77,11 +77,17 @@ pub struct Shard<R: Ring> {
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
-    /// When the last wait for the ring began, and until when it was to last.
-    waited: (Instant, Option<Instant>),
+    /// When the last wait for the ring began: what had come by then has been taken in since, and timeouts of other ranks are judged by it.
+    waited_at: Instant,
+    waits_until: Option<Instant>,
+    /// The clock as first read after it.
+    woken_at: Instant,
     /// The clock as last read: once for everything that one pass of the loop takes in.
     now: Instant,
 }
+
+/// A pass of the loop does not take so long, and no timer comes so late, unless the thread does not run.
+const AWAY: Duration = Duration::from_millis(20);
 
 impl<R: Ring> Shard<R> {
     /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
@@ -150,7 +156,9 @@ impl<R: Ring> Shard<R> {
             shared_copied_bytes: 0,
             published: 0,
             meter: None,
-            waited: (Instant::ZERO, None),
+            waited_at: Instant::ZERO,
+            waits_until: None,
+            woken_at: Instant::ZERO,
             now: Instant::ZERO,
         })
     }
@@ -197,6 +205,10 @@ impl<R: Ring> Shard<R> {
     pub fn iterate(&mut self) -> bool {
         canary::pass(self.id.0, Stage::Start);
         let mut moved = false;
+        self.now = self.ring.now();
+        self.woken_at = self.now;
+        let due = self.waits_until.take();
+        self.interrupted_since(due);
         loop {
             self.now = self.ring.now();
             let mut again = self.take_completions();
@@ -218,7 +230,7 @@ impl<R: Ring> Shard<R> {
         }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
-        self.planner.recall(self.seen());
+        self.planner.recall(self.waited_at);
         self.obey();
         let connected = self.deliver.flush(self.now, taken);
         self.pump();
@@ -265,18 +277,19 @@ impl<R: Ring> Shard<R> {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        self.waited = (self.now, until);
+        self.interrupted_since(Some(self.woken_at));
+        (self.waited_at, self.waits_until) = (self.now, until);
         match canary::refusal(self.id.0) {
             None => self.ring.wait(until),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
         }
     }
 
-    /// A time by which all that had come is seen: a thread that does not run for a while must not take for late what came meanwhile.
-    fn seen(&self) -> Instant {
-        match self.waited {
-            (begun, Some(until)) if until <= self.now => begun.max(until),
-            (begun, _) => begun,
+    /// If this thread has not run for a while, it is not time that other ranks had: it was to be here shortly after `due`.
+    fn interrupted_since(&mut self, due: Option<Instant>) {
+        let away = due.map_or(Duration::ZERO, |due| self.now.since(due));
+        if away > AWAY {
+            self.planner.stood_still(away);
         }
     }
 

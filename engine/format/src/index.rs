@@ -160,6 +160,12 @@ impl<B: AsRef<[u8]>> Index<B> {
         self.header.format
     }
 
+    /// A hash of all records, without what tells which objects they were found in.
+    #[must_use]
+    pub fn body_hash(&self) -> u64 {
+        self.header.body_hash
+    }
+
     /// Identifies the listing whose objects it numbers: what [`IndexBuilder::new`] was given.
     #[must_use]
     pub fn source(&self) -> [u8; 16] {

@@ -10,7 +10,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 /// What a function of the program decodes: an object, or the field of a record that `decode_field` names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Undecoded<'a> {
     /// The sample's place in the sorted listing.
@@ -23,6 +23,12 @@ pub struct Undecoded<'a> {
     pub(super) raw: &'a Arc<Slot>,
     /// Where it is a record, all of its bytes and what finds fields in them.
     pub(super) record: Option<(&'a Records, &'a [u8])>,
+}
+
+impl fmt::Debug for Undecoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of sample {} in epoch {}", self.bytes.len(), self.id.0, self.epoch)
+    }
 }
 
 impl<'a> Undecoded<'a> {

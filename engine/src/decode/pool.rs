@@ -11,8 +11,8 @@ use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
-use fuelrail_base::{ByteSize, Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, Finished, KeptFields, Objects, SampleSpan, SampleSpans};
+use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan, SampleSpans};
 use fuelrail_io::{Filling, Slot, Waker, Window, thread_cpu};
 use fuelrail_plan::run::BatchSpec;
 use std::borrow::Cow;
@@ -76,8 +76,6 @@ pub(super) struct Shared {
     pub rest: (Mutex<()>, Condvar),
 }
 
-/// Bytes of the fields that are kept beside what is decoded, of a batch: what fits into a message to the jobs of a shared read.
-const KEPT_BYTES_MAX: usize = 256 << 20;
 /// Samples after which a busy thread reports its CPU time.
 const METERED_AFTER: u32 = 32;
 /// Longest sleep of an idle thread before it checks the queue again.
@@ -232,29 +230,13 @@ impl Shared {
         let seq = spec.seq;
         let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
         bad.sort_unstable_by_key(|(index, _)| *index);
-        let is_bad = |index: usize| bad.binary_search_by_key(&index, |(index, _)| *index).is_ok();
-        let mut kept = KeptFields::default();
-        if let Some(records) = &self.records {
-            for (_, placed) in samples.iter_mut().enumerate().filter(|(index, _)| !is_bad(*index)) {
-                let bytes = &raw[placed.offset..placed.offset + placed.len];
-                placed.label = records.label(placed.id, bytes);
-                kept.push(records.others(placed.id, bytes));
-            }
-        }
-        drop(raw);
-        if kept.memory_bytes() > KEPT_BYTES_MAX {
-            let cause =
-                format!("the fields beside the decoded one are {} in a batch", ByteSize(kept.memory_bytes() as u64));
-            let error = Error::new(Kind::Usage, cause);
-            let error = error.with_hint("make batches smaller, or read fewer columns (fields, of Parquet)");
-            return self.hand_over(Finished { seq, result: Err(error) });
-        }
         let Ok(mut slot) = filling.seal() else { unreachable!("every window of a finished batch is home") };
         if self.bad_samples == BadSamples::Raise && !bad.is_empty() {
             let (_, error) = bad.swap_remove(0);
             return self.hand_over(Finished { seq, result: Err(error) });
         }
         let bytes = self.wanted.sample_bytes() as usize;
+        let is_bad = |index: usize| bad.binary_search_by_key(&index, |(index, _)| *index).is_ok();
         if !bad.is_empty() {
             let good = (0..samples.len()).filter(|&index| !is_bad(index));
             for (to, from) in good.enumerate().filter(|(to, from)| to != from) {
@@ -263,11 +245,21 @@ impl Shared {
             left_out.extend(bad.iter().map(|(index, error)| (samples[*index].id, error.clone())));
             samples.retain(|index, _| !is_bad(index));
         }
+        let mut end = samples.len() * bytes;
+        if let Some(records) = &self.records {
+            let label = |placed: &SampleSpan| records.label(placed.id, &raw[placed.offset..placed.offset + placed.len]);
+            samples.iter_mut().for_each(|placed| placed.label = label(placed));
+            match records.write_others(&samples, &raw, &mut slot[end..]) {
+                Some(len) => end += len,
+                None => return self.hand_over(Finished { seq, result: Err(no_room()) }),
+            }
+        }
+        drop(raw);
         for (at, placed) in samples.iter_mut().enumerate() {
             (placed.offset, placed.len) = (at * bytes, bytes);
         }
-        slot.truncate(samples.len() * bytes);
-        self.hand_over(Finished { seq, result: Ok(Assembled { spec, slot, samples, left_out, kept }) });
+        slot.truncate(end);
+        self.hand_over(Finished { seq, result: Ok(Assembled { spec, slot, samples, left_out }) });
     }
 }
 
@@ -296,6 +288,12 @@ pub(super) fn serve(shared: &Shared) {
         }
     }
     tell(shared, told);
+}
+
+/// The error for fields that take more room than their records could.
+fn no_room() -> Error {
+    let cause = "the fields beside the decoded ones take more than twice the room of their records";
+    Error::new(Kind::Undecodable, cause).with_hint("name fewer of them as fields")
 }
 
 fn cpu() -> Duration {

@@ -62,7 +62,8 @@ impl DecodeStage {
             rest: (Mutex::new(()), Condvar::new()),
         });
         let run = Arc::clone(outlet.consumer());
-        let batch_bytes = decode.sample_bytes() as usize * batch_size as usize;
+        let other_room = shared.records.as_ref().map_or(0, |records| records.other_room(u64::from(batch_size)));
+        let batch_bytes = decode.sample_bytes() as usize * batch_size as usize + other_room as usize;
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
         let early = ReorderWindow::with_capacity(depth);
         // From here on a failure stops and joins the threads already started.
@@ -208,7 +209,7 @@ impl Feed {
         let step = if together { samples.max(1) } else { 1 };
         let windows: Vec<_> = (0..samples / step).map_while(|_| filling.carve(step * bytes)).collect();
         debug_assert_eq!(windows.len(), samples / step, "the slot has the batch's room");
-        let Assembled { spec, slot, samples: placed, left_out, .. } = raw;
+        let Assembled { spec, slot, samples: placed, left_out } = raw;
         let work = Work { spec, samples: placed, left_out, raw: Arc::new(slot), filling, bad: Mutex::default() };
         if samples == 0 {
             return self.shared.finish(work);

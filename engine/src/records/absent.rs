@@ -1,7 +1,7 @@
 //! Records of shards, in a build without the feature `formats`: there are none.
 
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects};
+use fuelrail_flow::{Assembled, BadSamples, ByteRange, Listing, Objects, SampleSpan};
 use fuelrail_wire::kept::SourceId;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ pub(crate) struct Asked {
     pub(crate) content: [u8; 16],
     pub(crate) label: Option<String>,
     pub(crate) picture: Option<String>,
+    /// Of records that are decoded, the other fields that are wanted.
+    pub(crate) wanted: Vec<String>,
     pub(crate) is_decoded: bool,
     pub(crate) tokens: (Option<u64>, Option<u64>, u32, Option<u64>),
     pub(crate) file: Option<PathBuf>,
@@ -53,6 +55,14 @@ impl Records {
         match *self {}
     }
 
+    pub(crate) fn other_room(&self, _: u64) -> u64 {
+        match *self {}
+    }
+
+    pub(crate) fn write_others(&self, _: &[SampleSpan], _: &[u8], _: &mut [u8]) -> Option<usize> {
+        match *self {}
+    }
+
     pub(crate) fn count(&self) -> u64 {
         match *self {}
     }
@@ -79,10 +89,6 @@ impl Records {
 
     pub(crate) fn field<'a>(&'a self, _: SampleId, _: &str, _: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match *self {}
-    }
-
-    pub(crate) fn others<'a>(&'a self, _: SampleId, _: &'a [u8]) -> impl Iterator<Item = (&'a str, Cow<'a, [u8]>)> {
-        std::iter::empty()
     }
 
     pub(crate) fn picture<'a>(&'a self, _: SampleId, _: &'a [u8]) -> Result<Cow<'a, [u8]>> {

@@ -25,6 +25,8 @@ pub(crate) struct Asked {
     pub(crate) label: Option<String>,
     /// The field that is decoded, where it is named.
     pub(crate) picture: Option<String>,
+    /// Of records that are decoded, the other fields that are wanted.
+    pub(crate) wanted: Vec<String>,
     pub(crate) is_decoded: bool,
     /// Of tokens: how many make a record, from the begin of one to that of the next, bytes of a token, and the one that ends a document.
     pub(crate) tokens: (Option<u64>, Option<u64>, u32, Option<u64>),

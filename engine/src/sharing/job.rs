@@ -12,7 +12,7 @@ use crate::memory::{Mapped, Memory, MemoryStats, share_out};
 use crate::prepared::{Prepared, settle_decoding};
 use fuelrail_base::limits::OPEN_BATCHES_MAX;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
-use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, KeptFields, Objects, Outlet, PeerRoom};
+use fuelrail_flow::{Assembled, Consumer, Finished, FreeLists, Objects, Outlet, PeerRoom, SampleSpan};
 use fuelrail_io::{Arena, ArenaConfig, BorrowedMemory, LocalSocket, OwnDirectory, Sender, channel, wait_for};
 use fuelrail_plan::run::{BatchSpec, Run};
 use futures_core::Stream;
@@ -87,10 +87,10 @@ fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
 /// A loader whose batches come over this connection.
 fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Result<Loader> {
     prepared.settle();
-    let Parts { config, objects, .. } = &prepared.parts;
+    let Parts { config, objects, records, .. } = &prepared.parts;
     let topology = config.topology();
     let has_disk = !prepared.directories.is_empty();
-    let layout = share_out(config, objects, &topology, (has_disk, PeerRoom::default()))?;
+    let layout = share_out(config, objects, &topology, records.as_deref(), (has_disk, PeerRoom::default()))?;
     let decodes = config.decode.shape.is_some() && !decoded;
     let alone = alone(&mut prepared, decodes.then_some(&layout));
     // What is decoded here needs memory here; the rest waits until this job reads alone.
@@ -111,6 +111,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
             run: run.clone(),
             objects: Arc::clone(objects),
             sample_bytes: config.decoded().filter(|_| decoded).map(|decode| decode.sample_bytes()),
+            has_fields: !config.fields.is_empty(),
             lists: FreeLists::new(OPEN_BATCHES_MAX, 0, 0),
         },
         serves: true,
@@ -333,6 +334,8 @@ struct Expected {
     objects: Arc<Objects>,
     /// Bytes of a sample, where they come decoded.
     sample_bytes: Option<u64>,
+    /// Other fields of theirs may come, too.
+    has_fields: bool,
     lists: FreeLists,
 }
 
@@ -347,10 +350,6 @@ impl Expected {
         }
         // In any order: what could not be fetched, then what could not be decoded.
         let mut left_out: Vec<_> = head.left_out.iter().map(LeftOut::read).collect();
-        let table = usize::try_from(head.kept_bytes)
-            .ok()
-            .and_then(|kept| table.split_at_checked(table.len().checked_sub(kept)?));
-        let (table, kept) = table.ok_or("a table that is cut")?;
         let mut given = samples(table).ok_or("a table that is cut")?;
         let (mut spans, mut missing) = (self.lists.list(), Vec::new());
         for (at, id) in self.run.samples(&spec).enumerate() {
@@ -370,20 +369,18 @@ impl Expected {
         if given.len() > 0 || !left_out.is_empty() {
             return Err("more samples than the batch has".into());
         }
-        self.is_dense(&spec, head, spans.len())?;
+        self.is_dense(&spec, head, &spans)?;
         let slot = memory.slot(head.name, head.offset, head.len);
         let slot = slot.ok_or(format!("bytes {}+{} outside the memory, or too many batches", head.offset, head.len))?;
-        let kept = KeptFields::from_bytes(kept, spans.len()).ok_or("fields that are cut")?;
-        Ok(Assembled { spec, slot, samples: spans, left_out: missing, kept })
+        Ok(Assembled { spec, slot, samples: spans, left_out: missing })
     }
 
-    /// A decoded batch is its samples and nothing else.
-    fn is_dense(&self, spec: &BatchSpec, head: &Head, samples: usize) -> Result<(), String> {
-        match self.sample_bytes {
-            Some(bytes) if bytes * samples as u64 != head.len => {
-                Err(format!("{} bytes for {samples} decoded samples of batch {}", head.len, spec.seq.0))
-            }
-            _ => Ok(()),
-        }
+    /// A decoded batch is its samples, one behind the other, and behind them their other fields.
+    fn is_dense(&self, spec: &BatchSpec, head: &Head, spans: &[SampleSpan]) -> Result<(), String> {
+        let Some(bytes) = self.sample_bytes else { return Ok(()) };
+        let dense = spans.iter().zip(0..).all(|(span, at)| span.offset as u64 == bytes * at);
+        let has_fields = self.has_fields || bytes * spans.len() as u64 == head.len;
+        let cause = || format!("{} bytes for {} decoded samples of batch {}", head.len, spans.len(), spec.seq.0);
+        if dense && has_fields { Ok(()) } else { Err(cause()) }
     }
 }

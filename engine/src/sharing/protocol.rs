@@ -1,7 +1,7 @@
 //! What a job and the process that reads say to each other: messages over a local socket, and what both must have set alike.
 //!
-//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and after it the table of a batch, four u64 for
-//! each sample, and the fields of its records where they come decoded. It travels in packets, because a socket bounds those and not the samples of a batch.
+//! A message is its length and that of its head (u32 each, little-endian), the head as JSON, and after it the table of a batch: four u64 for
+//! each sample. It travels in packets, because a socket bounds those and not the samples of a batch.
 
 use crate::config::Config;
 use crate::loader::Parts;
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version spoken.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 1;
 /// Bytes of a packet: several fit into a socket's usual buffer of 208 KiB.
 const PACKET_BYTES: usize = 48 << 10;
-/// Bytes of the longest message: the table of a batch, and the fields of its records.
-const MESSAGE_BYTES_MAX: usize = 320 << 20;
+/// Bytes of the longest message.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Most samples of a batch whose message surely fits.
 pub(super) const BATCH_SAMPLES_MAX: u32 = 1 << 20;
 /// Of an error's text.
@@ -70,8 +70,6 @@ pub(super) struct Head {
     pub offset: u64,
     pub len: u64,
     pub left_out: Vec<LeftOut>,
-    /// Bytes after the table that are the fields of decoded records.
-    pub kept_bytes: u64,
 }
 
 /// A sample that could not be had.
@@ -112,12 +110,11 @@ pub(super) fn batch_message(name: u64, batch: &Assembled, offset: u64) -> Arc<[u
     let left_out = batch.left_out.iter().map(LeftOut::of).collect();
     let (positions, len) = (&batch.spec.positions, batch.slot.len() as u64);
     let (from, to) = (positions.start, positions.end);
-    let (epoch, kept) = (batch.spec.epoch, batch.kept.to_bytes());
-    let head = ToJob::Batch(Head { name, epoch, from, to, offset, len, left_out, kept_bytes: kept.len() as u64 });
+    let head = ToJob::Batch(Head { name, epoch: batch.spec.epoch, from, to, offset, len, left_out });
     let numbers = batch.samples.iter().flat_map(|placed| {
         [placed.id.0, placed.offset as u64, placed.len as u64, placed.label.map_or(NO_LABEL, u64::from)]
     });
-    message(&head, &numbers.flat_map(u64::to_le_bytes).chain(kept).collect::<Vec<u8>>())
+    message(&head, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>())
 }
 
 /// The samples of a batch's table; `None` where it is none.
@@ -253,7 +250,9 @@ pub(super) fn garbled(cause: &str) -> Error {
 pub(super) type Terms = BTreeMap<String, Value>;
 
 /// What must be set alike; with a decoding reader what is decoded, too.
-const ALIKE: [&str; 6] = ["batch_size", "rank", "world", "drop_last", "bad_samples", "fields"];
+const ALIKE: [&str; 5] = ["batch_size", "rank", "world", "drop_last", "bad_samples"];
+/// `fields` decides what is read of Parquet, and of other formats what comes with decoded samples.
+const DECODED_FIELDS: &str = "fields with decode";
 
 pub(super) fn terms(parts: &Parts) -> Terms {
     let Parts { config, run, fingerprint, records, .. } = parts;
@@ -267,6 +266,8 @@ pub(super) fn terms(parts: &Parts) -> Terms {
         ("shuffle", state.shuffle.into()),
         ("order", state.order.as_str().into()),
         ("decode_with", config.decode.function.is_some().into()),
+        ("fields", config.columns().into()),
+        (DECODED_FIELDS, config.fields.as_slice().into()),
         ("records", records.as_ref().map(|records| records.digest()).into()),
     ];
     settings.chain(run.map(|(name, value): (_, Value)| (name.to_owned(), value))).collect()
@@ -274,7 +275,7 @@ pub(super) fn terms(parts: &Parts) -> Terms {
 
 /// Of no account where batches come as the bucket has them.
 fn is_decoding(name: &str) -> bool {
-    ["label_field", "side_cars", "records"].contains(&name)
+    ["label_field", "side_cars", "records", DECODED_FIELDS].contains(&name)
         || name.starts_with("decode") && !["decode_threads", "decode_depth"].contains(&name)
 }
 
@@ -288,7 +289,7 @@ pub(super) fn difference(ours: &Terms, theirs: &Terms, decodes: bool) -> Option<
         "listing" | "samples" => {
             "both must have listed the same objects: keep the data set as it is, or set listing_dir"
         }
-        "records" => "both must have found the same records: name the same record_file",
+        "records" => "both must find the same records: of the same objects, or in the same record_file",
         "decode_with" => "a function of the program's own decodes in the job: serve the data set without decode",
         _ => "set it alike, or shared_read = false",
     };

@@ -168,8 +168,13 @@ pub fn threads() -> usize {
 pub fn thread_names() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has /proc");
     // A thread may end between being listed and being looked at.
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("fuelrail")).collect()
+    let of = |task: std::path::PathBuf| {
+        let [name, stat] = ["comm", "stat"].map(|file| std::fs::read_to_string(task.join(file)).ok());
+        // The kernel lists a thread for a moment longer than it can be joined: PF_EXITING among its flags.
+        let flags: u64 = stat?.rsplit(')').next()?.split(' ').nth(7)?.parse().ok()?;
+        name.filter(|name| flags & 4 == 0 && name.starts_with("fuelrail"))
+    };
+    tasks.filter_map(|task| of(task.ok()?.path())).collect()
 }
 
 /// Waits until `done`; panics with `what` when it never is.

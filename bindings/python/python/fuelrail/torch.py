@@ -20,7 +20,7 @@ def tensors(batch: Batch | DeviceBatch) -> Any:
     """A decoded batch as a dict of tensors: `image` (uint8, N×H×W×C unless the loader has `decode_dtype` and `decode_layout`; the batch's
     own memory: do not write to it), `label` (int64, -1 where there is none), `id` (int64) and `weight` (float32: what to multiply each loss
     by, 1 unless epochs are drawn by importance). With `device` all but `id` are on that GPU, for the stream that is current. A batch that is not
-    decoded as it is."""
+    decoded as it is. Other fields of records (`fields`) are in the batch: a `transform` of yours adds them."""
     if batch.shape is None:
         return batch
     on_device = isinstance(batch, DeviceBatch)

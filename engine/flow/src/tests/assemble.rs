@@ -114,7 +114,7 @@ fn samples_lie_in_order_each_at_a_line_whatever_comes_first() {
         }
         assert!(rig.stage.is_empty() && done.len() == 2 && rig.stage.unproved == 0);
         for finished in done {
-            let Assembled { slot, samples, left_out, spec, .. } = finished.result.unwrap();
+            let Assembled { slot, samples, left_out, spec } = finished.result.unwrap();
             assert!(left_out.is_empty() && spec.seq == finished.seq);
             let mut offset = 0;
             for (i, placed) in samples.iter().enumerate() {

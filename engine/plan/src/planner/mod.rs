@@ -23,7 +23,7 @@ use crate::run::Run;
 use crate::spill::Spill;
 use assembler::Assembler;
 use core::fmt;
-use fuelrail_base::{Instant, Result};
+use fuelrail_base::{Duration, Instant, Result};
 use owner::Owner;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,9 +87,15 @@ impl<W> Planner<W> {
         self.follow_up(now);
     }
 
-    /// Recalls requests to other ranks that were late by `seen`: all that had come by then was told before.
-    pub fn recall(&mut self, seen: Instant) {
-        self.owner.recall(seen, &mut self.commands);
+    /// Recalls requests to other ranks that are late at this time. All that had come by then must have been told before; a
+    /// caller that judges by the clock takes for late what came while it did not run.
+    pub fn recall(&mut self, now: Instant) {
+        self.owner.recall(now, &mut self.commands);
+    }
+
+    /// Gives the requests under way to other ranks so much more time, in which the caller did not run.
+    pub fn stood_still(&mut self, time: Duration) {
+        self.owner.stood_still(time);
     }
 
     /// Does what a fact or request may have made possible: trims the disk and sends queued fetches.

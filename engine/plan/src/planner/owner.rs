@@ -162,6 +162,12 @@ impl<W> Owner<W> {
         }
     }
 
+    pub(super) fn stood_still(&mut self, time: Duration) {
+        if let Some(peers) = &mut self.peers {
+            peers.stood_still(time);
+        }
+    }
+
     /// A block is whole. True when the bucket sent it.
     pub(super) fn landed(
         &mut self,

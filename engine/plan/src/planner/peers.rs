@@ -214,6 +214,11 @@ impl Peers {
         })
     }
 
+    /// All requests under way have so much more time.
+    pub(super) fn stood_still(&mut self, time: Duration) {
+        self.due = self.due.drain().map(|Reverse((due, fetch))| Reverse((due.after(time), fetch))).collect();
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.due.peek().map(|Reverse((due, _))| *due)
     }
@@ -268,6 +273,10 @@ mod tests {
         peers.asked(at(0), 1, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(100)));
         assert_eq!((peers.overdue(at(99)), peers.overdue(at(100))), (None, Some(FETCH)));
+        ends(&mut peers, true);
+        peers.asked(at(0), 1, FETCH, Duration::ZERO);
+        peers.stood_still(Duration::from_millis(150));
+        assert_eq!((peers.overdue(at(249)), peers.overdue(at(250))), (None, Some(FETCH)));
         ends(&mut peers, true);
         for _ in 0..30 {
             answered(&mut peers, 100);

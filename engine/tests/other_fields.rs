@@ -62,13 +62,16 @@ fn every_other_field_of_every_format_comes_with_what_is_decoded() {
         let raw = fields_of(builder().build().unwrap());
         let names: std::collections::BTreeSet<&String> = raw.values().flatten().map(|(name, _)| name).collect();
         assert!(names.len() > 1, "{name}: {names:?}");
-        for decoded in names {
+        for decoded in &names {
             let function = lengths(raw.clone(), decoded);
-            let decoding = builder().decode_field(decoded).decode_with(Decode::exact(1, 8, 1), function);
+            let decoding = builder().decode_field(*decoded).decode_with(Decode::exact(1, 8, 1), function);
+            let decoding = decoding.fields(names.iter().map(ToString::to_string));
             let mut expected = raw.clone();
-            // A record without that field is a bad sample, and left out.
-            expected.retain(|_, fields| fields.iter().any(|(name, _)| name == decoded));
-            expected.values_mut().for_each(|fields| fields.retain(|(name, _)| name != decoded));
+            // A record without that field is a bad sample, and left out; of several texts the first is decoded.
+            expected.retain(|_, fields| fields.iter().any(|(name, _)| name == *decoded));
+            for fields in expected.values_mut() {
+                fields.remove(fields.iter().position(|(name, _)| name == *decoded).unwrap());
+            }
             assert_eq!(fields_of(decoding.build().unwrap()), expected, "{name}: {decoded}");
         }
     }
@@ -81,7 +84,7 @@ fn captioned(dir: &Path) {
     for n in 0..40 {
         let bytes = if n == 17 { b"no picture" } else { picture.as_slice() };
         fs::write(dir.join(format!("{n:02}.png")), bytes).unwrap();
-        // Of the last ones more than a packet of the socket holds, for a batch.
+        // Of the last ones more than all pixels of a batch.
         fs::write(dir.join(format!("{n:02}.txt")), format!("caption {n} ").repeat(if n < 30 { 1 } else { 2_000 }))
             .unwrap();
     }
@@ -93,7 +96,9 @@ fn captions_come_with_pictures_that_are_decoded_once_for_all_jobs_or_by_each() {
     captioned(files.path());
     let bucket = folder(files.path(), "");
     let raw = || loader(&bucket).format(Format::Objects).side_cars(["txt"]).batch_size(7).bad_samples(BadSamples::Skip);
-    let decoded = || raw().decode(Decode::exact(8, 8, 3));
+    let plain = || raw().decode(Decode::exact(8, 8, 3));
+    let decoded = || plain().fields(["txt"]);
+    assert!(fields_of(plain().build().unwrap()).values().all(Vec::is_empty), "none that was not asked for");
     let expected = Arc::new(fields_of(decoded().build().unwrap()));
     assert_eq!(expected.len(), 39);
     for (id, fields) in &*expected {
@@ -127,7 +132,7 @@ fn a_job_with_other_fields_is_refused_by_a_process_that_decodes_and_has_its_own_
         fs::write(&file, format!("key,txt\n{}", lines.collect::<String>())).unwrap();
         loader(&bucket).format(Format::Manifest).record_file(file).decode_field("data")
     };
-    let decoded = |language| raw(language).decode(Decode::exact(8, 8, 3));
+    let decoded = |language| raw(language).decode(Decode::exact(8, 8, 3)).fields(["txt"]);
     let job = |builder: LoaderBuilder| builder.share_dir(dir.path()).shared_read(true).build();
     let reading = Reading::start(decoded("english"), dir.path(), 1, PATIENCE);
     let error = job(decoded("french")).unwrap_err();
@@ -144,4 +149,46 @@ fn a_job_with_other_fields_is_refused_by_a_process_that_decodes_and_has_its_own_
     let reading = Reading::start(raw("english"), dir.path(), 1, PATIENCE);
     of("french", job(decoded("french")).unwrap());
     drop(reading);
+}
+
+#[test]
+fn fields_keep_their_samples_whatever_becomes_of_bad_ones() {
+    let files = tempfile::tempdir().unwrap();
+    captioned(files.path());
+    let bucket = folder(files.path(), "");
+    let run = |policy| {
+        let builder = loader(&bucket).format(Format::Objects).side_cars(["txt"]).batch_size(7).bad_samples(policy);
+        builder.decode(Decode::exact(8, 8, 3)).fields(["txt"]).epochs(3).build().unwrap()
+    };
+    for policy in [BadSamples::Skip, BadSamples::Quarantine] {
+        for batch in run(policy) {
+            let batch = batch.unwrap();
+            let apart = batch.other_fields();
+            for (i, id) in batch.ids().iter().enumerate() {
+                let caption = batch.field(i, "txt").unwrap();
+                assert!(caption.starts_with(format!("caption {} ", id.0).as_bytes()));
+                assert_eq!((apart.field(i, "txt"), apart.fields(i).count()), (Some(&*caption), 1));
+            }
+            assert_eq!(batch.bytes().len(), batch.len() * 8 * 8 * 3, "pixels and nothing else");
+        }
+    }
+    let error = run(BadSamples::Raise).find_map(Result::err).unwrap();
+    assert!(error.kind() == Kind::Undecodable && error.object().is_some_and(|key| key.contains("17")), "{error}");
+}
+
+#[test]
+fn fields_have_room_in_the_budget_and_must_be_there() {
+    let files = tempfile::tempdir().unwrap();
+    captioned(files.path());
+    let bucket = folder(files.path(), "");
+    let raw = || loader(&bucket).format(Format::Objects).side_cars(["txt"]).batch_size(7).decode_depth(2);
+    let decoded = || raw().decode(Decode::exact(8, 8, 3));
+    let extra = |builder: LoaderBuilder| builder.build().unwrap().stats().memory.arena_bytes;
+    assert!(extra(decoded()) <= extra(decoded().fields(["txt"])));
+    let error = decoded().fields(["text"]).build().unwrap_err();
+    assert!(error.to_string().contains("fields is 'text', and the records have "), "{error}");
+    let error = raw().fields(["txt"]).build().unwrap_err();
+    assert!(error.to_string().contains("fields is set, and format is objects"), "{error}");
+    let error = loader(&bucket).decode(Decode::exact(8, 8, 3)).fields(["txt"]).build().unwrap_err();
+    assert!(error.to_string().contains("fields is set, and format is none"), "{error}");
 }
