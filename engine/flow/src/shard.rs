@@ -87,7 +87,7 @@ pub struct Shard<R: Ring> {
 }
 
 /// A pass of the loop does not take so long, and no timer comes so late, unless the thread does not run.
-const AWAY: Duration = Duration::from_millis(20);
+const AWAY: Duration = Duration::from_millis(50);
 
 impl<R: Ring> Shard<R> {
     /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
