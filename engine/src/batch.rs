@@ -176,8 +176,10 @@ impl Batch {
 
     /// Where its samples end: behind the pixels of decoded ones are their other fields.
     fn end(&self) -> usize {
-        let decoded = self.shape.and_then(|_| self.inner.samples.last());
-        decoded.map_or(self.inner.slot.len(), |placed| placed.offset + placed.len)
+        match self.shape {
+            None => self.inner.slot.len(),
+            Some(_) => self.inner.samples.last().map_or(0, |placed| placed.offset + placed.len),
+        }
     }
 
     /// All samples in order.

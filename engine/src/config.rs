@@ -213,7 +213,7 @@ impl Config {
         check(
             self.fields.is_empty() || format == "parquet" || format != "none" && self.decode.shape.is_some(),
             format!("fields is set, and format is {format}"),
-            "leave it out: batches that are not decoded have all fields of a record",
+            "leave it out: without decode batches have all fields of a record, and without format samples have none",
         )?;
         check(
             self.side_cars.is_empty() || format == "objects",

@@ -385,7 +385,7 @@ impl Loader {
 
     fn lease_error(&self) -> Error {
         let leases = self.leases();
-        let need = self.batch_bytes_max();
+        let need = self.slot_bytes_max();
         Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
             .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }

@@ -60,6 +60,9 @@ enum Split {
     Example,
 }
 
+/// Room for the other fields of a sample, on average over a batch, where the index does not have their lengths.
+const ROOM_BYTES: usize = 32 << 10;
+
 /// Fields that are decoded where none is named.
 const PICTURES: [&str; 9] = ["jpg", "jpeg", "png", "img", "image", "image/encoded", "flac", "wav", "audio"];
 
@@ -109,7 +112,9 @@ impl Records {
         let (label, picture, wanted) = (asked.label.clone(), asked.picture.clone(), asked.wanted.clone());
         let mut records = Records { index, split, label, picture, wanted, room: 0 };
         records.check_names(asked.is_decoded)?;
-        records.room = records.room();
+        if !records.wanted.is_empty() {
+            records.room = records.room();
+        }
         Ok(records)
     }
 
@@ -125,14 +130,17 @@ impl Records {
         for (setting, name) in
             asked.into_iter().filter_map(|(setting, name)| Some((setting, name.as_ref()?))).chain(wanted)
         {
-            if !names.iter().any(|known| is_below(name, known)) {
+            let is_known = |known: &&str| if setting == "fields" { is_below(name, known) } else { name == known };
+            if !names.iter().any(is_known) {
                 let cause = format!("{setting} is '{name}', and the records have {}", names.join(", "));
                 return Err(Error::new(Kind::Usage, cause).with_hint("name one of them"));
             }
         }
         if is_decoded && self.picture.is_none() && !PICTURES.iter().any(|name| names.contains(name)) {
             let cause = format!("decode is set, and no field of the records is named {}", PICTURES.join(", "));
-            return Err(Error::new(Kind::Usage, cause).with_hint("name the field of the pictures as decode_field"));
+            let hint =
+                "name the field of the pictures as decode_field; of Parquet it must be among fields, where that is set";
+            return Err(Error::new(Kind::Usage, cause).with_hint(hint));
         }
         Ok(())
     }
@@ -253,24 +261,29 @@ impl Records {
         (self.room as u64).saturating_mul(samples)
     }
 
-    /// The same of one sample: where the index has no ranges of fields, what the whole record could have.
+    /// The same of one sample. Where the index has no ranges of fields, as much as captions take, and records are small.
     fn room(&self) -> usize {
-        if self.wanted.is_empty() {
-            return 0;
-        }
-        let is_wanted = |(name, _): &(&str, Field<'_>)| is_named(&self.wanted, name);
         let length = |(name, field): (&str, Field<'_>)| match field {
-            Field::Span(span) => name.len() + span.length as usize + FIELD_BYTES,
-            Field::Value(value) => name.len() + value.len() + FIELD_BYTES,
+            Field::Span(span) => FIELD_BYTES + name.len() + span.length as usize,
+            Field::Value(value) => FIELD_BYTES + name.len() + value.len(),
         };
-        let named = self.wanted.iter().map(|name| 2 * name.len() + FIELD_BYTES).sum::<usize>();
-        let most = self.index.iter().map(|record| match self.split {
-            Split::Ranges => record.fields().filter(is_wanted).map(length).sum(),
-            Split::Columns(_) => cover(&record).len as usize + named,
-            // Its numbers are longer here.
-            Split::Example => 2 * cover(&record).len as usize + named,
-        });
-        most.max().unwrap_or(0) + SAMPLE_BYTES
+        let most = match self.split {
+            Split::Ranges => {
+                let others = |record: Record<'_>| self.others(record.fields().collect()).into_iter().map(length).sum();
+                self.index.iter().map(others).max()
+            }
+            _ => Some(ROOM_BYTES),
+        };
+        most.unwrap_or(0) + SAMPLE_BYTES
+    }
+
+    /// Of the fields of a record those that are wanted beside the one that is decoded.
+    fn others<'a, T>(&self, mut fields: Vec<(&'a str, T)>) -> Vec<(&'a str, T)> {
+        let at = |wanted: &str| fields.iter().position(|(name, _)| *name == wanted);
+        let decoded = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| at(name)), at);
+        decoded.map(|at| fields.remove(at));
+        fields.retain(|(name, _)| is_named(&self.wanted, name));
+        fields
     }
 
     /// Writes the fields wanted of these samples, whose records these are, but for the one that is decoded of each. Returns their length; `None`
@@ -279,18 +292,9 @@ impl Records {
         if self.wanted.is_empty() {
             return Some(0);
         }
-        other_fields::write(
-            room,
-            samples.iter().map(|placed| {
-                let bytes = &raw[placed.offset..placed.offset + placed.len];
-                let mut fields: Vec<_> = self.fields(placed.id, bytes).collect();
-                let at = |wanted: &str| fields.iter().position(|(name, _)| *name == wanted);
-                let decoded = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| at(name)), at);
-                decoded.map(|at| fields.remove(at));
-                fields.retain(|(name, _)| is_named(&self.wanted, name));
-                fields
-            }),
-        )
+        let bytes = |placed: &SampleSpan| &raw[placed.offset..placed.offset + placed.len];
+        let others = |placed: &SampleSpan| self.others(self.fields(placed.id, bytes(placed)).collect());
+        other_fields::write(room, samples.iter().map(others))
     }
 
     /// The label of a record: the number that its field is. `None` where no field is the label's, or it is no number.

@@ -278,7 +278,7 @@ impl<R: Ring> Shard<R> {
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
         self.interrupted_since(Some(self.woken_at));
-        (self.waited_at, self.waits_until) = (self.now, until);
+        (self.waited_at, self.waits_until, self.woken_at) = (self.now, until, self.now);
         match canary::refusal(self.id.0) {
             None => self.ring.wait(until),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
@@ -289,7 +289,7 @@ impl<R: Ring> Shard<R> {
     fn interrupted_since(&mut self, due: Option<Instant>) {
         let away = due.map_or(Duration::ZERO, |due| self.now.since(due));
         if away > AWAY {
-            self.planner.stood_still(away);
+            self.planner.stood_still(self.now, away);
         }
     }
 

@@ -207,7 +207,7 @@ settings! {
         /// extension only, and are fields of its record. They are read at start, one request each.
         side_cars: Vec<String> = Vec::new(),
         /// With `decode`, the other fields of a record that come with its pixels, such as `txt`; without any none. Under `parquet` also the
-        /// columns that are read, and those below them; without any all.
+        /// columns that are read, and those below them, that of the pictures among them; without any all.
         fields: Vec<String> = Vec::new(),
         /// The field of a record that is its label, as a decimal number; without one records have no label.
         label_field: Option<String> = None,

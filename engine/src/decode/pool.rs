@@ -290,10 +290,12 @@ pub(super) fn serve(shared: &Shared) {
     tell(shared, told);
 }
 
-/// The error for fields that take more room than their records could.
+/// The error for fields whose lengths the index does not have, and that have no room.
 fn no_room() -> Error {
-    let cause = "the fields beside the decoded ones take more than twice the room of their records";
-    Error::new(Kind::Undecodable, cause).with_hint("name fewer of them as fields")
+    let cause =
+        "the fields beside the decoded one take more than 32 KiB a sample, which is the room for those of this format";
+    let hint = "name fewer of them as fields, or pack the data set as tar, whose index has their lengths: fuelrail pack --format webdataset";
+    Error::new(Kind::Usage, cause).with_hint(hint)
 }
 
 fn cpu() -> Duration {

@@ -4,6 +4,7 @@ use super::Loader;
 use crate::batch::key_of;
 use crate::config::Config;
 use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max};
+use crate::records::Records;
 use crate::stats::Stats;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_io::Arena;
@@ -81,6 +82,12 @@ impl Loader {
             Some(decode) => u64::from(config.batch_size) * decode.sample_bytes(),
             None => batch_room_max(config, self.parts.objects.catalog()),
         }
+    }
+
+    /// The same with what else lies in its slot.
+    pub(crate) fn slot_bytes_max(&self) -> u64 {
+        let other_room = |records: &Arc<Records>| records.other_room(u64::from(self.parts.config.batch_size));
+        self.batch_bytes_max() + self.parts.records.as_ref().map_or(0, other_room)
     }
 
     /// The effective configuration: what was left open is replaced by what was chosen.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version spoken.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Bytes of a packet: several fit into a socket's usual buffer of 208 KiB.
 const PACKET_BYTES: usize = 48 << 10;
 /// Bytes of the longest message.

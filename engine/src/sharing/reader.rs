@@ -364,7 +364,7 @@ impl Sharing {
         prepared.parts.run = prepared.parts.run.starting_at(first)?;
         let loader = prepared.start()?;
         if loader.room() < 2 * AHEAD_MIN {
-            let (room, bytes) = (loader.room(), ByteSize(2 * AHEAD_MIN * loader.batch_bytes_max()));
+            let (room, bytes) = (loader.room(), ByteSize(2 * AHEAD_MIN * loader.slot_bytes_max()));
             let cause = format!(
                 "memory holds {room} batches at their longest, and jobs that share them need {}",
                 2 * AHEAD_MIN

@@ -175,7 +175,8 @@ pub(crate) struct Read {
 pub(crate) fn run(args: &Read) -> Outcome {
     let (uri, json) = uri_and_json(args.uri.as_deref(), args.json.as_deref());
     let mut config = load(args.config.as_deref(), &overrides(args, uri))?;
-    if config.format == Some(Format::Parquet) && config.fields.is_empty() {
+    // They are read, or come with what is decoded; else batches have all.
+    if (config.format == Some(Format::Parquet) || config.decode.shape.is_some()) && config.fields.is_empty() {
         config.fields.clone_from(&args.fields);
     }
     let step = Duration::try_from_secs_f64(args.step_ms / 1e3)

@@ -94,8 +94,8 @@ impl<W> Planner<W> {
     }
 
     /// Gives the requests under way to other ranks so much more time, in which the caller did not run.
-    pub fn stood_still(&mut self, time: Duration) {
-        self.owner.stood_still(time);
+    pub fn stood_still(&mut self, now: Instant, time: Duration) {
+        self.owner.stood_still(now, time);
     }
 
     /// Does what a fact or request may have made possible: trims the disk and sends queued fetches.

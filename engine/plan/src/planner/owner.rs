@@ -162,9 +162,9 @@ impl<W> Owner<W> {
         }
     }
 
-    pub(super) fn stood_still(&mut self, time: Duration) {
+    pub(super) fn stood_still(&mut self, now: Instant, time: Duration) {
         if let Some(peers) = &mut self.peers {
-            peers.stood_still(time);
+            peers.stood_still(now, time);
         }
     }
 
@@ -225,7 +225,7 @@ impl<W> Owner<W> {
             peers.unserved(rank, true, Duration::ZERO);
             return self.table.enter(id, State::Queued);
         }
-        peers.landed(rank, (now.since(since), transit), self.window.round_trip());
+        peers.landed(rank, since, (now.since(since), transit), self.window.round_trip());
         match role {
             Role::Home => peers.kept(!passed),
             Role::Former => peers.moved(true),
