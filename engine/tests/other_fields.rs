@@ -4,6 +4,7 @@ use crate::common::reading::Reading;
 use crate::common::{PATIENCE, folder, loader};
 use crate::records::golden;
 use fuelrail::{BadSamples, Decode, DecodeFunction, Format, Kind, Loader, LoaderBuilder, SampleId};
+use fuelrail_format::write::{Value, Writer};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -191,4 +192,31 @@ fn fields_have_room_in_the_budget_and_must_be_there() {
     assert!(error.to_string().contains("fields is set, and format is objects"), "{error}");
     let error = loader(&bucket).decode(Decode::exact(8, 8, 3)).fields(["txt"]).build().unwrap_err();
     assert!(error.to_string().contains("fields is set, and format is none"), "{error}");
+}
+
+#[test]
+fn fields_whose_lengths_the_index_lacks_share_a_room_and_what_is_beyond_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(Format::TfRecord, 1 << 30, None).unwrap();
+    for n in 0..16_usize {
+        // One of four is long: together they fit, and four of the last do not.
+        let text = "x".repeat(if n % 4 == 0 || n >= 12 { 100_000 } else { n });
+        let row = [("image", Value::Bytes(b"a picture")), ("txt", Value::Bytes(text.as_bytes()))];
+        assert!(writer.push(None, &row).unwrap());
+    }
+    fs::write(dir.path().join("a.tfrecord"), writer.finish()).unwrap();
+    let bucket = folder(dir.path(), "");
+    let function = DecodeFunction::new(|_, out| {
+        out.fill(0);
+        Ok(())
+    });
+    let builder = loader(&bucket).format(Format::TfRecord).shuffle(false).batch_size(4).fields(["txt"]);
+    let mut loader = builder.decode_with(Decode::exact(8, 8, 1), function).build().unwrap();
+    for first in [0, 4, 8] {
+        let batch = loader.next_batch().unwrap().unwrap();
+        let lengths: Vec<_> = (0..4).map(|i| batch.field(i, "txt").unwrap().len()).collect();
+        assert_eq!(lengths, [100_000, first + 1, first + 2, first + 3]);
+    }
+    let error = loader.next_batch().unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("--format webdataset"), "{error}");
 }
