@@ -49,6 +49,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///     `"webdataset"`, `"mds"`, `"tfrecord"` or `"tokens"`: samples are records of shards. Without one every object is a sample.
 /// decode : str, optional
 ///     `"224x224x3"`: PNG and JPEG become pixels of this shape.
+/// fields : sequence of str, optional
+///     With `decode`, the other fields of a record that come with its pixels: with `["txt"]` there is `batch["txt"]`.
 /// decode_with : callable, optional
 ///     Called with the samples of a batch in the place of our decoders, on a thread of the engine's: `decode_with(samples, ids, epoch)`, a
 ///     list of read-only memoryviews, a list of their ids, and the epoch. Returns an array or tensor of what `decode`, `decode_dtype` and `decode_layout`

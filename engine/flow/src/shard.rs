@@ -79,6 +79,7 @@ pub struct Shard<R: Ring> {
     meter: Option<ThreadMeter>,
     /// When the last wait for the ring began: what had come by then has been taken in since, and timeouts of other ranks are judged by it.
     waited_at: Instant,
+    /// Until when it was to last; `None` once it is over.
     waits_until: Option<Instant>,
     /// The clock as first read after it.
     woken_at: Instant,
