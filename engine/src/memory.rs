@@ -161,12 +161,9 @@ pub(crate) fn share_out(
     records: Option<&Records>,
     (disk, peers): (bool, PeerRoom),
 ) -> Result<Layout> {
-    let (batch_samples, cores) = (u64::from(config.batch_size), topology.shards());
+    let cores = topology.shards();
     // In whole granules of the region, so that as many batches fit as are said to.
-    let other_room = records.map_or(0, |records| records.other_room(batch_samples));
-    let decoded_bytes = config
-        .decoded()
-        .map_or(0, |decode| decode.sample_bytes().saturating_mul(batch_samples).saturating_add(other_room));
+    let decoded_bytes = decoded_batch_bytes(config, records);
     let (longest, mean, blocks) = objects.catalog().block_lengths();
     let decoded_bytes = decoded_bytes.min(u64::MAX / 2).next_multiple_of(EXTENT_GRANULE);
     Wanted {
@@ -190,6 +187,13 @@ pub(crate) fn share_out(
         chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
     }
     .share_out()
+}
+
+/// Bytes of a decoded batch, with the other fields of its records; 0 without decoding.
+pub(crate) fn decoded_batch_bytes(config: &Config, records: Option<&Records>) -> u64 {
+    let samples = u64::from(config.batch_size);
+    let other_room = records.map_or(0, |records| records.other_room(samples));
+    config.decoded().map_or(0, |decode| decode.sample_bytes().saturating_mul(samples).saturating_add(other_room))
 }
 
 /// One shard feeds many cores that decode.

@@ -211,7 +211,6 @@ impl<R: Ring> Shard<R> {
         let due = self.waits_until.take();
         self.interrupted_since(due);
         loop {
-            self.now = self.ring.now();
             let mut again = self.take_completions();
             again |= self.take_replies();
             again |= self.tend_disk();
@@ -223,6 +222,7 @@ impl<R: Ring> Shard<R> {
                 break;
             }
             moved = true;
+            self.now = self.ring.now();
         }
         self.watch_memory();
         if let Some(known) = self.consumer.news(&mut self.heard) {

@@ -14,6 +14,7 @@ use super::Decode;
 use super::facts::Facts;
 use super::pool::{Job, LOOK_AGAIN, Shared, Work, serve};
 use crate::config::Config;
+use crate::memory::decoded_batch_bytes;
 use crate::records::Records;
 use crate::system::spawn_guarded;
 
@@ -62,8 +63,7 @@ impl DecodeStage {
             rest: (Mutex::new(()), Condvar::new()),
         });
         let run = Arc::clone(outlet.consumer());
-        let other_room = shared.records.as_ref().map_or(0, |records| records.other_room(u64::from(batch_size)));
-        let batch_bytes = decode.sample_bytes() as usize * batch_size as usize + other_room as usize;
+        let batch_bytes = decoded_batch_bytes(config, shared.records.as_deref()) as usize;
         let feed = Feed { shared: Arc::clone(&shared), outlet, region, batch_bytes, depth: depth as u64, slot: None };
         let early = ReorderWindow::with_capacity(depth);
         // From here on a failure stops and joins the threads already started.

@@ -1,10 +1,9 @@
 //! What a loader tells of itself.
 
-use super::Loader;
+use super::{Loader, Parts};
 use crate::batch::key_of;
 use crate::config::Config;
-use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max};
-use crate::records::Records;
+use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max, decoded_batch_bytes};
 use crate::stats::Stats;
 use fuelrail_base::{Duration, SampleId};
 use fuelrail_io::Arena;
@@ -86,8 +85,8 @@ impl Loader {
 
     /// The same with what else lies in its slot.
     pub(crate) fn slot_bytes_max(&self) -> u64 {
-        let other_room = |records: &Arc<Records>| records.other_room(u64::from(self.parts.config.batch_size));
-        self.batch_bytes_max() + self.parts.records.as_ref().map_or(0, other_room)
+        let Parts { config, records, .. } = &self.parts;
+        self.batch_bytes_max().max(decoded_batch_bytes(config, records.as_deref()))
     }
 
     /// The effective configuration: what was left open is replaced by what was chosen.
