@@ -53,7 +53,7 @@ enum Part {
     Fuzz,
     /// Mutation testing: which changes of the code the tests notice (cargo-mutants).
     Mutants,
-    /// The simulator's tests with ten times as many seeds.
+    /// The simulator's tests with ten times as many seeds, and property tests with as many more cases, all drawn anew.
     Worlds,
     /// A loader at full speed under faults: `cargo x bench soak`.
     Soak,
@@ -204,8 +204,11 @@ fn site(session: &Session<'_>) -> Finding {
 }
 
 fn worlds(session: &Session<'_>) -> Finding {
-    session.tests(&["fuelrail-sim"], |command| {
-        command.env("FUELRAIL_PROVE", "1").env("FUELRAIL_SEED", session.seed.to_string())
+    let seed = session.seed.to_string();
+    let packages = ["sim", "cost", "format", "io", "plan", "wire"].map(|part| format!("fuelrail-{part}"));
+    session.tests(&packages.each_ref().map(String::as_str), |command| {
+        command.env("FUELRAIL_PROVE", "1").env("FUELRAIL_SEED", &seed);
+        command.env("PROPTEST_CASES", "2560").env("PROPTEST_RNG_SEED", &seed)
     })
 }
 

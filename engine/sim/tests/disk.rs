@@ -45,7 +45,7 @@ fn disk(seed: u64) -> DiskShape {
 #[test]
 fn power_cuts_cost_requests_and_never_a_byte() {
     let (mut cuts, mut adopted, mut lost) = (0, 0, 0);
-    let runs = seeds("power cuts", 0..24, 2);
+    let runs = seeds(0..26, 2);
     for &seed in &runs {
         let mut s = small(seed);
         // 96 steps in all for one rank.
@@ -83,7 +83,7 @@ pub(crate) fn damaged(seed: u64) -> Scenario {
 #[test]
 fn damage_on_the_wire_is_noticed_where_a_checksum_is_promised() {
     let mut unproved = 0;
-    for seed in seeds("damage", 0..8, 2) {
+    for seed in seeds(0..10, 2) {
         unproved += sound(&damaged(seed)).counters.unproved;
     }
     assert!(unproved > 0, "{unproved} samples were found damaged");

@@ -1,21 +1,18 @@
-//! Seeds of the swarms: the same ones every time, and as many fresh ones beside them as a test asks for.
+//! Seeds of the swarms: the same ones every time, so that what a change is judged by is the change. Fresh ones are played on demand.
 //!
-//! `FUELRAIL_SEED=N` plays the fresh ones from N on, and no others; `FUELRAIL_PROVE=1` plays ten times as many of both, with
-//! `FUELRAIL_SEED`, too.
+//! `FUELRAIL_SEED=N` plays fresh ones from N on, and no others; with `FUELRAIL_PROVE=1` (`cargo x prove worlds`) ten times as many of
+//! both.
 
 use core::ops::Range;
-use std::hash::{BuildHasher as _, RandomState};
 
-/// The seeds of a test. Which fresh ones there are is printed, so that they can be played again.
-#[expect(clippy::print_stdout, reason = "the test harness shows it where a test fails")]
-pub(crate) fn seeds(test: &str, fixed: Range<u64>, fresh: u64) -> Vec<u64> {
-    let times = if proves() { 10 } else { 1 };
+/// The seeds of a test: the `fixed` ones, or as many as `fresh` from the one that is asked for.
+pub(crate) fn seeds(fixed: Range<u64>, fresh: u64) -> Vec<u64> {
     let given = std::env::var("FUELRAIL_SEED").ok().map(|seed| seed.parse().expect("FUELRAIL_SEED is a number"));
-    let first = given.unwrap_or_else(|| RandomState::new().hash_one(test) >> 24);
-    println!("{test}: fresh seeds; again with FUELRAIL_SEED={first}");
-    let fixed = if given.is_some() && !proves() { 0..0 } else { fixed };
-    let fixed = fixed.start..fixed.start + (fixed.end - fixed.start) * times;
-    fixed.chain(first..first + fresh * times).collect()
+    let times = if proves() { 10 } else { 1 };
+    let fresh = given.map_or(0..0, |first: u64| first..first + fresh * times);
+    let fixed =
+        if given.is_some() && !proves() { 0..0 } else { fixed.start..fixed.start + (fixed.end - fixed.start) * times };
+    fixed.chain(fresh).collect()
 }
 
 /// Whether this is a run that proves more than every submission needs.

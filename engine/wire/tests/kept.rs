@@ -107,7 +107,7 @@ fn what_is_no_object_is_refused() {
     Packer::default().push(&mut good, Object { key: "é", size: 5, etag: Some("\"x\"") });
     assert_eq!(good, b"\x00\x02\xC3\xA9\x05\x02\x03\"x\"");
     let long = [b"\x00\x81\x08".as_slice(), &[b'k'; 1025], b"\x05\x00"].concat();
-    let cases: [(&[u8], Flaw); 12] = [
+    let cases: [(&[u8], Flaw); 13] = [
         (b"\x01\x01k\x05\x00", Flaw::Absurd),
         (b"\x00\x00\x05\x00", Flaw::Absurd),
         (b"\x00\x01\xFF\x05\x00", Flaw::Absurd),
@@ -115,6 +115,7 @@ fn what_is_no_object_is_refused() {
         (b"\x00\x01k\x05\x03", Flaw::Absurd),
         (b"\x00\x01k\x05\x02\x03a b", Flaw::Absurd),
         (b"\x00\x01k\x05\x02\x00", Flaw::Absurd),
+        (b"\x00\x01k\x05\x02\x02W/", Flaw::Absurd),
         (b"\x00\x01k\xFF\xFF\xFF\xFF\xFF\xFF\x01\x00", Flaw::Absurd),
         (b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F\x00", Flaw::Absurd),
         (b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", Flaw::Absurd),
@@ -182,10 +183,15 @@ fn a_data_set_is_named_by_what_it_is_and_not_by_how_it_is_written() {
     }
 }
 
+/// Tags as a listing lets them in: one that is only said to be weak is none.
+fn tag() -> impl Strategy<Value = String> {
+    "[!-!#-~é]{1,40}".prop_filter("nothing stands behind W/", |tag| tag != "W/")
+}
+
 proptest! {
     #[test]
     fn any_objects_come_out_as_they_were(
-        objects in proptest::collection::vec(("[ab/é]{1,12}", 0u64..1 << 42, proptest::option::of("[!-!#-~é]{1,40}")), 0..40)
+        objects in proptest::collection::vec(("[ab/é]{1,12}", 0u64..1 << 42, proptest::option::of(tag())), 0..40)
     ) {
         let mut bytes = Vec::new();
         let mut packer = Packer::default();
