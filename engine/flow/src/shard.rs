@@ -79,16 +79,22 @@ pub struct Shard<R: Ring> {
     meter: Option<ThreadMeter>,
     /// When the last wait for the ring began: what had come by then has been taken in since, and timeouts of other ranks are judged by it.
     waited_at: Instant,
-    /// Until when it was to last; `None` once it is over.
-    waits_until: Option<Instant>,
-    /// The clock as first read after it.
-    woken_at: Instant,
     /// The clock as last read: once for everything that one pass of the loop takes in.
     now: Instant,
+    /// When it is read again at the latest, if this thread runs.
+    due: Instant,
+    /// How far it is behind the ring's: see [`Shard::read_clock`].
+    lost: Duration,
 }
 
 /// A pass of the loop does not take so long, and no timer comes so late, unless the thread does not run.
 const AWAY: Duration = Duration::from_millis(50);
+/// So much of the time in which it did not run counts: the clock of a thread that is late every time still gets ahead.
+const COUNTED: Duration = Duration::from_millis(10);
+/// Few passes take so long: what has come meanwhile is taken in before anything is judged to be late.
+const LONG_PASS: Duration = Duration::from_millis(1);
+/// The end of time.
+const NEVER: Instant = Instant(u64::MAX);
 
 impl<R: Ring> Shard<R> {
     /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
@@ -158,9 +164,9 @@ impl<R: Ring> Shard<R> {
             published: 0,
             meter: None,
             waited_at: Instant::ZERO,
-            waits_until: None,
-            woken_at: Instant::ZERO,
             now: Instant::ZERO,
+            due: NEVER,
+            lost: Duration::ZERO,
         })
     }
 
@@ -206,10 +212,7 @@ impl<R: Ring> Shard<R> {
     pub fn iterate(&mut self) -> bool {
         canary::pass(self.id.0, Stage::Start);
         let mut moved = false;
-        self.now = self.ring.now();
-        self.woken_at = self.now;
-        let due = self.waits_until.take();
-        self.interrupted_since(due);
+        self.read_clock();
         loop {
             let mut again = self.take_completions();
             again |= self.take_replies();
@@ -222,7 +225,7 @@ impl<R: Ring> Shard<R> {
                 break;
             }
             moved = true;
-            self.now = self.ring.now();
+            self.read_clock();
         }
         self.watch_memory();
         if let Some(known) = self.consumer.news(&mut self.heard) {
@@ -249,12 +252,13 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn sleep(&mut self) -> Result<()> {
-        self.now = self.ring.now();
-        if self.planner.queued() + self.fetch.waiting() > 0 {
+        let before = self.now;
+        self.read_clock();
+        if self.planner.queued() + self.fetch.waiting() > 0 || self.now.since(before) > LONG_PASS {
             // Only a core that finds nothing to reap is idle; then the window may open.
             self.wait(Some(self.now))?;
             // Time may have passed in the kernel.
-            self.now = self.ring.now();
+            self.read_clock();
             if self.take_completions() {
                 self.fetch.sweep(&mut self.ring, self.now);
                 return Ok(());
@@ -278,20 +282,29 @@ impl<R: Ring> Shard<R> {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        self.interrupted_since(Some(self.woken_at));
-        (self.waited_at, self.waits_until, self.woken_at) = (self.now, until, self.now);
+        (self.waited_at, self.due) = (self.now, until.unwrap_or(NEVER));
         match canary::refusal(self.id.0) {
-            None => self.ring.wait(until),
+            None => self.ring.wait(until.map(|until| until.after(self.lost))),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
         }
     }
 
-    /// If this thread has not run for a while, it is not time that other ranks had: it was to be here shortly after `due`.
-    fn interrupted_since(&mut self, due: Option<Instant>) {
-        let away = due.map_or(Duration::ZERO, |due| self.now.since(due));
-        if away > AWAY {
-            self.planner.stood_still(self.now, away);
+    /// Reads the clock. While this thread does not run (it is stopped, has no share of a core, or its machine is moved), the clock all but
+    /// stands still: what it waits for came meanwhile and was not seen, or stood still as well. Nobody is slow for that.
+    fn read_clock(&mut self) {
+        let now = self.clock();
+        self.now = now;
+        if now.since(self.due) > AWAY {
+            self.now = self.due.after(COUNTED);
+            self.lost += now.since(self.now);
+            self.planner.falls_behind(self.lost);
         }
+        self.due = self.now;
+    }
+
+    /// The ring's clock, less what was lost.
+    fn clock(&self) -> Instant {
+        Instant(self.ring.now().0 - self.lost.as_nanos() as u64)
     }
 
     /// The ring, for a caller that drives the shard by hand.
@@ -318,7 +331,7 @@ impl<R: Ring> Shard<R> {
                 canary::pass(self.id.0, Stage::Receive);
             }
             match (done.op.file(), &mut self.spill) {
-                (Some(_), Some(spill)) => spill.done(&mut self.ring, done),
+                (Some(_), Some(spill)) => spill.done(&mut self.ring, self.now, done),
                 _ => self.fetch.done(&mut self.ring, self.now, done),
             }
             any = true;

@@ -61,6 +61,8 @@ impl Server {
 /// A client with more work than it may ever do.
 struct Client {
     pace: Pace,
+    /// Its clock is so far behind.
+    behind: u64,
     in_flight: usize,
     /// Most requests in flight.
     places: usize,
@@ -75,7 +77,7 @@ struct Client {
 impl Client {
     fn new(pace: Pace) -> Client {
         let (served, refused) = (vec![0; 1_000], vec![0; 1_000]);
-        Client { pace, in_flight: 0, places: 8_192, works: (0, u64::MAX), again_at: 0, served, refused }
+        Client { pace, behind: 0, in_flight: 0, places: 8_192, works: (0, u64::MAX), again_at: 0, served, refused }
     }
 
     /// Served a second between these seconds.
@@ -126,16 +128,17 @@ impl World {
             self.clock = at;
             let trip = Duration::from_nanos(self.round_trip);
             let client = &mut self.clients[who];
+            let by_its_clock = Instant(at.saturating_sub(client.behind));
             let tenth = (at / (S / 10)) as usize;
             match answer {
                 Some(true) => {
                     self.server.busy -= 1;
                     client.served[tenth] += 1;
-                    client.pace.served(Instant(at), trip);
+                    client.pace.served(by_its_clock, trip);
                 }
                 Some(false) => {
                     client.refused[tenth] += 1;
-                    client.pace.refused(Instant(at), trip);
+                    client.pace.refused(by_its_clock, trip);
                 }
                 None => {}
             }
@@ -153,8 +156,8 @@ impl World {
         if now < client.again_at || now >= client.works.1 || client.in_flight >= client.places {
             return;
         }
-        let again = match client.pace.take(Instant(now), Duration::from_nanos(trip)) {
-            Err(again) => again.0,
+        let again = match client.pace.take(Instant(now.saturating_sub(client.behind)), Duration::from_nanos(trip)) {
+            Err(again) => again.0 + client.behind,
             Ok(()) => {
                 client.in_flight += 1;
                 let admitted = self.server.admits(now);
@@ -367,6 +370,20 @@ fn a_limit_of_requests_at_a_time_is_one_of_the_rate_as_well() {
         let (found, refused) = (world.total(10.0, 40.0) / possible, world.refused(10.0, 40.0) / possible);
         assert!(found > 0.75 && refused < 0.1, "{places}: {found:.3} served, {refused:.3} refused");
     }
+}
+
+/// A shard whose thread did not run for a while.
+#[test]
+fn one_whose_clock_is_behind_has_the_same_share() {
+    let mut world = World::new(Limit::Rate(200.0), 5 * MS, sharing(2));
+    world.clients[1].works = (10 * S, u64::MAX);
+    world.clients[1].behind = 7 * S;
+    world.clients[1].pace.falls_behind(Duration::from_secs(7));
+    world.run(40.0);
+    let [one, other] = [0, 1].map(|at| world.clients[at].rate(20.0, 40.0));
+    let refused = world.refused(20.0, 40.0);
+    assert!(one + other > 170.0 && refused < 20.0, "{one} and {other} a second, {refused} refused");
+    assert!(one < other * 1.25 && other < one * 1.25, "{one} and {other} a second");
 }
 
 #[test]

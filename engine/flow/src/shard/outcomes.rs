@@ -187,7 +187,7 @@ impl<R: Ring> Shard<R> {
     pub(super) fn pump_disk(&mut self, all: bool) {
         let (Some(spill), Some(tier)) = (&mut self.spill, self.planner.spill()) else { return };
         let writes_max = tier.writes_max(spill.reading());
-        spill.pump(&mut self.ring, writes_max, all);
+        spill.pump(&mut self.ring, self.now, writes_max, all);
     }
 
     /// When the disk, or a sample that waits for it, has to be checked next.
@@ -226,7 +226,7 @@ impl<R: Ring> Shard<R> {
         let cache = self.cache.as_ref();
         let text = [
             format!("shard {}: {}", self.id.0, self.planner),
-            self.fetch.describe(self.ring.now()),
+            self.fetch.describe(self.clock()),
             self.hedges.describe(),
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
             self.chunks.as_ref().map_or_else(|| "chunks: none".to_string(), ChunkStage::describe),

@@ -12,16 +12,16 @@ use fuelrail_wire::block::Record;
 impl SpillStage {
     /// Submits what is due: all reads there is room for, then writes as far as `writes_max` allows, and records and
     /// short blocks that have waited long enough; `all` writes everything.
-    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, writes_max: usize, all: bool) {
+    pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant, writes_max: usize, all: bool) {
         let mut room = true;
         while room && self.reading < READS_MAX && !self.reads.is_empty() {
             room = self.pump_read(ring);
         }
-        let before = if all { Instant(u64::MAX) } else { before(ring.now()) };
+        let before = if all { Instant(u64::MAX) } else { before(now) };
         while room && self.writing < writes_max {
-            self.stats.copied_bytes += self.gather.fill(ring.now());
+            self.stats.copied_bytes += self.gather.fill(now);
             if let Some((segment, stretch, pin, start)) = self.gather.due(before) {
-                room = self.begin_gather(ring, segment, stretch, pin, start);
+                room = self.begin_gather(ring, now, (segment, stretch, pin, start));
             } else if let Some(write) = self.writes.pop_front() {
                 room = self.begin_write(ring, write);
             } else {
@@ -111,10 +111,8 @@ impl SpillStage {
     fn begin_gather<R: Ring>(
         &mut self,
         ring: &mut R,
-        segment: usize,
-        stretch: u64,
-        pin: ReadPin,
-        start: usize,
+        now: Instant,
+        (segment, stretch, pin, start): (usize, u64, ReadPin, usize),
     ) -> bool {
         let pushed = match self.segments.open(ring, segment) {
             Ok(file) => {
@@ -142,7 +140,7 @@ impl SpillStage {
                 if let Some(error) = error {
                     self.fail_segment(segment, error);
                 }
-                self.gather_ended(ring.now(), false);
+                self.gather_ended(now, false);
                 true
             }
         }
@@ -188,9 +186,8 @@ impl SpillStage {
     }
 
     /// Handles the completion of an operation on a file.
-    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, done: Done) {
+    pub(crate) fn done<R: Ring>(&mut self, ring: &mut R, now: Instant, done: Done) {
         let token = done.token as usize;
-        let now = ring.now();
         match (done.op, done.result) {
             (Op::ReadAt { mut into, offset, file }, result) => {
                 let read = result.as_ref().copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 
 use super::memory::{region, window};
 use super::world::{self, Bucket, Heard, content, objects, run};
+use crate::assemble::Assembled;
 use crate::channels::channels;
 use crate::conn::{Asked, Exchange, Fault, Outcome, Proof};
 use crate::deliver::{Consumer, Outlet};
@@ -32,6 +33,8 @@ struct Shape {
     seed: u64,
     /// How long the consumer takes for each batch.
     step: Duration,
+    /// For so long the shard's thread does not run, behind every 2 000th request.
+    stops: Duration,
     /// Everything ends here.
     stop_after_iterations: Option<u64>,
 }
@@ -49,6 +52,7 @@ impl Shape {
             faults: SimFaults::default(),
             seed: 1,
             step: MS * 22,
+            stops: Duration::ZERO,
             stop_after_iterations: None,
         }
     }
@@ -68,6 +72,24 @@ impl Shape {
         config.spares = self.spares;
         config
     }
+
+    /// How many samples a batch has, all of which are right.
+    fn right(&self, batch: &Assembled) -> u64 {
+        for placed in batch.samples.iter() {
+            let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
+            assert_eq!(bytes, content(placed.id, self.sizes[placed.id.0 as usize]), "{:?}", placed.id);
+        }
+        batch.samples.len() as u64
+    }
+
+    /// Until when the thread does not run now: see [`Shape::stops`].
+    fn stop(&self, world: &SimWorld, requests: &Heard, stops: &mut usize) -> Instant {
+        if self.stops.is_zero() || requests.borrow().len() / 2_000 == *stops {
+            return Instant::ZERO;
+        }
+        *stops += 1;
+        world.now().after(self.stops)
+    }
 }
 
 /// What became of it.
@@ -85,6 +107,13 @@ impl Life {
         let mut waits = self.waits.clone();
         waits.sort_unstable();
         waits[(waits.len() as f64 * share) as usize]
+    }
+}
+
+fn stand_still(world: &SimWorld, trainer: &mut SimRing, until: Instant) {
+    while world.now() < until {
+        trainer.wait(Some(until)).unwrap();
+        world.advance();
     }
 }
 
@@ -121,7 +150,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
 
     let mut life =
         Life { waits: Vec::new(), elapsed: Duration::ZERO, snapshot: Snapshot::default(), heard: 0, samples: 0 };
-    let (mut free_at, mut asked_at, mut iterations) = (Instant::ZERO, None, 0u64);
+    let (mut free_at, mut asked_at, mut iterations, mut stops) = (Instant::ZERO, None, 0u64, 0);
     while !outlet.is_finished() && shape.stop_after_iterations.is_none_or(|stop| iterations < stop) {
         assert!(shard.iterate());
         let now = shard.ring().now();
@@ -129,12 +158,7 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
             let since = *asked_at.get_or_insert(now);
             if let Some(batch) = outlet.try_take() {
                 outlet.set_waiting(false);
-                let batch = batch.result.unwrap();
-                for placed in batch.samples.iter() {
-                    let bytes = &batch.slot[placed.offset..placed.offset + placed.len];
-                    assert_eq!(bytes, content(placed.id, shape.sizes[placed.id.0 as usize]), "{:?}", placed.id);
-                    life.samples += 1;
-                }
+                life.samples += shape.right(&batch.result.unwrap());
                 life.waits.push(now.since(since));
                 (free_at, asked_at) = (now.after(shape.step), None);
             } else {
@@ -145,7 +169,13 @@ fn live(shape: &Shape, takes: impl FnMut(u64) -> Option<Duration> + 'static) -> 
             trainer.wait(Some(free_at)).unwrap();
         }
         let before = shard.ring().facts().counts.sleeps;
+        let until = shape.stop(&world, &requests, &mut stops);
+        // Every other time it is stopped in its sleep.
+        if stops % 2 == 0 {
+            stand_still(&world, &mut trainer, until);
+        }
         shard.sleep().unwrap();
+        stand_still(&world, &mut trainer, until);
         if shard.ring().facts().counts.sleeps > before {
             world.advance();
         }
@@ -212,6 +242,21 @@ fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
     assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
 }
 
+/// A shard whose thread is stopped, as on a busy machine, or whose machine stands still, finds nobody slow for it.
+#[test]
+fn a_thread_that_is_stopped_sends_nothing_twice_and_gives_no_connection_up() {
+    const STOPS: Duration = Duration::from_secs(12);
+    let shape = Shape { stops: STOPS, ..Shape::new(2) };
+    let stands_still = |n: u64| Some(if n % 2_000 < 1_998 { MS * 20 } else { STOPS + MS * 20 });
+    for (what, life) in [("stopped", live(&shape, tail(0, 0))), ("moved", live(&shape, stands_still))] {
+        let Snapshot { planner, fetch, .. } = &life.snapshot;
+        assert_eq!(life.samples, shape.sizes.len() as u64 * shape.epochs);
+        assert!(life.elapsed > STOPS * 5, "{what}: it was stopped six times: {:?}", life.elapsed);
+        assert_eq!((extra(&life, &shape), planner.hedges, planner.retries), (0, 0, 0), "{what}");
+        assert_eq!((fetch.connections, fetch.connections_failed), (24, 0), "{what}");
+    }
+}
+
 /// Chance that an operation of the ring fails, comes late, or is short; a bucket with a tail; few or no spare slots; long and
 /// short blocks; one connection and many; cut off at any iteration.
 #[test]
@@ -240,6 +285,7 @@ fn whatever_breaks_every_byte_is_right_and_every_sample_comes_once() {
             faults,
             seed,
             step: MS * (prng.below(5) as u32),
+            stops: Duration::ZERO,
             stop_after_iterations: prng.chance(0.3).then(|| 200 + prng.below(2_000)),
         };
         let (usual, slow) = ([MS / 5, MS * 4][prng.below(2) as usize], 0.05 * prng.unit());

@@ -53,13 +53,20 @@ pub struct Pace {
     /// Shards that share the ledger: when the rate comes into force, one speaks for all of its process.
     shards: u16,
     lately: Lately,
+    /// How far the caller's clock is behind the machine's, by which the ledger goes.
+    behind: Duration,
 }
 
 impl Pace {
     /// A hold on this ledger, one of `shards` of this process.
     #[must_use]
     pub fn new(ledger: Ledger, shards: u16) -> Pace {
-        Pace { ledger, shards, lately: Lately::default() }
+        Pace { ledger, shards, lately: Lately::default(), behind: Duration::ZERO }
+    }
+
+    /// The clock by which it is called is so far behind the machine's.
+    pub fn falls_behind(&mut self, behind: Duration) {
+        self.behind = behind;
     }
 
     /// The rate is in force: call [`Pace::take`] before every request.
@@ -82,8 +89,9 @@ impl Pace {
         if !self.ledger.is_in_force() {
             return Ok(());
         }
-        self.ledger.close_round(now, round_trip);
-        self.ledger.take(now)
+        let real = now.after(self.behind);
+        self.ledger.close_round(real, round_trip);
+        self.ledger.take(real).map_err(|at| now.after(at.since(real)))
     }
 
     /// A request was served.
@@ -91,17 +99,18 @@ impl Pace {
         self.lately.count(now);
         if self.ledger.is_in_force() {
             self.ledger.served();
-            self.ledger.close_round(now, round_trip);
+            self.ledger.close_round(now.after(self.behind), round_trip);
         }
     }
 
     /// The server asked to slow down.
     pub fn refused(&mut self, now: Instant, round_trip: Duration) {
+        let real = now.after(self.behind);
         if !self.ledger.is_in_force() {
             let (served, time) = self.lately.sum(now);
-            self.ledger.engage(now, served.max(1) as f64 * f64::from(self.shards), time);
+            self.ledger.engage(real, served.max(1) as f64 * f64::from(self.shards), time);
         }
         self.ledger.refused();
-        self.ledger.close_round(now, round_trip);
+        self.ledger.close_round(real, round_trip);
     }
 }

@@ -31,6 +31,10 @@ impl Admission {
         }
     }
 
+    pub(super) fn falls_behind(&mut self, behind: Duration) {
+        self.pace.falls_behind(behind);
+    }
+
     pub(super) fn landed(&mut self, now: Instant, round_trip: Duration) {
         self.pace.served(now, round_trip);
         self.outage.reached();

@@ -87,15 +87,14 @@ impl<W> Planner<W> {
         self.follow_up(now);
     }
 
-    /// Recalls requests to other ranks that are late at this time. All that had come by then must have been told before; a
-    /// caller that judges by the clock takes for late what came while it did not run.
-    pub fn recall(&mut self, now: Instant) {
-        self.owner.recall(now, &mut self.commands);
+    /// The clock by which it is told is so far behind the machine's: the rate that shards and processes share goes by that.
+    pub fn falls_behind(&mut self, behind: Duration) {
+        self.owner.admission.falls_behind(behind);
     }
 
-    /// Gives the requests under way to other ranks so much more time, in which the caller did not run.
-    pub fn stood_still(&mut self, now: Instant, time: Duration) {
-        self.owner.stood_still(now, time);
+    /// Recalls requests to other ranks that are late at this time. All that had come by then must have been told before.
+    pub fn recall(&mut self, now: Instant) {
+        self.owner.recall(now, &mut self.commands);
     }
 
     /// Does what a fact or request may have made possible: trims the disk and sends queued fetches.

@@ -36,7 +36,7 @@ pub(super) struct Owner<W> {
     now_at: UseTime,
     retry: Retry,
     pub(super) window: Window,
-    admission: Admission,
+    pub(super) admission: Admission,
     /// How long a fetch may fail; zero without a limit.
     request_limit: Duration,
     hedge: Hedge,
@@ -162,12 +162,6 @@ impl<W> Owner<W> {
         }
     }
 
-    pub(super) fn stood_still(&mut self, now: Instant, time: Duration) {
-        if let Some(peers) = &mut self.peers {
-            peers.stood_still(now, time);
-        }
-    }
-
     /// A block is whole. True when the bucket sent it.
     pub(super) fn landed(
         &mut self,
@@ -225,7 +219,7 @@ impl<W> Owner<W> {
             peers.unserved(rank, true, Duration::ZERO);
             return self.table.enter(id, State::Queued);
         }
-        peers.landed(rank, since, (now.since(since), transit), self.window.round_trip());
+        peers.landed(rank, (now.since(since), transit), self.window.round_trip());
         match role {
             Role::Home => peers.kept(!passed),
             Role::Former => peers.moved(true),

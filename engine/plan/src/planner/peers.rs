@@ -103,8 +103,6 @@ pub(super) struct Peers {
     epoch: u64,
     /// Requests under way, by when they have taken too long; some are over.
     due: BinaryHeap<Reverse<(Instant, FetchId)>>,
-    /// When the caller last found that it had not run for a while.
-    stood_still_at: Instant,
 }
 
 impl Peers {
@@ -118,7 +116,6 @@ impl Peers {
             home_misses: HOMES,
             epoch: 0,
             due: BinaryHeap::with_capacity(256),
-            stood_still_at: Instant::ZERO,
         }
     }
 
@@ -181,20 +178,10 @@ impl Peers {
         peer.under_way += 1;
     }
 
-    /// A rank has sent a block that it was to be asked for then, so long after, of which so long in transit. The bucket takes `bucket` for one;
-    /// zero while unknown.
-    pub(super) fn landed(
-        &mut self,
-        rank: u16,
-        asked: Instant,
-        (took, transit): (Duration, Duration),
-        bucket: Duration,
-    ) {
+    /// A rank has sent a block, so long after it was to be asked, of which so long in transit. The bucket takes `bucket` for one; zero while unknown.
+    pub(super) fn landed(&mut self, rank: u16, (took, transit): (Duration, Duration), bucket: Duration) {
         let (peer, health) = (&mut self.peers[usize::from(rank)], self.homes.health());
         peer.under_way -= 1;
-        if asked < self.stood_still_at {
-            return health.sent(rank);
-        }
         let limit = limit(bucket);
         // Of one that just starts, many answers are late at once. On trial one tells.
         let is_known = transit <= limit || peer.answers + 1 >= ANSWERS_KNOWN;
@@ -225,13 +212,6 @@ impl Peers {
             self.due.pop();
             fetch
         })
-    }
-
-    /// All requests under way have so much more time, and some at least; their answers tell nothing of their ranks.
-    pub(super) fn stood_still(&mut self, now: Instant, time: Duration) {
-        let later = |due: Instant| due.after(time).max(now.after(PATIENCE_MIN));
-        self.due = self.due.drain().map(|Reverse((due, fetch))| Reverse((later(due), fetch))).collect();
-        self.stood_still_at = now;
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -269,7 +249,7 @@ mod tests {
         let health = Arc::clone(peers.homes.health());
         let answered = |peers: &mut Peers, ms| {
             peers.asked(at(0), 1, FETCH, Duration::ZERO);
-            peers.landed(1, at(0), (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
+            peers.landed(1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
             peers.due.clear();
         };
         let ends = |peers: &mut Peers, displaced| {
@@ -319,35 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_this_rank_did_not_run_is_not_counted() {
-        let (mut peers, _) = pair();
-        let ms = Duration::from_millis;
-        for _ in 0..100 {
-            peers.asked(at(0), 1, FETCH, Duration::ZERO);
-            peers.landed(1, at(0), (ms(8), ms(8)), ms(30));
-            peers.due.clear();
-        }
-        let known = peers.round_trips;
-        for (now, due) in [(40, 250), (3_000, 3_100)] {
-            peers.asked(at(0), 1, FETCH, Duration::ZERO);
-            peers.stood_still(at(now), ms(150));
-            assert_eq!((peers.overdue(at(due - 1)), peers.overdue(at(due))), (None, Some(FETCH)), "at {now} ms");
-            peers.landed(1, at(0), (ms(now), ms(now)), ms(30));
-        }
-        assert!(peers.may_be_asked(1) && peers.round_trips == known);
-        peers.asked(at(3_000), 1, FETCH, Duration::ZERO);
-        peers.landed(1, at(3_000), (ms(900), ms(900)), ms(30));
-        assert!(peers.round_trips != known, "what it was asked later tells of it again");
-    }
-
-    #[test]
     fn a_rank_whose_answers_take_longer_than_the_buckets_is_not_asked_until_it_is_fast() {
         let (mut peers, _) = pair();
         let health = Arc::clone(peers.homes.health());
         let ms = Duration::from_millis;
         let mut answered = |transit: u64, bucket: u64| {
             peers.asked(at(0), 1, FETCH, ms(bucket));
-            peers.landed(1, Instant(0), (ms(900), ms(transit)), ms(bucket));
+            peers.landed(1, (ms(900), ms(transit)), ms(bucket));
             health.of(1)
         };
         for _ in 0..20 {
@@ -422,7 +380,7 @@ mod tests {
     fn a_rank_that_has_not_answered_may_take_as_long_as_the_others() {
         let mut peers = Peers::new(Homes::new(0, &[1, 2, 3], &Order::new(9, 1, true)));
         peers.asked(at(0), 1, FETCH, Duration::ZERO);
-        peers.landed(1, Instant(0), (Duration::from_millis(40), Duration::ZERO), Duration::ZERO);
+        peers.landed(1, (Duration::from_millis(40), Duration::ZERO), Duration::ZERO);
         peers.due.clear();
         peers.asked(at(0), 2, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(200)));
