@@ -225,7 +225,8 @@ impl Loader {
         if let Some(function) = function.clone() {
             let hint = "say with decode what it returns for a sample, as in \"224x224x3\"";
             let decode = builder.config().decoded().ok_or_else(|| usage(py, "decode_with without decode", hint))?;
-            builder = builder.decode_with(decode, transform::function(function, decode));
+            let policy = builder.config().bad_samples;
+            builder = builder.decode_with(decode, transform::function(function, decode, policy));
         }
         let feed = device.map(|device| feed_config(device, device_depth)).transpose()?;
         let starting = match state {

@@ -2,7 +2,7 @@
 
 use crate::ffi::{Memory, View, copy_out};
 use fuelrail::internal::ForkGuard;
-use fuelrail::{Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
+use fuelrail::{BadSamples, Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -108,15 +108,17 @@ impl Held {
     }
 }
 
-/// The engine's form of a Python function of samples, ids and epoch.
-pub(crate) fn function(function: Held, decode: Decode) -> DecodeFunction {
+/// The engine's form of a Python function of samples, ids and epoch. What it raises is kept, with its traceback and all that hangs on that, only
+/// where it ends the run: errors of samples that are left out may stay as long as the loader.
+pub(crate) fn function(function: Held, decode: Decode, policy: BadSamples) -> DecodeFunction {
     let calls = Calls::own();
     DecodeFunction::of_batches(move |samples, out| {
         let call = |py: Python<'_>| {
             let made = function.get(py).and_then(|function| called(py, &function, &decode, samples, out));
             made.map_err(|error| {
                 let cause = format!("decode_with raised {error}");
-                let failed = Error::new(Kind::Undecodable, cause).with_source(error);
+                let failed = Error::new(Kind::Undecodable, cause);
+                let failed = if policy == BadSamples::Raise { failed.with_source(error) } else { failed };
                 failed.with_hint("mend the function, or leave such samples out with bad_samples=\"skip\"")
             })
         };

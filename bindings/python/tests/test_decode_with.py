@@ -81,6 +81,25 @@ def test_what_it_raises_names_the_sample_and_is_the_cause_or_leaves_the_sample_o
         assert sorted(seen) == [id for id in range(DIGITS) if id != 13]
 
 
+def test_of_what_it_raises_for_samples_that_are_left_out_nothing_is_kept(digits):
+    alive = []
+
+    class Local:
+        pass
+
+    def function(samples, ids, epoch):
+        local = Local()
+        alive.append(weakref.ref(local))
+        if 13 in ids:
+            raise LookupError(f"thirteen, with {local}")
+        return facts(samples, ids, epoch)
+
+    with loader_of(digits, function, bad_samples="quarantine", epochs=2) as loader:
+        assert sum(map(len, loader)) == 2 * (DIGITS - 1)
+        gc.collect()
+        assert len(alive) > 2 * DIGITS // 32 and [local for local in alive if local() is not None] == []
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
