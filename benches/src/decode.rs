@@ -50,19 +50,15 @@ pub fn decode(args: &DecodeArgs) -> Result<Decoded> {
         fs::write(format!("{}.rgb", path.display()), pixels).map_err(lost)?;
         crops.push(drawn);
     }
-    let cpu = || {
-        let (user, system) = thread_cpu();
-        user + system
-    };
     let mut rounds = [0.0; 2];
     for round in &mut rounds {
-        let start = cpu();
+        let start = thread_cpu();
         for file in &files {
             for epoch in 0..args.crops {
                 decoder.decode(file, epoch, &mut out)?;
             }
         }
-        *round = (cpu() - start).as_secs_f64() * 1e3 / (files.len() as u64 * args.crops) as f64;
+        *round = (thread_cpu() - start).as_secs_f64() * 1e3 / (files.len() as u64 * args.crops) as f64;
     }
     Ok(Decoded { machine: Machine::here(), cpu_ms: rounds[0].min(rounds[1]), crops })
 }

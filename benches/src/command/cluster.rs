@@ -119,8 +119,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
         jobs.push(("a quarter in a slow region".to_owned(), Cluster { far_ranks: most / 4, ..held }));
     }
     if let Some((name, cluster)) = args.only.and_then(|only| jobs.get(only)) {
-        JsonTo::output(true).show(&measure(name, cluster)?, String::new)?;
-        return Ok(ExitCode::SUCCESS);
+        return JsonTo::output(true).show(&measure(name, cluster)?, String::new);
     }
     let bar = Bar::new(Some(jobs.len() as u64), "jobs");
     let mut rows = Vec::new();
@@ -130,8 +129,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Outcome {
     }
     drop(bar);
     let report = Report { schema: 1, question: "cluster", machine: Machine::here(), cluster: all, rows };
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))
 }
 
 /// Measures a job in a process of its own, whose peak of memory is the job's.
@@ -172,16 +170,11 @@ fn replay(recording: &Recording) -> Result<Spread> {
     let mut times = Vec::new();
     for _ in 0..REPLAYS {
         let tell_all = recording.replay()?;
-        let begun = processor_time();
+        let begun = thread_cpu();
         tell_all();
-        times.push((processor_time() - begun).as_secs_f64() * 1e6 / recording.samples as f64);
+        times.push((thread_cpu() - begun).as_secs_f64() * 1e6 / recording.samples as f64);
     }
     Spread::of(times).ok_or_else(|| Error::new(Kind::Environment, "nothing was planned"))
-}
-
-fn processor_time() -> Duration {
-    let (user, system) = thread_cpu();
-    user + system
 }
 
 fn text(report: &Report) -> String {

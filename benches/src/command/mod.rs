@@ -68,10 +68,7 @@ fn run(benchmark: Benchmark) -> Outcome {
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Cluster(args) => cluster::run(&args),
         Benchmark::Revoked(args) => revoked::run(&args),
-        Benchmark::Decode(args) => {
-            JsonTo::output(true).show(&crate::decode::decode(&args)?, String::new)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Benchmark::Decode(args) => JsonTo::output(true).show(&crate::decode::decode(&args)?, String::new),
         Benchmark::ScenarioReader(args) => scenario::run_reader(&args),
         Benchmark::SoakBucket(args) => run_bucket(&args),
         Benchmark::Contestant(args) => contestant(&args),
@@ -169,8 +166,7 @@ fn run_cores(coring: &Coring) -> Outcome {
         bar.at(done, || format!("{} shard(s): {:.2} GB/s", run.shards, run.gb_per_s));
     })?;
     drop(bar);
-    JsonTo::asked(coring.json.as_deref()).show(&report, || cores_text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(coring.json.as_deref()).show(&report, || cores_text(&report))
 }
 
 fn cores_text(report: &CoresReport) -> String {

@@ -4,7 +4,6 @@
 //! Each design is measured as it is and with twice as much of every resource it has. What shortens the measured epoch most is the limit.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail_base::prng::Prng;
@@ -254,8 +253,7 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
         Row::new(predicted, own, limits.zip(doubled.by_ref()).map(|(limit, s)| (limit, s[0])).collect())
     });
     let report = report(args, written, overhead_s, rows.collect());
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))
 }
 
 /// The overhead of a step for each number of ranks, seconds: by epochs with everything in RAM.

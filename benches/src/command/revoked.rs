@@ -5,7 +5,6 @@
 //! else runs here. A prediction's interval is the same lives with steps and starts at the ends of theirs.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -253,8 +252,7 @@ pub(crate) fn run(args: &RevokedArgs) -> Outcome {
         width_max,
         rows,
     };
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))
 }
 
 /// Predicts, then runs.

@@ -96,8 +96,7 @@ pub(crate) fn run(args: &ScenarioArgs) -> Outcome {
     };
     let report = runner.run(name, &mut telling(&bar, total, line))?;
     drop(bar);
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))
 }
 
 fn list() -> Outcome {

@@ -79,8 +79,7 @@ fn ls(args: &Directories) -> Outcome {
     let listed: Result<Vec<_>, _> = args.paths.iter().map(|path| fuelrail::internal::list_cache(path)).collect();
     let listed = listed?;
     let document = json!({ "schema": 1, "directories": listed });
-    JsonTo::output(args.json).show(&document, || listed.iter().map(directory_text).collect())?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::output(args.json).show(&document, || listed.iter().map(directory_text).collect())
 }
 
 fn directory_text(directory: &CacheDirectory) -> String {

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -84,8 +83,7 @@ pub(crate) fn run(args: &Demo) -> Outcome {
     if let JsonTo::File(path) = &json {
         paths.push(path.display().to_string());
     }
-    json.show(&report, || text(&report, &paths))?;
-    Ok(ExitCode::SUCCESS)
+    json.show(&report, || text(&report, &paths))
 }
 
 fn make_folder_of(path: &Path) -> Outcome<()> {

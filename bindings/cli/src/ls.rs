@@ -127,8 +127,7 @@ fn count(args: &Ls) -> Outcome {
             "{count} objects, {bytes}; listed in {wall_s:.2} s with {cpu_s:.2} s of processor time, at most {peak} of memory\n"
         )
     };
-    JsonTo::output(args.json).show(&counted, text)?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::output(args.json).show(&counted, text)
 }
 
 fn cpu() -> Duration {

@@ -5,6 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -55,20 +56,21 @@ impl JsonTo {
     }
 
     /// Shows a result: the document where it was asked for, and the text unless the document took its place.
-    pub fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome<()> {
+    pub fn show(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
         let json = || {
             let mut json = serde_json::to_string_pretty(document).expect("reports are plain structures");
             json.push('\n');
             json
         };
         match self {
-            JsonTo::Nowhere => print(&text()),
-            JsonTo::Output => print(&json()),
+            JsonTo::Nowhere => print(&text())?,
+            JsonTo::Output => print(&json())?,
             JsonTo::File(path) => {
                 WholeFile::of(path, &json())?;
-                print(&text())
+                print(&text())?;
             }
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -159,9 +159,7 @@ fn write_out(set: &DataSet, dir: &Path, json: bool) -> Outcome {
     let dir = dir.display().to_string();
     let (objects, bytes) = (written.objects, written.bytes);
     let document = json!({ "schema": 1, "dir": dir, "objects": objects, "bytes": bytes, "set": set });
-    JsonTo::output(json)
-        .show(&document, || format!("{objects} {} written to {dir}, {}\n", set.kind, ByteSize(bytes)))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::output(json).show(&document, || format!("{objects} {} written to {dir}, {}\n", set.kind, ByteSize(bytes)))
 }
 
 fn serve(args: &Serve, source: Source) -> Outcome {

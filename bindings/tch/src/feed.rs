@@ -56,7 +56,6 @@ pub struct HostFeed(Loader);
 
 impl HostFeed {
     /// Feeds from this loader.
-    #[must_use]
     pub fn new(loader: Loader) -> HostFeed {
         HostFeed(loader)
     }
@@ -265,19 +264,16 @@ impl TensorBatch {
     }
 
     /// Number of samples.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
     /// No samples.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
     /// The samples' bytes as rows `[n, length]` when all have this length: a view where they lie evenly, else a copy.
-    #[must_use]
     pub fn rows(&self, length: usize) -> Option<Tensor> {
         if self.spans.iter().any(|span| span.len() != length) {
             return None;

@@ -20,7 +20,6 @@ pub struct StepTime {
 
 impl StepTime {
     /// What is left: forward, backward, optimiser.
-    #[must_use]
     pub fn compute(&self) -> Duration {
         self.wall.saturating_sub(self.data_wait + self.all_reduce)
     }
@@ -67,7 +66,6 @@ impl Meter {
     }
 
     /// Share of the steps whose batch was there at once; 1 before the first.
-    #[must_use]
     pub fn readiness(&self) -> f64 {
         if self.steps == 0 { 1.0 } else { self.ready as f64 / self.steps as f64 }
     }

@@ -16,7 +16,6 @@ pub enum Depth {
 
 /// tch's residual networks: `[n, channels, height, width]` to `[n, classes]`, for pictures of 32 pixels a side and more, RGB or grey (which is
 /// taken as three equal channels).
-#[must_use]
 pub fn resnet(path: &Path<'_>, depth: Depth, classes: i64) -> Box<dyn ModuleT> {
     let model: Box<dyn ModuleT> = match depth {
         Depth::Resnet18 => Box::new(resnet18(path, classes)),
@@ -27,7 +26,6 @@ pub fn resnet(path: &Path<'_>, depth: Depth, classes: i64) -> Box<dyn ModuleT> {
 
 /// A network like LeNet-5 (LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998):
 /// `[n, channels, 28, 28]` to `[n, classes]`, with rectifiers and maxima instead of the published sigmoids and means.
-#[must_use]
 pub fn lenet(path: &Path<'_>, channels: i64, classes: i64) -> Box<dyn ModuleT> {
     let padded = nn::ConvConfig { padding: 2, ..nn::ConvConfig::default() };
     let first = nn::conv2d(path / "conv1", channels, 8, 5, padded);
@@ -103,7 +101,6 @@ impl Layer {
 
 /// A small decoder-only transformer (Vaswani et al., "Attention Is All You Need", NIPS 2017; normalised before each part, as GPT-2):
 /// `[n, tokens]` of `i64` to `[n, tokens, vocabulary]`; no token sees a later one.
-#[must_use]
 pub fn transformer(path: &Path<'_>, config: TransformerConfig) -> Box<dyn ModuleT> {
     let embedding = nn::EmbeddingConfig::default();
     let words = nn::embedding(path / "words", config.vocabulary, config.width, embedding);

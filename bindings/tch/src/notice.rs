@@ -119,20 +119,17 @@ impl Notice {
     }
 
     /// How long the machine stays after the notice, where that is known.
-    #[must_use]
     pub fn lead(&self) -> Option<Duration> {
         self.lead.filter(|_| self.due.as_ref().is_none_or(|(when, _)| Instant::now() < *when))
     }
 
     /// How long the machine still stays, where that is known: from when a notice was first seen.
-    #[must_use]
     pub fn left(&self) -> Option<Duration> {
         let gone = self.first.get().map_or(Duration::ZERO, Instant::elapsed);
         self.lead().map(|lead| lead.saturating_sub(gone))
     }
 
     /// The notice, if one was given.
-    #[must_use]
     pub fn given(&self) -> Option<String> {
         let what = self.what()?;
         self.first.get_or_init(Instant::now);

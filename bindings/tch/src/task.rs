@@ -48,7 +48,6 @@ pub struct Classifier {
 
 impl Classifier {
     /// `model` takes `[n, channels, height, width]` and gives `[n, classes]`. `mean` and `spread` per channel, of pixels between 0 and 1.
-    #[must_use]
     pub fn new(model: Box<dyn ModuleT>, mean: &[f64], spread: &[f64], device: Device) -> Classifier {
         let row =
             |values: &[f64]| Tensor::from_slice(values).to_kind(Element::Float).to_device(device).view([1, -1, 1, 1]);
@@ -138,7 +137,6 @@ pub struct LanguageModel {
 
 impl LanguageModel {
     /// `model` takes `[n, tokens - 1]` of `i64` and gives `[n, tokens - 1, vocabulary]`.
-    #[must_use]
     pub fn new(model: Box<dyn ModuleT>, tokens: usize, vocabulary: i64, device: Device) -> LanguageModel {
         LanguageModel { model, tokens, vocabulary, device }
     }

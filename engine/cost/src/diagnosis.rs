@@ -98,7 +98,6 @@ impl Shares {
 }
 
 /// Names the cause of steps that take longer than the interval of their prediction; `None` where they do not. One entry per rank.
-#[must_use]
 pub fn diagnose(predicted_s: [f64; 2], ranks: &[Shares]) -> Option<Diagnosis> {
     let step_s = ranks.iter().map(|rank| rank.wall_s).fold(0.0, f64::max);
     if step_s <= predicted_s[1] {

@@ -59,21 +59,18 @@ fuelrail_base::named!(Limit, "a limit": Compute = "compute", Latency = "bucket l
     Ram = "memory", Disk = "disk", Cores = "cores");
 
 /// A sum over so many epochs, of which the first counts so much and each later one so much.
-#[must_use]
 pub fn over(epochs: f64, first: f64, later: f64) -> f64 {
     first * epochs.min(1.0) + later * (epochs - 1.0).max(0.0)
 }
 
 impl Loader {
     /// Share of the data that RAM and disk hold after the first epoch: first RAM, then disk.
-    #[must_use]
     pub fn held(&self) -> (f64, f64) {
         let ram = (self.ram_bytes / self.epoch_bytes).clamp(0.0, 1.0);
         (ram, (self.disk_bytes / self.epoch_bytes).clamp(0.0, 1.0 - ram))
     }
 
     /// Bytes a second of samples, when these shares of them are held.
-    #[must_use]
     pub fn rate(&self, (ram, disk): (f64, f64)) -> f64 {
         let bucket = (self.connections * self.block_bytes / self.latency_s)
             .min(self.bucket_rate)
@@ -84,21 +81,18 @@ impl Loader {
     }
 
     /// Seconds of the first epoch, and of each later one.
-    #[must_use]
     pub fn epochs_s(&self) -> (f64, f64) {
         let epoch = |held| (self.epoch_bytes / self.rate(held)).max(self.compute_s);
         (epoch((0.0, 0.0)), epoch(self.held()))
     }
 
     /// Seconds of a run of so many epochs, not all of them whole.
-    #[must_use]
     pub fn run_s(&self, epochs: f64) -> f64 {
         let (first, later) = self.epochs_s();
         over(epochs, first, later)
     }
 
     /// What limits a run of so many epochs: that whose doubling shortens it most.
-    #[must_use]
     pub fn limit(&self, epochs: f64) -> Limit {
         let doubled = |limit: &Limit| {
             let mut loader = *self;

@@ -20,7 +20,6 @@ const MOMENTS: u32 = 100;
 
 impl Notice {
     /// Seconds to go on before saving and stopping: the moment of least expected loss; `None` where saving loses more than it keeps.
-    #[must_use]
     pub fn go_on_s(&self) -> Option<f64> {
         let moments = (0..MOMENTS).map(|n| self.lead_s * f64::from(n) / f64::from(MOMENTS));
         let best = moments.min_by(|a, b| self.loss_s(*a).total_cmp(&self.loss_s(*b)))?;

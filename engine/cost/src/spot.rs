@@ -78,13 +78,11 @@ impl Trace {
     }
 
     /// Hours from its first tick to its last.
-    #[must_use]
     pub fn hours(&self) -> f64 {
         self.tick_hours * self.available.len() as f64
     }
 
     /// Share of ticks at which a machine was available.
-    #[must_use]
     pub fn share(&self) -> f64 {
         self.available.iter().filter(|available| **available).count() as f64 / self.available.len() as f64
     }

@@ -57,13 +57,11 @@ impl Table {
     }
 
     /// Whether it has all of these columns.
-    #[must_use]
     pub fn has(&self, columns: &[&str]) -> bool {
         columns.iter().all(|column| self.header.iter().any(|name| name == *column))
     }
 
     /// The names of the columns, for an error.
-    #[must_use]
     pub fn columns(&self) -> String {
         self.header.iter().collect::<Vec<_>>().join(",")
     }
@@ -76,13 +74,11 @@ impl Table {
 
 impl<'t> Row<'t> {
     /// The line of the file, from 1.
-    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
     /// The text of a cell, or nothing where the table has no such column.
-    #[must_use]
     pub fn text(&self, column: &str) -> Option<&'t str> {
         let place = self.header.iter().position(|name| name == column)?;
         self.cells.get(place)

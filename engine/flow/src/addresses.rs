@@ -131,7 +131,6 @@ impl AddressBook {
     }
 
     /// The addresses now.
-    #[must_use]
     pub fn addresses(&self) -> Arc<[SocketAddr]> {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }

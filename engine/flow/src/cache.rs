@@ -31,7 +31,6 @@ impl Cached {
 }
 
 /// Most bytes of memory beside the blocks themselves that each cached one takes: the policy's entry and the block's place.
-#[must_use]
 pub fn cached_block_bytes(policy: PolicyName) -> u64 {
     policy::block_bytes(policy) + map_bytes::<u32>() + (size_of::<Cached>() + align_of::<Cached>()) as u64
 }

@@ -39,7 +39,6 @@ struct Peer {
 
 /// Builds the channels between `shards` shards; without `owners` there are none. Where
 /// [none keeps a block for others](crate::keep_for_others), each shard fetches the blocks of its own batches.
-#[must_use]
 pub fn channels(shards: u16, owners: bool) -> Vec<ChannelEnds> {
     let n = usize::from(shards);
     let ends = |peers, entries| ChannelEnds { peers, entries, own: VecDeque::with_capacity(1024) };
@@ -76,7 +75,6 @@ impl ChannelEnds {
     }
 
     /// Bytes of the lanes that this shard sends on, while they are empty.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let sending = |peer: &Peer| {
             peer.requests_out.room() * size_of::<BlockRequest>() + peer.replies_out.room() * size_of::<BlockReply>()

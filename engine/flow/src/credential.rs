@@ -34,7 +34,6 @@ const SKEW_S_MIN: u64 = 60;
 
 impl Authority {
     /// Signs with `credential` from now on, at the time that `clock` returns.
-    #[must_use]
     pub fn new(realm: Realm, credential: Credential, clock: fn() -> WallTime) -> Authority {
         Authority {
             realm,
@@ -49,19 +48,16 @@ impl Authority {
     }
 
     /// The region of signatures; empty where they have none.
-    #[must_use]
     pub fn region(&self) -> &str {
         &self.realm.scope.region
     }
 
     /// The time, as the bucket has it.
-    #[must_use]
     pub fn now(&self) -> WallTime {
         (self.clock)().shifted(self.skew_s.load(Ordering::Relaxed))
     }
 
     /// The credential in use.
-    #[must_use]
     pub fn credential(&self) -> Arc<Credential> {
         Arc::clone(&locked(&self.current))
     }
@@ -85,13 +81,11 @@ impl Authority {
     }
 
     /// Whether a bucket has refused the credential as expired since the last one was [`set`](Authority::set).
-    #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// The waker of the thread that renews credentials.
-    #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -122,7 +116,6 @@ fn locked<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What a refusal means, given the credentials: one about credentials is retried only where there are any, and the authority is
 /// told; one that repeats a secret is cut before it. `server_time` is the date of the response.
-#[must_use]
 pub fn judged(error: Error, authority: Option<&Authority>, server_time: Option<WallTime>) -> Error {
     let error = match authority {
         Some(authority) => spared(error, &authority.credential()),
@@ -162,7 +155,6 @@ pub struct Signatory {
 
 impl Signatory {
     /// Signs with what `authority` holds.
-    #[must_use]
     pub fn new(authority: Arc<Authority>) -> Signatory {
         let version = authority.version();
         let (credential, signer) = (authority.credential(), Signer::new(authority.realm.clone()));
@@ -170,7 +162,6 @@ impl Signatory {
     }
 
     /// The authority it signs for.
-    #[must_use]
     pub fn authority(&self) -> &Arc<Authority> {
         &self.authority
     }

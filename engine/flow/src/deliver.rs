@@ -55,7 +55,6 @@ impl Consumer {
     }
 
     /// The consumer is blocked.
-    #[must_use]
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
@@ -127,13 +126,11 @@ pub struct Outlet {
 
 impl Outlet {
     /// Merges `channels`, one per shard in order of shard, of a run of `end` batches.
-    #[must_use]
     pub fn new(channels: Vec<Receiver<Finished>>, shards: Vec<Waker>, consumer: Arc<Consumer>, end: u64) -> Outlet {
         Outlet { channels, shards, consumer, next: 0, end }
     }
 
     /// All batches have been taken.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.next >= self.end
     }
@@ -154,7 +151,6 @@ impl Outlet {
     }
 
     /// What it shares with the shards.
-    #[must_use]
     pub fn consumer(&self) -> &Arc<Consumer> {
         &self.consumer
     }

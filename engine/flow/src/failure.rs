@@ -19,7 +19,6 @@ pub struct Failure {
 
 impl Failure {
     /// Why the run has failed; `None` while it has not.
-    #[must_use]
     pub fn cause(&self) -> Option<&Error> {
         self.cause.get()
     }

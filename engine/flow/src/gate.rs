@@ -36,7 +36,6 @@ pub struct GateFacts {
 
 impl Gate {
     /// A gate that has seen nothing yet.
-    #[must_use]
     pub fn new(name: &'static str, capacity: usize) -> Gate {
         Gate { name, capacity, entered: 0, left: 0, area: 0, since: None, start: None }
     }
@@ -67,7 +66,6 @@ impl Gate {
     }
 
     /// Its figures now. The mean time inside is the mean occupancy over the throughput (Little's law).
-    #[must_use]
     pub fn facts(&self) -> GateFacts {
         let occupancy_mean = match (self.start, self.since) {
             (Some(start), Some(since)) if since > start => self.area as f64 / since.since(start).as_nanos() as f64,
@@ -84,7 +82,6 @@ impl Gate {
     }
 
     /// Things inside now.
-    #[must_use]
     pub fn occupancy(&self) -> u64 {
         self.entered.saturating_sub(self.left)
     }

@@ -26,7 +26,6 @@ const SPARE_SHARE: u64 = 32;
 impl Spares {
     /// What a shard with so much room for batches sets aside when blocks are up to `longest` bytes long and `mean` on average:
     /// slots for the longest ones if a few of them find room, else for those up to twice the mean, else none.
-    #[must_use]
     pub fn within(room_bytes: u64, longest: u64, mean: u64) -> Spares {
         let share = room_bytes / SPARE_SHARE;
         let fits = |bytes: u64, least: u64| (bytes > 0 && share / bytes >= least).then_some(bytes);
@@ -35,7 +34,6 @@ impl Spares {
     }
 
     /// All of them together, bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.slots * self.slot_bytes.next_multiple_of(fuelrail_base::limits::SAMPLE_ALIGN)) as u64
     }

@@ -28,7 +28,6 @@ pub struct Server {
 
 impl Server {
     /// A server at this endpoint, reached at these addresses, over TLS with this configuration where there is one.
-    #[must_use]
     pub fn new(endpoint: Endpoint, addresses: Arc<AddressBook>, tls: Option<Client>) -> Server {
         Server { endpoint, addresses, tls, proxy: None }
     }
@@ -212,7 +211,6 @@ impl Objects {
     }
 
     /// First byte of a sample in its object, or in what a part of that is unpacked to.
-    #[must_use]
     pub fn first(&self, sample: SampleId) -> u64 {
         self.ranges.as_ref().map_or(0, |ranges| ranges.firsts[sample.0 as usize])
     }
@@ -240,7 +238,6 @@ impl Objects {
     }
 
     /// Whether samples are objects, and not parts of some.
-    #[must_use]
     pub fn are_whole(&self) -> bool {
         self.ranges.is_none()
     }
@@ -272,7 +269,6 @@ impl Objects {
     }
 
     /// The fingerprint of a sample's content, which names it on disk across runs: `None` where the listing gave no ETag.
-    #[must_use]
     pub fn fingerprint(&self, sample: SampleId) -> Option<Fingerprint> {
         let etag = self.etag(sample)?;
         let verified = self.server.tls.as_ref().is_none_or(Client::verifies);
@@ -296,26 +292,22 @@ impl Objects {
     }
 
     /// Where the bucket is.
-    #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.server.endpoint
     }
 
     /// The bucket's addresses, or those of the proxy before it, tried in turn.
-    #[must_use]
     pub fn addresses(&self) -> &Arc<AddressBook> {
         &self.server.addresses
     }
 
     /// Bytes of memory that keys, ETags and sizes take.
-    #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let each = if self.ranges.is_some() { size_of::<(u32, u64)>() - 4 } else { 0 };
         self.names.memory_bytes() + self.catalog.memory_bytes() + self.catalog.samples() * each as u64
     }
 
     /// Sizes and blocks.
-    #[must_use]
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
@@ -324,13 +316,11 @@ impl Objects {
     ///
     /// # Panics
     /// When the id is not of this data set.
-    #[must_use]
     pub fn key(&self, sample: SampleId) -> &str {
         self.names.key(self.object_of(sample))
     }
 
     /// A sample in a message: its object's key, and its bytes there where it is a part.
-    #[must_use]
     pub fn name(&self, sample: SampleId) -> Cow<'_, str> {
         let (key, first, len) = (self.key(sample), self.first(sample), self.catalog.size(sample));
         if self.is_whole(sample) { key.into() } else { format!("{key} ({len} bytes from byte {first})").into() }
@@ -342,7 +332,6 @@ impl Objects {
     }
 
     /// The listed ETag of the object that a sample lies in, as it stands in `If-Match`; empty where none could match.
-    #[must_use]
     pub fn strong_etag(&self, sample: SampleId) -> String {
         let mut tag = String::new();
         self.push_strong_etag(sample, &mut tag);
@@ -350,7 +339,6 @@ impl Objects {
     }
 
     /// The listed ETag of the object that a sample lies in.
-    #[must_use]
     pub fn etag(&self, sample: SampleId) -> Option<Etag> {
         self.names.compared(self.object_of(sample))
     }

@@ -38,7 +38,6 @@ pub struct PeerRoute {
 
 impl PeerRoute {
     /// Blocks are at `prefix/SAMPLE`, and the header names `bearer`, where there is one.
-    #[must_use]
     pub fn new(prefix: String, bearer: Option<Arc<str>>) -> PeerRoute {
         PeerRoute { prefix, bearer }
     }
@@ -49,7 +48,6 @@ impl PeerRoute {
     }
 
     /// What the header names.
-    #[must_use]
     pub fn bearer(&self) -> Option<&str> {
         self.bearer.as_deref()
     }
@@ -100,7 +98,6 @@ pub struct PeerRoom {
 
 impl PeerRoom {
     /// All of it, bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let slot_bytes = self.slot_bytes.next_multiple_of(SAMPLE_ALIGN);
         (self.connections * self.scratch_bytes.next_multiple_of(SAMPLE_ALIGN) + self.slots * slot_bytes) as u64
@@ -140,7 +137,6 @@ pub struct PeerInbox {
 const REQUESTS_MAX: usize = 1024;
 
 /// A queue of requests to one shard, of which each lends at most `slots` slots.
-#[must_use]
 pub fn peer_queue(slots: usize) -> (PeerOutbox, PeerInbox) {
     let (outbox, requests) = channel(REQUESTS_MAX);
     let returned = Arc::new(Returned { slots: ArrayQueue::new(slots.max(1)), waker: OnceLock::new() });

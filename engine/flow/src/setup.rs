@@ -53,13 +53,11 @@ pub struct ShardEnds {
 }
 
 /// Whether shards keep blocks for each other, in RAM, in chunks, on disk or in quarantine: then every block has one owner.
-#[must_use]
 pub fn keep_for_others(cache_bytes: u64, has_chunks: bool, has_disk: bool, bad_samples: BadSamples) -> bool {
     cache_bytes > 0 || has_chunks || has_disk || bad_samples == BadSamples::Quarantine
 }
 
 /// Bytes of scratch memory each connection to a server of this scheme has: the least that does, and what it uses well.
-#[must_use]
 pub fn scratch_bytes(scheme: Scheme) -> RangeInclusive<u64> {
     match scheme {
         Scheme::Http => SCRATCH_BYTES as u64..=SCRATCH_BYTES as u64,

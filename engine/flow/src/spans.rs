@@ -82,7 +82,6 @@ impl FreeLists {
     ///
     /// # Panics
     /// When it is to keep none.
-    #[must_use]
     pub fn new(capacity: usize, lists: usize, samples: usize) -> FreeLists {
         let free_lists = ArrayQueue::new(capacity);
         for _ in 0..lists.min(capacity) {
@@ -92,7 +91,6 @@ impl FreeLists {
     }
 
     /// An empty list: one that was returned, or a new one.
-    #[must_use]
     pub fn list(&self) -> SampleSpans {
         SampleSpans { list: self.0.pop().unwrap_or_default(), free_lists: Arc::clone(&self.0) }
     }

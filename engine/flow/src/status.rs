@@ -69,7 +69,6 @@ impl ShardStatus {
     }
 
     /// The shard has been told to stop.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -83,13 +82,11 @@ impl ShardStatus {
     ///
     /// # Panics
     /// Never: a poisoned lock still holds the last good snapshot, which is taken.
-    #[must_use]
     pub fn latest(&self) -> Snapshot {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The snapshot requested under this serial (see [`request`](ShardStatus::request)), or the last one of a shard that has ended.
-    #[must_use]
     pub fn answered(&self, serial: u64) -> Option<Snapshot> {
         // Looked at first: after this, the latest is the last.
         let gone = self.is_gone();
@@ -97,13 +94,11 @@ impl ShardStatus {
     }
 
     /// Moves whenever the shard does something.
-    #[must_use]
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
     }
 
     /// The shard has ended: its last snapshot is final.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }

@@ -98,13 +98,11 @@ impl<B: AsRef<[u8]>> Index<B> {
     }
 
     /// All its bytes, as they are kept.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
     /// What they lie in.
-    #[must_use]
     pub fn memory(&self) -> &B {
         &self.bytes
     }
@@ -155,37 +153,31 @@ impl<B: AsRef<[u8]>> Index<B> {
     }
 
     /// The format whose scan made it.
-    #[must_use]
     pub fn format(&self) -> Format {
         self.header.format
     }
 
     /// A hash of all records, without what tells which objects they were found in.
-    #[must_use]
     pub fn body_hash(&self) -> u64 {
         self.header.body_hash
     }
 
     /// Identifies the listing whose objects it numbers: what [`IndexBuilder::new`] was given.
-    #[must_use]
     pub fn source(&self) -> [u8; 16] {
         self.header.source
     }
 
     /// What the format needs to read a record's bytes, such as the columns of MDS.
-    #[must_use]
     pub fn description(&self) -> &[u8] {
         self.section(1)
     }
 
     /// How many records there are.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.header.records
     }
 
     /// Whether there is no record.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.header.records == 0
     }
@@ -196,13 +188,11 @@ impl<B: AsRef<[u8]>> Index<B> {
     }
 
     /// The number of a field.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|(known, _)| **known == *name)
     }
 
     /// A record by its number.
-    #[must_use]
     pub fn record(&self, number: u64) -> Option<Record<'_>> {
         (number < self.header.records).then(|| self.at(number))
     }
@@ -235,7 +225,6 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Its key, if the index has keys.
-    #[must_use]
     pub fn key(&self) -> Option<&'a [u8]> {
         let (mut keys, skipped) = self.keys?;
         let mut key = None;
@@ -247,7 +236,6 @@ impl<'a> Record<'a> {
     }
 
     /// A field by its number in [`Index::fields`]. `None` where the record lacks it.
-    #[must_use]
     pub fn field(&self, number: usize) -> Option<Field<'a>> {
         let (first, is_there) = self.first();
         if number == 0 {

@@ -66,13 +66,11 @@ pub enum Need {
 }
 
 /// Whether a field is one of these, or lies below one, as `image.bytes` below `image`; all are where none is named.
-#[must_use]
 pub fn is_named(fields: &[String], name: &str) -> bool {
     fields.is_empty() || fields.iter().any(|field| is_below(field, name))
 }
 
 /// Whether a field is this one, or lies below it.
-#[must_use]
 pub fn is_below(field: &str, name: &str) -> bool {
     name.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

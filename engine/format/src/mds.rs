@@ -41,7 +41,6 @@ pub struct Shard {
 
 impl Shard {
     /// The file that is stored.
-    #[must_use]
     pub fn stored(&self) -> &File {
         self.zip.as_ref().unwrap_or(&self.raw)
     }
@@ -147,7 +146,6 @@ impl DataSet {
     }
 
     /// An empty index of its records, `objects` objects being listed.
-    #[must_use]
     pub fn index(&self, source: [u8; 16], objects: u32) -> IndexBuilder {
         let mut index = IndexBuilder::new(crate::Format::Mds, source, objects).without_keys();
         index.describe(self.columns.description());
@@ -223,13 +221,11 @@ impl Columns {
     }
 
     /// The columns, in the order of their data.
-    #[must_use]
     pub fn all(&self) -> &[Column] {
         &self.columns
     }
 
     /// What [`IndexBuilder::describe`] keeps of them.
-    #[must_use]
     pub fn description(&self) -> Vec<u8> {
         serde_json::to_vec(&self.document).expect("strings and numbers fit JSON")
     }

@@ -2,7 +2,6 @@
 
 /// A key without its extension, and the extension in lower case: what follows the last dot of the last component, empty where there is none.
 /// `None` for a key that ends with a slash, which is no sample.
-#[must_use]
 pub fn split(key: &str) -> Option<(&str, String)> {
     let name = key.rfind('/').map_or(0, |slash| slash + 1);
     let dot = key[name..].rfind('.').map_or(key.len(), |dot| name + dot);

@@ -170,7 +170,6 @@ impl File {
     }
 
     /// The columns that are read, in the order of the file, or of another after [`File::order_as`].
-    #[must_use]
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }

@@ -49,7 +49,6 @@ struct Group {
 
 impl Scan {
     /// A scan of an archive of `size` bytes.
-    #[must_use]
     pub fn new(object: u32, size: u64) -> Scan {
         let (local, global, group) = (Extended::default(), Extended::default(), Group::default());
         Scan { object, size, at: 0, needed: BLOCK_BYTES, done: false, described: false, local, global, group }

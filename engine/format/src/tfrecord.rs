@@ -27,7 +27,6 @@ pub struct Scan {
 
 impl Scan {
     /// A scan of a file of `size` bytes.
-    #[must_use]
     pub fn new(object: u32, size: u64) -> Scan {
         Scan { object, size, at: 0 }
     }
@@ -82,7 +81,6 @@ pub fn check(frame: &[u8]) -> Result<&[u8]> {
 }
 
 /// The data of a frame that [`check`] has verified; of anything shorter than a frame, nothing.
-#[must_use]
 pub fn data(frame: &[u8]) -> &[u8] {
     let end = frame.len().saturating_sub(FOOT_BYTES as usize);
     frame.get(HEAD_BYTES as usize..end).unwrap_or_default()
@@ -97,7 +95,6 @@ fn length(frame: &[u8]) -> Result<u64> {
 }
 
 /// The CRC-32C of `bytes`, masked as TFRecord does, so that checksums of data with checksums in it stay good ones.
-#[must_use]
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }

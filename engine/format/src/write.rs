@@ -143,13 +143,11 @@ impl Writer {
     }
 
     /// How many records the shard has.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
     /// The columns of MDS and Parquet, once there was a record.
-    #[must_use]
     pub fn columns(&self) -> Option<&mds::Columns> {
         self.columns.as_ref()
     }

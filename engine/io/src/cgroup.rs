@@ -44,7 +44,6 @@ pub struct Budget {
 
 /// Half of the smallest memory limit of this process's cgroups (version 2 `memory.max`, version 1
 /// `memory.limit_in_bytes`, each with all parents), or half of the physical memory when there is none.
-#[must_use]
 pub fn default_budget() -> Budget {
     budget_under(Path::new("/"))
 }

@@ -13,7 +13,6 @@ use crate::wake::{Waker, WakerCell};
 ///
 /// # Panics
 /// When `entries` is zero.
-#[must_use]
 pub fn channel<T: Send>(entries: usize) -> (Sender<T>, Receiver<T>) {
     assert!(entries > 0, "a channel holds at least one item");
     let (producer, consumer) = rtrb::RingBuffer::new(entries);
@@ -62,13 +61,11 @@ impl<T> Sender<T> {
     }
 
     /// Items that can be sent before the channel is full.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.producer.slots()
     }
 
     /// Whether the receiving end is gone.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.producer.is_abandoned()
     }
@@ -93,19 +90,16 @@ impl<T> Receiver<T> {
     }
 
     /// Whether it is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.consumer.is_empty()
     }
 
     /// Items waiting.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.consumer.slots()
     }
 
     /// Whether the sending end is gone. Items may still be waiting.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.consumer.is_abandoned()
     }

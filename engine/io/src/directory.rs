@@ -55,7 +55,6 @@ impl OwnDirectory {
     }
 
     /// Its path when it was opened; for messages.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -133,7 +132,6 @@ impl OwnDirectory {
     }
 
     /// Whether an open file is what is under this name.
-    #[must_use]
     pub fn holds(&self, name: &str, file: &File) -> bool {
         let there = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         let (Ok(there), Ok(here)) = (there, rustix::fs::fstat(file)) else { return false };

@@ -33,7 +33,6 @@ pub struct Extents {
 
 impl Extents {
     /// `bytes` of free space, rounded down to a multiple of [`EXTENT_GRANULE`], with room for `pieces` free pieces before the table grows.
-    #[must_use]
     pub fn with_pieces(bytes: u64, pieces: usize) -> Extents {
         let capacity = bytes - bytes % EXTENT_GRANULE;
         let mut extents = Extents {
@@ -101,19 +100,16 @@ impl Extents {
     }
 
     /// Bytes in all.
-    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
     /// Bytes free.
-    #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.free
     }
 
     /// Length of the longest free piece.
-    #[must_use]
     pub fn largest(&self) -> u64 {
         self.longest(self.root)
     }

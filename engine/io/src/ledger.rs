@@ -86,7 +86,6 @@ impl SharedWords {
     }
 
     /// The number of this process's slot.
-    #[must_use]
     pub fn slot(&self) -> usize {
         self.slot
     }

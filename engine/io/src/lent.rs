@@ -31,7 +31,6 @@ pub struct BorrowedSpan(Arc<Mapping>);
 
 impl BorrowedSpan {
     /// Where it begins, page-aligned, and how many bytes it has.
-    #[must_use]
     pub fn span(&self) -> (*const u8, usize) {
         let (base, len) = self.0.range();
         (base.cast_const(), len)
@@ -40,7 +39,6 @@ impl BorrowedSpan {
 
 impl BorrowedMemory {
     /// All of it.
-    #[must_use]
     pub fn whole(&self) -> BorrowedSpan {
         BorrowedSpan(self.remote.mapping())
     }
@@ -85,7 +83,6 @@ impl BorrowedMemory {
     }
 
     /// Slots that are still held.
-    #[must_use]
     pub fn outstanding(&self) -> usize {
         self.remote.outstanding()
     }

@@ -193,7 +193,6 @@ impl LocalSocket {
     }
 
     /// The id of the process on the other side.
-    #[must_use]
     pub fn peer(&self) -> i32 {
         rustix::net::sockopt::socket_peercred(&*self.0).map_or(0, |peer| peer.pid.as_raw_nonzero().get())
     }

@@ -12,15 +12,14 @@ use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Processor time of the whole process since it started: (user, system).
-#[must_use]
 pub fn process_cpu() -> (Duration, Duration) {
     times(&used_by(libc::RUSAGE_SELF))
 }
 
-/// Processor time of the calling thread since it started: (user, system).
-#[must_use]
-pub fn thread_cpu() -> (Duration, Duration) {
-    times(&used_by(libc::RUSAGE_THREAD))
+/// Processor time of the calling thread since it started.
+pub fn thread_cpu() -> Duration {
+    let (user, system) = times(&used_by(libc::RUSAGE_THREAD));
+    user + system
 }
 
 fn used_by(who: libc::c_int) -> libc::rusage {
@@ -47,7 +46,6 @@ pub struct MemoryUse {
 }
 
 /// Resident memory now and at its peak. Zeroes when `/proc` is not mounted.
-#[must_use]
 pub fn memory_use() -> MemoryUse {
     parse_status(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
 }
@@ -84,13 +82,11 @@ pub struct ThreadMeter(PhantomData<*const ()>);
 
 impl ThreadMeter {
     /// A meter of the calling thread.
-    #[must_use]
     pub fn plain() -> ThreadMeter {
         ThreadMeter(PhantomData)
     }
 
     /// The thread's usage so far.
-    #[must_use]
     pub fn read(&self) -> ThreadUse {
         let usage = used_by(libc::RUSAGE_THREAD);
         let (user, system) = times(&usage);
@@ -107,21 +103,18 @@ impl ThreadMeter {
 }
 
 /// Files and sockets that this process may have open at a time; `None` without a limit.
-#[must_use]
 pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
 /// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
 /// and every real ring of this machine, so instants taken on different shards compare.
-#[must_use]
 pub fn monotonic_now() -> Instant {
     let now = clock_gettime(ClockId::Monotonic);
     Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Wall time, as of the kernel's last tick: a few milliseconds old, and cheaper for it. Signatures are dated with it.
-#[must_use]
 pub fn wall_now() -> WallTime {
     WallTime(u64::try_from(clock_gettime(ClockId::RealtimeCoarse).tv_sec).unwrap_or(0))
 }
@@ -191,7 +184,6 @@ impl ForkGuard {
     }
 
     /// Whether this is still the process the guard was made in.
-    #[must_use]
     pub fn holds(&self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.forks
     }

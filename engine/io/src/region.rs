@@ -69,19 +69,16 @@ impl Region {
     }
 
     /// Bytes in this region.
-    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.extents.capacity()
     }
 
     /// Bytes free, as of the last [`collect`](Region::collect).
-    #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.extents.free_bytes()
     }
 
     /// Slots (or fillings, or windows of a dropped filling) that are still held.
-    #[must_use]
     pub fn outstanding(&self) -> usize {
         self.remote.outstanding()
     }

@@ -57,7 +57,6 @@ impl Scatter {
     ///
     /// # Panics
     /// When the scratch memory is read-pinned.
-    #[must_use]
     pub fn new(scratch: Slot) -> Scatter {
         assert!(!scratch.is_read_pinned(), "no receive goes into scratch memory that is read-pinned");
         Scatter(Box::new(Inner { scratch, kept: 0, next_head: 0, asked: 0, step: 0, pieces: ArrayVec::new() }))
@@ -102,25 +101,21 @@ impl Scatter {
     }
 
     /// The low-water mark in bytes; zero: any.
-    #[must_use]
     pub fn patience_bytes(&self) -> usize {
         self.0.step
     }
 
     /// Bytes requested in all.
-    #[must_use]
     pub fn asked(&self) -> usize {
         self.0.asked
     }
 
     /// Number of pieces.
-    #[must_use]
     pub fn pieces(&self) -> usize {
         self.0.pieces.len()
     }
 
     /// The scratch memory.
-    #[must_use]
     pub fn scratch(&self) -> &[u8] {
         &self.0.scratch
     }

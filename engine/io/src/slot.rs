@@ -43,7 +43,6 @@ impl Slot {
     }
 
     /// Whether its bytes are another process's: they can be read, and neither written nor filled anew.
-    #[must_use]
     pub fn is_borrowed(&self) -> bool {
         self.borrowed
     }
@@ -82,7 +81,6 @@ impl Slot {
     }
 
     /// Whether it has read pins: then it can be read, and not be written or filled anew.
-    #[must_use]
     pub fn is_read_pinned(&self) -> bool {
         self.hold.read_pins() > 0
     }
@@ -201,13 +199,11 @@ impl Filling {
     }
 
     /// The cursor: bytes carved or skipped so far.
-    #[must_use]
     pub fn at(&self) -> usize {
         self.at
     }
 
     /// Windows not yet dropped; read pins do not count.
-    #[must_use]
     pub fn windows_out(&self) -> usize {
         self.slot.hold.others()
     }
@@ -243,31 +239,26 @@ unsafe impl Sync for Window {}
 
 impl Window {
     /// Length in bytes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether it has no bytes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Bytes filled so far, from the start.
-    #[must_use]
     pub fn filled(&self) -> usize {
         self.filled
     }
 
     /// Bytes still to fill.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.len - self.filled
     }
 
     /// The filled part.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes lie in the mapping, kept alive by the hold; this window is the only writer
         // of them and is borrowed shared. Read pins only read.
@@ -275,7 +266,6 @@ impl Window {
     }
 
     /// Whether its slot is read-pinned since it was pinned itself: then nothing of it may be changed.
-    #[must_use]
     pub fn is_read_pinned(&self) -> bool {
         self.was_read_pinned && self.hold.read_pins() > 0
     }
@@ -440,7 +430,6 @@ unsafe impl Sync for ReadPin {}
 
 impl ReadPin {
     /// The bytes.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes lie in the mapping, which the claim keeps alive; they are initialised, and not written
         // while their slot has a read pin: every function that writes checks first.

@@ -13,7 +13,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::cgroup;
 
 /// Cores the calling thread may run on, in ascending order. Respects `taskset` and the cgroup's cpuset.
-#[must_use]
 pub fn allowed_cores() -> Vec<usize> {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
@@ -76,13 +75,11 @@ pub struct Topology {
 
 impl Topology {
     /// This machine, as the calling thread may use it.
-    #[must_use]
     pub fn here() -> Topology {
         Topology::under(Path::new("/"), &allowed_cores())
     }
 
     /// The machine described below `root` (`/` is this one), of which the cores `allowed` may be used.
-    #[must_use]
     pub fn under(root: &Path, allowed: &[usize]) -> Topology {
         let nodes = node_cores(root);
         let node_of = |core: usize| nodes.iter().find(|(_, cores)| cores.contains(&core)).map_or(0, |(node, _)| *node);
@@ -118,7 +115,6 @@ impl Topology {
 
     /// The allowed cores in the order shards take them: one of every physical core before the second of any, and node by
     /// node in turn, so that few shards already draw on the memory bandwidth of every node.
-    #[must_use]
     pub fn seats(&self) -> Vec<Core> {
         let mut threads: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         let mut places: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -136,7 +132,6 @@ impl Topology {
 
     /// How many shards can be busy at a time: the allowed cores, or fewer when the cgroup's quota gives less time. At
     /// least one.
-    #[must_use]
     pub fn shards(&self) -> usize {
         // A thread that works a fraction of the time gets throttled in the middle of a batch: rounded down.
         let quota = self.quota.as_ref().map_or(usize::MAX, |quota| quota.cores as usize);
@@ -154,7 +149,6 @@ impl Topology {
     }
 
     /// Physical cores among the allowed ones.
-    #[must_use]
     pub fn physical_cores(&self) -> usize {
         let mut cores: Vec<_> = self.cores.iter().map(|core| (core.package, core.physical)).collect();
         cores.sort_unstable();

@@ -94,7 +94,6 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
 }
 
 /// Where the first byte lies, at or after `place`, that may have been written: what was only preallocated is no data. `None` when there is none.
-#[must_use]
 pub fn next_written(file: &File, place: u64) -> Option<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(place)) {
         Ok(at) => Some(at),
@@ -106,7 +105,6 @@ pub fn next_written(file: &File, place: u64) -> Option<u64> {
 
 /// Bytes that offsets, lengths and addresses of direct transfers (`O_DIRECT`) to this file are multiples of: 512 or 4096. `None`
 /// where direct access is not possible. 4096 for kernels that do not report it (before 6.1).
-#[must_use]
 pub fn direct_unit(file: &File) -> Option<u32> {
     let facts = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let said = facts.ok().filter(|facts| facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0);

@@ -76,7 +76,6 @@ impl Waker {
     }
 
     /// A waker for whoever calls [`sleep`](Waker::sleep): the sleeping thread may be another one each time.
-    #[must_use]
     pub fn sleeper() -> Waker {
         Waker::new(Means::Sleeper(Mutex::new(()), Condvar::new(), std::sync::Mutex::default()))
     }
@@ -185,7 +184,6 @@ impl Waker {
     }
 
     /// Whether a wake is waiting to be noticed.
-    #[must_use]
     pub fn is_notified(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == NOTIFIED
     }

@@ -20,7 +20,6 @@ pub struct Chunk {
 
 impl Chunk {
     /// The block that is the chunk.
-    #[must_use]
     pub fn block(&self) -> BlockId {
         BlockId { sample: self.first, index: 1 }
     }
@@ -94,7 +93,6 @@ impl Catalog {
     }
 
     /// A catalog of so many samples of one size, at most 2^40−1, each a block.
-    #[must_use]
     pub fn of_same(samples: u64, size: u64) -> Catalog {
         assert!((1..=SAMPLES_MAX).contains(&samples) && (1..=BLOCK_BYTES_MAX).contains(&size), "{samples} of {size}");
         let (sizes, total_bytes) = (Sizes::Same { samples, size }, samples * size);
@@ -109,7 +107,6 @@ impl Catalog {
     }
 
     /// The chunk that a sample is read with; `None` where it is read alone.
-    #[must_use]
     pub fn chunk_of(&self, sample: SampleId) -> Option<&Chunk> {
         let behind = self.chunks.partition_point(|chunk| chunk.first <= sample);
         let chunk = self.chunks[..behind].last()?;
@@ -117,25 +114,21 @@ impl Catalog {
     }
 
     /// The block that a block is fetched with: its chunk, or itself.
-    #[must_use]
     pub fn fetched_with(&self, block: BlockId) -> BlockId {
         self.chunk_of(block.sample).map_or(block, Chunk::block)
     }
 
     /// Bytes of the longest chunk; 0 where there is none.
-    #[must_use]
     pub fn chunk_bytes_max(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).max().unwrap_or(0)
     }
 
     /// Room that the longest chunk takes in memory, bytes: with what may have to be left out before and after it for direct transfers.
-    #[must_use]
     pub fn chunk_room(&self) -> u64 {
         (self.chunk_bytes_max() + 2 * self.direct_unit).next_multiple_of(SAMPLE_ALIGN as u64)
     }
 
     /// Bytes of memory that sizes and chunks take.
-    #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let sizes = if let Sizes::Each(sizes) = &self.sizes { size_of_val(&**sizes) } else { 0 };
         (sizes + size_of_val(&*self.chunks)) as u64
@@ -168,19 +161,16 @@ impl Catalog {
     }
 
     /// Where direct transfers are wanted, the unit of those of this sample.
-    #[must_use]
     pub fn direct_unit(&self, sample: SampleId) -> Option<u64> {
         (self.direct_unit > 0 && self.size(sample) >= DIRECT_BYTES_MIN).then_some(self.direct_unit)
     }
 
     /// Room a batch takes besides its samples, bytes: its memory may begin off a unit's boundary.
-    #[must_use]
     pub fn batch_slack(&self) -> u64 {
         self.direct_unit
     }
 
     /// Number of samples.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         match &self.sizes {
             Sizes::Each(sizes) => sizes.len() as u64,
@@ -189,13 +179,11 @@ impl Catalog {
     }
 
     /// Sum of all sizes, bytes.
-    #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
     /// Longest block, bytes.
-    #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
@@ -204,7 +192,6 @@ impl Catalog {
     ///
     /// # Panics
     /// When the id is not of this catalog.
-    #[must_use]
     pub fn size(&self, sample: SampleId) -> u64 {
         match &self.sizes {
             Sizes::Each(sizes) => sizes[sample.0 as usize],
@@ -216,13 +203,11 @@ impl Catalog {
     }
 
     /// How many blocks a sample has: 0 for an empty one.
-    #[must_use]
     pub fn blocks(&self, sample: SampleId) -> u32 {
         u32::try_from(self.size(sample).div_ceil(self.block_bytes)).unwrap_or(u32::MAX)
     }
 
     /// First byte of a block in its object.
-    #[must_use]
     pub fn block_first(&self, block: BlockId) -> u64 {
         if self.chunk(block).is_some() {
             return 0;
@@ -231,7 +216,6 @@ impl Catalog {
     }
 
     /// Length of a block, bytes.
-    #[must_use]
     pub fn block_len(&self, block: BlockId) -> u64 {
         if let Some(chunk) = self.chunk(block) {
             return u64::from(chunk.bytes);
@@ -240,7 +224,6 @@ impl Catalog {
     }
 
     /// The longest block there is and the mean of all, bytes, and how many there are.
-    #[must_use]
     pub fn block_lengths(&self) -> (u64, u64, u64) {
         let longest = self.sizes.runs().map(|(size, _)| size).max().unwrap_or(0);
         let longest = longest.min(self.block_bytes).max(self.chunk_bytes_max());
@@ -250,7 +233,6 @@ impl Catalog {
 
     /// Room a sample takes in a batch slot: its size rounded up to the sample alignment, or to the unit of direct transfers,
     /// with what may have to be left out before it.
-    #[must_use]
     pub fn room(&self, sample: SampleId) -> u64 {
         self.room_of(self.size(sample))
     }
@@ -263,14 +245,12 @@ impl Catalog {
     }
 
     /// The most room where a batch of `samples` may hold a sample several times: it may be the largest one.
-    #[must_use]
     pub fn batch_room_max_drawn(&self, samples: u64) -> u64 {
         let largest = self.sizes.runs().map(|(size, _)| self.room_of(size)).max().unwrap_or(0);
         largest.saturating_mul(samples).saturating_add(self.batch_slack())
     }
 
     /// The most room any batch of `samples` samples can take, bytes: the sum of the largest ones.
-    #[must_use]
     pub fn batch_room_max(&self, samples: u64) -> u64 {
         if samples == 0 {
             return 0;

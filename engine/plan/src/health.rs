@@ -45,7 +45,6 @@ pub struct Down {
 
 impl Health {
     /// The status of so many ranks, all up.
-    #[must_use]
     pub fn new(ranks: u16) -> Health {
         Health { words: (0..ranks).map(|_| AtomicU64::new(0)).collect() }
     }
@@ -54,7 +53,6 @@ impl Health {
     ///
     /// # Panics
     /// When there is no such rank; so do the other methods.
-    #[must_use]
     pub fn of(&self, rank: u16) -> Status {
         match self.words[usize::from(rank)].load(Relaxed) {
             0 => Status::Up,

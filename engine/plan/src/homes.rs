@@ -32,7 +32,6 @@ impl Homes {
     ///
     /// # Panics
     /// When there is no such rank.
-    #[must_use]
     pub fn new(rank: u16, names: &[u64], order: &Order) -> Homes {
         let ranks = u16::try_from(names.len()).expect("fewer than 65 535 ranks");
         assert!(rank < ranks, "rank {rank} of {ranks}");
@@ -54,21 +53,18 @@ impl Homes {
     }
 
     /// The same homes as another rank sees them, to which all ranks are up.
-    #[must_use]
     pub fn seen_by(&self, rank: u16) -> Homes {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
         Homes { rank, health: Arc::new(Health::new(self.ranks)), ..self.clone() }
     }
 
     /// The rank that keeps a block.
-    #[must_use]
     pub fn of(&self, block: BlockId) -> u16 {
         self.of_group(block).unwrap_or_else(|| self.entry(block)[0])
     }
 
     /// The rank that would keep a block if its home were not there, and did before that came. `None` where there is no other, and where groups
     /// have homes: their ranges move as a whole.
-    #[must_use]
     pub fn second(&self, block: BlockId) -> Option<u16> {
         let [home, second] = self.entry(block);
         (self.of_group(block).is_none() && second != home).then_some(second)
@@ -93,19 +89,16 @@ impl Homes {
     }
 
     /// How many ranks there are.
-    #[must_use]
     pub fn ranks(&self) -> u16 {
         self.ranks
     }
 
     /// Which ranks answer, as all clones of this know it.
-    #[must_use]
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
     /// Whose view this is.
-    #[must_use]
     pub fn rank(&self) -> u16 {
         self.rank
     }

@@ -83,7 +83,6 @@ pub struct Tries {
 
 impl Tries {
     /// Failed attempts so far: what an error reports.
-    #[must_use]
     pub fn failed(&self) -> u32 {
         self.failed
     }

@@ -111,7 +111,6 @@ pub struct BatchSpec {
 
 impl BatchSpec {
     /// Number of samples.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         self.positions.end - self.positions.start
     }
@@ -159,7 +158,6 @@ impl Run {
 
     /// The number of the batch that comes first at a place between two steps of the run; its end's where that is its end. `None` where no
     /// step begins there.
-    #[must_use]
     pub fn seq_at(&self, place: Cursor) -> Option<BatchSeq> {
         if place == self.config.start {
             return Some(BatchSeq(0));
@@ -169,7 +167,6 @@ impl Run {
     }
 
     /// The configuration it was made from.
-    #[must_use]
     pub fn config(&self) -> &RunConfig {
         &self.config
     }
@@ -205,7 +202,6 @@ impl Run {
     }
 
     /// The data sets, where they are mixed.
-    #[must_use]
     pub fn mixture(&self) -> Option<&Arc<Mixture>> {
         self.mixture.as_ref()
     }
@@ -218,39 +214,33 @@ impl Run {
     }
 
     /// Whether it is known what the epoch holds: its batches may be opened.
-    #[must_use]
     pub fn is_settled(&self, epoch: u64) -> bool {
         self.known.as_ref().is_none_or(|known| epoch < known.settled())
     }
 
     /// The draw of an epoch; `None` when it is plain, or not known: not settled, or long over.
-    #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
         self.known.as_ref()?.draw(epoch)
     }
 
     /// How often a sample comes in the newest epoch that is drawn, in units of [`ONE`]: how important it is.
-    #[must_use]
     pub fn rate(&self, sample: SampleId) -> u16 {
         let newest = |known: &Known| self.draw(known.settled() - 1).map(|draw| draw.rate(sample));
         self.known.as_ref().and_then(newest).unwrap_or(ONE)
     }
 
     /// The order of its samples, before steps are dealt to ranks: which samples a step has, not which rank takes them.
-    #[must_use]
     pub fn order(&self) -> &Order {
         &self.order
     }
 
     /// Samples that all ranks together take in a whole epoch: not those that `drop_last` drops.
-    #[must_use]
     pub fn epoch_samples(&self) -> u64 {
         // A step at least: the configuration was checked.
         self.later.end_of(self.later.steps() - 1)
     }
 
     /// Batches of this rank in all; the same for every rank.
-    #[must_use]
     pub fn batches(&self) -> u64 {
         match self.config.epochs.checked_sub(self.config.start.epoch + 1) {
             // Saturates: no run reaches 2^64 batches.
@@ -260,7 +250,6 @@ impl Run {
     }
 
     /// The batch with this number, in O(1); `None` beyond the end of the run.
-    #[must_use]
     pub fn batch(&self, seq: BatchSeq) -> Option<BatchSpec> {
         if seq.0 >= self.batches() {
             return None;
@@ -296,7 +285,6 @@ impl Run {
     ///
     /// # Panics
     /// When the position is not below the number of samples.
-    #[must_use]
     pub fn sample_at(&self, epoch: u64, position: u64) -> SampleId {
         let place = self.place_at(epoch, position);
         if let Some(mixture) = &self.mixture {
@@ -336,7 +324,6 @@ impl Run {
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
     pub fn times(&self, epoch: u64, sample: SampleId) -> usize {
         match (&self.mixture, self.draw(epoch)) {
             (Some(mixture), _) => mixture.places_of(epoch, sample, 0).count(),
@@ -362,7 +349,6 @@ impl Run {
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
     pub fn position_of(&self, epoch: u64, sample: SampleId) -> u64 {
         let (order, split) = (self.order.epoch(epoch), self.split_of(epoch));
         let undealt = order.position_of(sample);
@@ -377,7 +363,6 @@ impl Run {
     ///
     /// # Panics
     /// When the batch is beyond the end of the run.
-    #[must_use]
     pub fn cursor_after(&self, seq: BatchSeq) -> Cursor {
         assert!(seq.0 < self.batches(), "batch {} of {}", seq.0, self.batches());
         let (epoch, step) = self.epoch_and_step(seq);
@@ -391,7 +376,6 @@ impl Run {
 
     /// The batch of this rank that takes this position; `None` when another rank takes it, it lies before the start or
     /// beyond the end, or `drop_last` drops it.
-    #[must_use]
     pub fn seq_of_position(&self, epoch: u64, position: u64) -> Option<BatchSeq> {
         if epoch >= self.config.epochs {
             return None;

@@ -34,7 +34,6 @@ const HORIZON_MAX: u64 = 64;
 /// A sample comes to a rank once in `world` epochs on average, so the blocks whose next uses are nearest fill the caches
 /// with uses within `-ln(1 - kept_share) * world` epochs, and what is used later is not kept. Four times the share is more than
 /// that up to a share of 0.98. At most `HORIZON_MAX`, because the next use of every block that lands is searched in up to so many epochs.
-#[must_use]
 pub fn horizon_epochs(world: u32, kept_share: f64) -> u64 {
     let most = 4 * u64::from(world);
     ((most as f64 * kept_share).ceil() as u64).clamp(4, most).min(HORIZON_MAX)
@@ -42,7 +41,6 @@ pub fn horizon_epochs(world: u32, kept_share: f64) -> u64 {
 
 impl Schedule {
     /// A schedule over `run`, looking `horizon_epochs` whole epochs ahead.
-    #[must_use]
     pub fn new(run: &Run, horizon_epochs: u64) -> Schedule {
         Schedule { run: run.clone(), horizon_epochs, of_all: false }
     }
@@ -59,7 +57,6 @@ impl Schedule {
     }
 
     /// How important a sample is, as far as epochs are drawn: see [`Run::rate`].
-    #[must_use]
     pub fn rate(&self, sample: SampleId) -> u16 {
         self.run.rate(sample)
     }
@@ -68,14 +65,12 @@ impl Schedule {
     ///
     /// # Panics
     /// When the position is not one of the data set, or the epoch is beyond every run.
-    #[must_use]
     pub fn time(&self, epoch: u64, position: u64) -> UseTime {
         assert!(position < self.samples() && epoch <= crate::run::EPOCHS_MAX, "epoch {epoch} position {position}");
         UseTime(epoch * self.samples() + position)
     }
 
     /// The epoch and position of a moment.
-    #[must_use]
     pub fn cursor(&self, time: UseTime) -> Cursor {
         Cursor { epoch: time.0 / self.samples(), position: time.0 % self.samples() }
     }
@@ -85,7 +80,6 @@ impl Schedule {
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
     pub fn next_use(&self, sample: SampleId, after: UseTime) -> Option<UseTime> {
         let from = after.0.saturating_add(1);
         self.epochs_from(after).find_map(|epoch| {
@@ -98,7 +92,6 @@ impl Schedule {
     }
 
     /// How many of these samples this rank takes in the epoch, as far as it is this run's.
-    #[must_use]
     pub fn taken(&self, epoch: u64, samples: Range<u64>) -> u64 {
         let config = self.run.config();
         if config.world == 1 && !config.drop_last && (epoch > config.start.epoch || config.start.position == 0) {
@@ -109,7 +102,6 @@ impl Schedule {
     }
 
     /// The value of a block with this next use: uses per epoch expected from `now` on, one over the epochs until then; 0 without one.
-    #[must_use]
     pub fn worth(&self, next: Option<UseTime>, now: UseTime) -> f64 {
         let epoch = |at| self.cursor(at).epoch;
         next.map_or(0.0, |next| 1.0 / (epoch(next) - epoch(now)).max(1) as f64)

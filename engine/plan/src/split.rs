@@ -27,7 +27,6 @@ impl Split {
     /// # Panics
     /// When `world` or `batch_size` is zero, `rank` is not below `world`, or `start_position` is beyond `samples`;
     /// `Run::new` refuses such values with an error.
-    #[must_use]
     pub fn new(samples: u64, start_position: u64, world: u32, rank: u32, batch_size: u32, drop_last: bool) -> Split {
         assert!(rank < world, "rank {rank} of a world of {world}");
         assert!(batch_size > 0, "a batch has at least one sample");
@@ -43,7 +42,6 @@ impl Split {
     }
 
     /// Steps to the end of the epoch, the same for every rank.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         let left = self.samples - self.start;
         if self.drop_last { left / self.stride() } else { left.div_ceil(self.stride()) }
@@ -53,7 +51,6 @@ impl Split {
     ///
     /// # Panics
     /// When `step` is not below [`steps`](Split::steps).
-    #[must_use]
     pub fn positions(&self, step: u64) -> Range<u64> {
         assert!(step < self.steps(), "step {step} of {}", self.steps());
         let from = self.start + step * self.stride();
@@ -67,14 +64,12 @@ impl Split {
     ///
     /// # Panics
     /// When `step` is not below [`steps`](Split::steps).
-    #[must_use]
     pub fn end_of(&self, step: u64) -> u64 {
         assert!(step < self.steps(), "step {step} of {}", self.steps());
         (self.start + (step + 1) * self.stride()).min(self.samples)
     }
 
     /// The step at which this rank takes `position`; `None` when another rank or none does.
-    #[must_use]
     pub fn step_of(&self, position: u64) -> Option<u64> {
         let step = position.checked_sub(self.start)? / self.stride();
         (step < self.steps() && self.positions(step).contains(&position)).then_some(step)
@@ -82,7 +77,6 @@ impl Split {
 
     /// The positions of the whole step around a position, of all ranks together. What `drop_last` drops counts as one.
     /// `None` before the start, where steps may have been cut another way.
-    #[must_use]
     pub fn step_around(&self, position: u64) -> Option<Range<u64>> {
         let step = position.checked_sub(self.start)? / self.stride();
         let from = self.start + step * self.stride();
@@ -93,7 +87,6 @@ impl Split {
     ///
     /// # Panics
     /// When the step does not hold the position.
-    #[must_use]
     pub fn stretch_around(&self, step: &Range<u64>, position: u64) -> Range<u64> {
         assert!(step.contains(&position), "position {position} of step {step:?}");
         let global = step.end - step.start;

@@ -83,7 +83,6 @@ pub struct Sweep {
 impl Sweep {
     /// A listing of everything under these prefixes, none of them the start of another one, with at most `width` pages requested at
     /// once. Where the server cannot list after a key, `may_split` is false: then every prefix is one walk.
-    #[must_use]
     pub fn new(prefixes: Vec<String>, width: usize, may_split: bool) -> Sweep {
         let walks: Vec<Walk> = (0..prefixes.len()).map(|prefix| Walk { prefix, ..Walk::default() }).collect();
         Sweep {
@@ -170,7 +169,6 @@ impl Sweep {
     }
 
     /// Whether every page has come.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         self.in_flight == 0 && self.waiting.is_empty()
     }

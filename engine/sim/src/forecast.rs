@@ -112,7 +112,6 @@ impl World {
     }
 
     /// Bytes of the data set.
-    #[must_use]
     pub fn bytes(&self) -> f64 {
         self.samples as f64 * self.sample_bytes as f64
     }

@@ -47,13 +47,11 @@ pub struct SimReport {
 
 impl SimReport {
     /// Whether every check passed.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.violations.is_empty()
     }
 
     /// The command that plays this run again.
-    #[must_use]
     pub fn replay_command(&self) -> String {
         let canary = self.canary.map_or(String::new(), |canary| format!(" --canary {canary}"));
         format!("cargo x sim -- --seed {}{canary}", self.seed)

@@ -16,7 +16,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Plays the scenario. Never fails: what went wrong stands in the report.
-#[must_use]
 pub fn run(scenario: &Scenario) -> SimReport {
     play(scenario.clone(), None)
 }
@@ -34,7 +33,6 @@ pub(crate) fn run_sound(scenario: &Scenario) -> fuelrail_base::Result<SimReport>
 }
 
 /// Plays the scenario with a bug planted; the scenario is changed as far as the bug needs to show.
-#[must_use]
 pub fn run_with_canary(scenario: &Scenario, canary: Canary) -> SimReport {
     let mut scenario = scenario.clone();
     canary.prepare(&mut scenario);

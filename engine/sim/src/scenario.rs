@@ -280,7 +280,6 @@ impl Scenario {
     }
 
     /// Whether nothing at all goes wrong, in bucket and rings.
-    #[must_use]
     pub fn is_calm(&self) -> bool {
         self.faults
             == FaultShares { per_key_max: self.faults.per_key_max, drip: self.faults.drip, ..Default::default() }

@@ -266,7 +266,7 @@ impl Shared {
 /// Runs one decoding thread.
 pub(super) fn serve(shared: &Shared) {
     let mut decoder = SampleDecoder::new(shared.wanted);
-    let (mut told, mut since) = (cpu(), 0);
+    let (mut told, mut since) = (thread_cpu(), 0);
     loop {
         let next = shared.next(|| {
             told = tell(shared, told);
@@ -298,13 +298,8 @@ fn no_room() -> Error {
     Error::new(Kind::Usage, cause).with_hint(hint)
 }
 
-fn cpu() -> Duration {
-    let (user, system) = thread_cpu();
-    user + system
-}
-
 fn tell(shared: &Shared, told: Duration) -> Duration {
-    let now = cpu();
+    let now = thread_cpu();
     shared.facts.spent(now.saturating_sub(told));
     now
 }

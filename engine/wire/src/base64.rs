@@ -14,26 +14,22 @@ pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// `bytes` in the plain alphabet, padded.
-#[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
 /// `bytes` in the URL-safe alphabet, without padding: how tokens are written.
-#[must_use]
 pub fn encode_url_safe(bytes: &[u8]) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The bytes that `text` stands for. `None` when it is not the plain alphabet, padded, with nothing in the bits that are left
 /// over.
-#[must_use]
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     BASE64_STANDARD.decode(text).ok()
 }
 
 /// As [`decode`], where so many bytes are expected. Takes nothing from the heap.
-#[must_use]
 pub fn decode_array<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut out = [0; N];
     (BASE64_STANDARD.decode_slice(text, &mut out) == Ok(N)).then_some(out)

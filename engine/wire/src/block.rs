@@ -27,7 +27,6 @@ const PROMISED: u32 = 1;
 const SCAN_PAGES: u64 = 64;
 
 /// Where journal page `page` of a segment of `len` bytes begins; `None` when it would reach into the header.
-#[must_use]
 pub fn journal_page(len: u64, page: u64) -> Option<u64> {
     let back = page.checked_add(1)?.checked_mul(PAGE_BYTES as u64)?;
     len.checked_sub(back).filter(|place| *place >= PAGE_BYTES as u64)
@@ -42,7 +41,6 @@ impl Fingerprint {
     /// Of the object `key` (the whole key) with this entity tag and length. The endpoint's prefix does not count: two data
     /// sets of one bucket share their objects. Bytes from a TLS server that is not `verified` count as other content: a man in the
     /// middle may have written them.
-    #[must_use]
     pub fn of(endpoint: &Endpoint, key: &str, etag: Etag, size: u64, verified: bool) -> Fingerprint {
         let authority = endpoint.authority();
         // No bucket's name holds a slash: what stands before it cannot pass for a part of one.
@@ -77,7 +75,6 @@ pub struct SegmentHeader {
 
 impl SegmentHeader {
     /// The header page.
-    #[must_use]
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         let mut bytes = header(MAGIC, VERSION);
         bytes[20..24].copy_from_slice(&self.unit.to_le_bytes());
@@ -111,7 +108,6 @@ impl SegmentHeader {
     }
 
     /// What its records carry, so that no other segment's, and nothing else's, is taken for one of them.
-    #[must_use]
     pub fn mark(&self) -> u64 {
         self.id as u64
     }
@@ -128,13 +124,11 @@ pub struct SegmentName {
 
 impl SegmentName {
     /// As [`SegmentHeader::mark`].
-    #[must_use]
     pub fn mark(&self) -> u64 {
         self.id as u64
     }
 
     /// Reads a file's name. `None` unless it is exactly what [`Display`](fmt::Display) writes.
-    #[must_use]
     pub fn parse(name: &str) -> Option<SegmentName> {
         let rest = name.strip_prefix("fuelrail-")?;
         let (hex, ending) = rest.split_once('.')?;
@@ -188,7 +182,6 @@ pub enum Entry {
 
 impl Record {
     /// Its bytes.
-    #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..16].copy_from_slice(&self.fingerprint.0);
@@ -205,7 +198,6 @@ impl Record {
     }
 
     /// Whether its block lies between the header and `end`: the first byte of the segment's journal.
-    #[must_use]
     pub fn lies_before(&self, end: u64) -> bool {
         let behind = self.place.checked_add(u64::from(self.len));
         self.place >= PAGE_BYTES as u64 && behind.is_some_and(|behind| behind <= end)
@@ -214,7 +206,6 @@ impl Record {
 
 impl Entry {
     /// What these bytes are.
-    #[must_use]
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Entry {
         if *bytes == [0; RECORD_BYTES] {
             return Entry::Empty;
@@ -283,26 +274,22 @@ pub struct Scanned {
 
 impl Scan {
     /// Of the segment with this header.
-    #[must_use]
     pub fn new(header: &SegmentHeader) -> Scan {
         Scan::starting_at(header, 0)
     }
 
     /// The same, of the pages after the first `pages`.
-    #[must_use]
     pub fn starting_at(header: &SegmentHeader, pages: u64) -> Scan {
         let scanned = Scanned { end: PAGE_BYTES as u64, ..Scanned::default() };
         Scan { len: header.len, mark: header.mark(), next: pages, doubtful: 0, scanned }
     }
 
     /// Records found so far.
-    #[must_use]
     pub fn found(&self) -> usize {
         self.scanned.records.len()
     }
 
     /// What to read next: the first byte and how many. `None` when everything was.
-    #[must_use]
     pub fn wants(&self) -> Option<(u64, usize)> {
         let top = journal_page(self.len, self.next)?;
         let room = (top + PAGE_BYTES as u64).checked_sub(self.scanned.end)? / PAGE_BYTES as u64;

@@ -24,7 +24,6 @@ fn since_1970(time: OffsetDateTime) -> Option<WallTime> {
 }
 
 /// As AWS dates a request: `20130524T000000Z`. The first eight are the day.
-#[must_use]
 pub fn compact(time: WallTime) -> [u8; 16] {
     let mut out = [0; 16];
     push(&mut &mut out[..], time, COMPACT);
@@ -37,7 +36,6 @@ pub fn push_http(out: &mut Vec<u8>, time: WallTime) {
 }
 
 /// As ISO 8601 writes it: `2013-05-24T00:00:00Z`.
-#[must_use]
 pub fn iso(time: WallTime) -> String {
     let mut out = Vec::new();
     push(&mut out, time, ISO);
@@ -45,14 +43,12 @@ pub fn iso(time: WallTime) -> String {
 }
 
 /// Reads a Date header in the one form that is still written (RFC 9110, 5.6.7).
-#[must_use]
 pub fn parse_http(text: &[u8]) -> Option<WallTime> {
     let text = core::str::from_utf8(text).ok()?;
     since_1970(PrimitiveDateTime::parse(text, HTTP).ok()?.assume_utc())
 }
 
 /// Reads ISO 8601 as credentials are dated: `2013-05-24T00:00:00Z`, with parts of a second or an offset such as `+02:00`.
-#[must_use]
 pub fn parse_iso(text: &str) -> Option<WallTime> {
     since_1970(OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339).ok()?)
 }

@@ -51,7 +51,6 @@ impl Digest {
     }
 
     /// What people call it.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Digest::Crc32c(_) => "CRC-32C",
@@ -122,7 +121,6 @@ impl Sum {
     }
 
     /// Whether all that was taken in has the checksum that was promised.
-    #[must_use]
     pub fn holds(&self) -> bool {
         match (&self.promised, &self.running) {
             (Digest::Crc64Nvme(promised), Running::Crc(crc)) => crc.finalize() == *promised,

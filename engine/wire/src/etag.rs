@@ -13,13 +13,11 @@ pub struct Etag(u128);
 
 impl Etag {
     /// The tag written `text`, with or without quotes: listings of some servers leave them out.
-    #[must_use]
     pub fn of(text: &str) -> Etag {
         Etag::of_bytes(text.as_bytes())
     }
 
     /// As [`Etag::of`], for a header value, which need not be UTF-8.
-    #[must_use]
     pub fn of_bytes(text: &[u8]) -> Etag {
         let (weak, quoted) = match text.strip_prefix(b"W/") {
             Some(rest) => (true, rest),
@@ -49,7 +47,6 @@ impl fmt::Display for Etag {
 }
 
 /// Whether a request may insist on the tag `text`: it is strong, and sound.
-#[must_use]
 pub fn can_match(text: &str) -> bool {
     !text.starts_with("W/") && is_sound(text)
 }

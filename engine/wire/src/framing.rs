@@ -95,7 +95,6 @@ const LINE_START: State = State::SizeLine { place: Place::Start, size: 0, line_b
 
 impl Body {
     /// A body that starts with the next byte.
-    #[must_use]
     pub fn new(framing: Framing) -> Body {
         let state = match framing {
             Framing::None | Framing::Length(0) => State::Done,
@@ -107,7 +106,6 @@ impl Body {
     }
 
     /// What the next bytes are.
-    #[must_use]
     pub fn expect(&self) -> Expect {
         match self.state {
             State::Counted(left) | State::Chunk(left) => Expect::Payload { at_most: left },
@@ -128,13 +126,11 @@ impl Body {
     }
 
     /// Whether only the end of the connection ends it.
-    #[must_use]
     pub fn ends_by_close(&self) -> bool {
         self.state == State::Open
     }
 
     /// Payload bytes landed so far.
-    #[must_use]
     pub fn landed(&self) -> u64 {
         self.landed
     }

@@ -62,7 +62,6 @@ impl ResponseHead {
     }
 
     /// What kind of failure the status is, or `None` when it brings the object (200, 206).
-    #[must_use]
     pub fn failure(&self) -> Option<Kind> {
         match self.status {
             200 | 206 => None,

@@ -35,7 +35,6 @@ pub struct SourceId(pub [u8; 16]);
 
 impl SourceId {
     /// The id of the data set that a URI means, from a `verified` server or an unverified one. How the URI was written does not count.
-    #[must_use]
     pub fn of(source: &Source, verified: bool) -> SourceId {
         let endpoint = &source.endpoint;
         let authority = endpoint.authority();
@@ -67,7 +66,6 @@ pub struct Header {
 
 impl Header {
     /// Its bytes.
-    #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let (word, objects) = match self.holds {
             Holds::Whole(objects) => (WHOLE, objects),
@@ -135,7 +133,6 @@ pub struct Frames {
 
 impl Frames {
     /// After this header.
-    #[must_use]
     pub fn behind(header: &[u8; HEADER_BYTES]) -> Frames {
         Frames { sum: u32_at(header, HEADER_BYTES - 4) }
     }
@@ -241,7 +238,6 @@ pub struct Unpacker<'a> {
 
 impl<'a> Unpacker<'a> {
     /// Of these bytes, to their end.
-    #[must_use]
     pub fn new(bytes: &'a [u8]) -> Unpacker<'a> {
         Unpacker { rest: bytes, key: String::new(), tag: String::new() }
     }
@@ -301,7 +297,6 @@ pub struct Answer {
 }
 
 /// A checksum over the request of a page, so that no page passes for another.
-#[must_use]
 pub fn asked(prefix: &str, start: PageStart<'_>) -> u32 {
     let mut text = Vec::new();
     for part in [Some(prefix), start.after, start.token] {

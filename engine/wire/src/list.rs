@@ -59,7 +59,6 @@ pub struct PageStart<'a> {
 /// The path and query of one request for a page of the endpoint's bucket: the keys that begin with `prefix`. `max_keys` is a wish:
 /// servers answer with 1000 at most, Azure with 5000. ListObjectsV2, which Google Cloud Storage knows, too, is asked for URL-encoded keys,
 /// because XML cannot carry every key. Azure's List Blobs begins where a token says: there is no listing after a key.
-#[must_use]
 pub fn list_path(endpoint: &Endpoint, prefix: &str, start: PageStart<'_>, max_keys: u32) -> String {
     let mut path = endpoint.bucket_path();
     let is_azure = endpoint.dialect == Dialect::Azure;
@@ -93,13 +92,11 @@ pub fn parse_list(xml: &[u8]) -> Result<ListPage> {
 
 /// Code and message of an S3 error document (`NoSuchKey`, `The specified key does not exist.`), cut to 256 characters
 /// and escaped for printing; of one that is cut off or broken after its code, what stands before that. `None` without a code.
-#[must_use]
 pub fn parse_error(xml: &[u8]) -> Option<(String, String)> {
     refusal(xml).said()
 }
 
 /// The region that an S3 error document names (`AuthorizationHeaderMalformed`), escaped for printing.
-#[must_use]
 pub fn parse_error_region(xml: &[u8]) -> Option<String> {
     refusal(xml).region
 }

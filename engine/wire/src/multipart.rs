@@ -23,7 +23,6 @@ pub struct PartTaken {
 }
 
 /// The path of an object, and after it a query of these names and values.
-#[must_use]
 pub fn with_query(object_path: &str, query: &[(&str, &str)]) -> String {
     let mut path = object_path.to_owned();
     for (at, (name, value)) in query.iter().enumerate() {
@@ -38,7 +37,6 @@ pub fn with_query(object_path: &str, query: &[(&str, &str)]) -> String {
 }
 
 /// The id of a block: alike in length, as Azure wants it of all blocks of an object, and no other upload's.
-#[must_use]
 pub fn block_id(upload: u64, number: u64) -> String {
     base64::encode(format!("{upload:016x}-{number:07}").as_bytes())
 }
@@ -92,7 +90,6 @@ impl Visit for Reading {
 }
 
 /// The document that completes an upload. Google's knows no checksums.
-#[must_use]
 pub fn complete_document(parts: &[PartTaken], with_checksums: bool) -> String {
     let mut document = String::with_capacity(64 + parts.len() * 160);
     document.push_str("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
@@ -108,7 +105,6 @@ pub fn complete_document(parts: &[PartTaken], with_checksums: bool) -> String {
 }
 
 /// The document that makes an object of blocks.
-#[must_use]
 pub fn block_list_document(upload: u64, count: u64) -> String {
     let mut document = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
     for number in 1..=count {
@@ -119,7 +115,6 @@ pub fn block_list_document(upload: u64, count: u64) -> String {
 }
 
 /// A CRC-32C as S3 and Google write it: four bytes, the highest first, in Base64.
-#[must_use]
 pub fn checksum(crc32c: u32) -> String {
     base64::encode(&crc32c.to_be_bytes())
 }

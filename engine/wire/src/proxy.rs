@@ -64,13 +64,11 @@ impl Proxy {
     }
 
     /// Host and port as in a URI: an IPv6 address in brackets.
-    #[must_use]
     pub fn authority(&self) -> String {
         with_port(&self.host, self.port)
     }
 
     /// The value of the `Proxy-Authorization` line; `None` without a user.
-    #[must_use]
     pub fn authorization(&self) -> Option<&[u8]> {
         self.authorization.strip_prefix(b"Proxy-Authorization: ")?.strip_suffix(b"\r\n")
     }
@@ -127,7 +125,6 @@ impl Proxy {
     }
 
     /// The error for an error status of the proxy itself.
-    #[must_use]
     pub fn refusal(&self, status: u16, server: &Endpoint) -> Error {
         let target = with_port(&server.host, server.port);
         let variable = &self.variable;
@@ -153,7 +150,6 @@ impl Proxy {
     }
 
     /// The same error, cut before any echo of the proxy credentials: servers may repeat request headers in error documents.
-    #[must_use]
     pub fn spared(&self, error: Error) -> Error {
         let line = self.authorization.strip_prefix(AUTHORIZATION).unwrap_or_default();
         let kept = spare(error.cause(), core::str::from_utf8(line).unwrap_or_default());
@@ -165,13 +161,11 @@ impl Proxy {
     }
 
     /// The error when the tunnel to `server` fails for a reason other than the proxy's response.
-    #[must_use]
     pub fn tunnel_failed(&self, server: &Endpoint, kind: Kind, why: &dyn fmt::Display) -> Error {
         self.error(kind, &format!("could not open a CONNECT tunnel to {}: {why}", server.authority()))
     }
 
     /// An error whose cause starts with the proxy's name.
-    #[must_use]
     pub fn error(&self, kind: Kind, why: &str) -> Error {
         Error::new(kind, format!("the proxy {self}: {why}"))
             .with_hint(format!("check {}; hosts named in NO_PROXY are reached without a proxy", self.variable))
@@ -179,7 +173,6 @@ impl Proxy {
 }
 
 /// The error for status 407 of a plain-HTTP proxy, where its name is not at hand.
-#[must_use]
 pub fn authentication_required() -> Error {
     Error::new(Kind::Denied, "proxy authentication required (407)")
         .with_hint("put USER:PASSWORD@ before the proxy's host in http_proxy")

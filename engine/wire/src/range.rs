@@ -41,7 +41,6 @@ impl ContentRange {
     }
 
     /// Number of bytes in the span: at least one. Saturates for the span of all 2⁶⁴ bytes.
-    #[must_use]
     pub fn span_bytes(&self) -> u64 {
         (self.last - self.first).saturating_add(1)
     }

@@ -99,11 +99,7 @@ pub(super) fn train<'f, F: Feed + ?Sized + 'f>(
     open: impl FnOnce() -> Result<&'f mut F>,
     on_batch: impl Fn() -> Result<()>,
 ) -> Result<RankEpoch> {
-    let own_cpu = || {
-        let (user, system) = thread_cpu();
-        user + system
-    };
-    let (mut ran, cpu_before, begun) = (RankEpoch::default(), own_cpu(), Instant::now());
+    let (mut ran, cpu_before, begun) = (RankEpoch::default(), thread_cpu(), Instant::now());
     let feed = open()?;
     let before = feed.counts();
     feed.begin_epoch(batches.concat());
@@ -127,7 +123,7 @@ pub(super) fn train<'f, F: Feed + ?Sized + 'f>(
         list_pages: counts.list_pages - before.list_pages,
     };
     ran.whole = asked_at - begun;
-    ran.own_cpu = own_cpu() - cpu_before;
+    ran.own_cpu = thread_cpu() - cpu_before;
     Ok(ran)
 }
 

@@ -1,7 +1,6 @@
 //! `fuelrail plan deli`: data wait and misses of DELI's loader, predicted for published settings.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail_cost::deli::{Report, Setting, Setup, predict};
@@ -74,8 +73,7 @@ pub(crate) fn run(args: &Deli) -> Outcome {
         seed: args.seed,
     };
     let report = read(&args.rows, |text| predict(&setup, &Rows::read(text)?))?;
-    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&report, || text(&report))
 }
 
 fn text(report: &Report) -> String {

@@ -1,7 +1,6 @@
 //! `fuelrail plan fit`: a predictor fitted to measurements, and how wrong it is about models that it never saw.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail_cost::fit::{Estimate, Report, fit};
@@ -50,8 +49,7 @@ pub(crate) fn run(args: &Fit) -> Outcome {
     let report = read(&args.file, |text| fit(&Measurements::read(text)?))?;
     let prediction = if args.predict.is_empty() { None } else { Some(report.predict(&args.predict)?) };
     let document = Document { report, prediction };
-    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))
 }
 
 fn text(Document { report, prediction }: &Document) -> String {

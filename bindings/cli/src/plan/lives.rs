@@ -1,7 +1,6 @@
 //! `fuelrail plan lives`: how long spot machines live, from those that were seen.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail_cost::lives::{Curve, curves};
@@ -35,8 +34,7 @@ const SHOWN_HOURS: [f64; 6] = [1.0, 3.0, 6.0, 12.0, 18.0, 24.0];
 
 pub(crate) fn run(args: &LivesArgs) -> Outcome {
     let curves = read(&args.file, |text| curves(&Lives::read(text)?))?;
-    JsonTo::asked(args.json.as_deref()).show(&curves, || text(&curves))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&curves, || text(&curves))
 }
 
 fn text(curves: &[Curve]) -> String {

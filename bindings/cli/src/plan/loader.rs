@@ -4,7 +4,6 @@
 //! closed form of [`fuelrail_cost::loader`].
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -136,7 +135,6 @@ impl Case {
     }
 
     /// What limits a later epoch, by the closed form.
-    #[must_use]
     pub fn limit_closed_form(&self) -> Limit {
         self.closed().limit(MANY_EPOCHS)
     }
@@ -243,8 +241,7 @@ pub(crate) fn run(args: &LoaderArgs) -> Outcome {
     case.world.bytes_per_s = args.gb_per_s.map_or(case.world.bytes_per_s, |rate| (rate * 1e9) as u64);
     case.world.requests_per_s = args.requests_per_s.map_or(case.world.requests_per_s, |rate| rate.ceil() as u64);
     let document = answer(&measured)?;
-    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))
 }
 
 fn of_text(text: &str) -> Result<Measured> {

@@ -1,7 +1,6 @@
 //! `fuelrail plan spot`: policies for spot machines under a deadline, played on traces of availability.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use fuelrail::{Error, Kind, Result};
@@ -118,8 +117,7 @@ pub(crate) fn run(args: &Spot) -> Outcome {
     let policies = policies.iter().zip(&all).map(|(policy, runs)| summary(*policy, runs)).collect();
     let bound_cost = mean(bounds.iter().copied());
     let document = Document { job, starts, seed, policies, bound_cost, traces };
-    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))?;
-    Ok(ExitCode::SUCCESS)
+    JsonTo::asked(args.json.as_deref()).show(&document, || text(&document))
 }
 
 /// A trace as it is published.

@@ -64,7 +64,6 @@ pub struct About {
 
 impl About {
     /// Metadata of a run at `order`; the caller fills in the counts.
-    #[must_use]
     pub fn of(order: State, rule: Rule) -> About {
         About {
             version: VERSION,

@@ -82,7 +82,6 @@ impl Vault {
     }
 
     /// Whether it has any place.
-    #[must_use]
     pub fn is_somewhere(&self) -> bool {
         self.folder.is_some() || self.bucket.is_some()
     }

@@ -135,13 +135,11 @@ impl Group {
     }
 
     /// This rank.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// How many ranks there are.
-    #[must_use]
     pub fn world(&self) -> usize {
         self.world
     }
@@ -350,7 +348,6 @@ impl Reducer {
     }
 
     /// Number of buckets.
-    #[must_use]
     pub fn buckets(&self) -> usize {
         // SAFETY: reads one number of a live handle.
         unsafe { fr_reducer_buckets(self.handle) }

@@ -80,7 +80,6 @@ unsafe extern "C" {
 }
 
 /// The version of the libtorch this was compiled against.
-#[must_use]
 pub fn torch_version() -> String {
     // SAFETY: no arguments; the text is ours.
     text_of(unsafe { fr_torch_version() }).unwrap_or_default()
@@ -115,7 +114,6 @@ pub fn caught<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// What torch said, where a panic of `tch` is about it.
-#[must_use]
 pub(crate) fn exception_in(panic: &(dyn Any + Send)) -> Option<String> {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())?;
     let (_, rest) = text.split_once("Torch(\"")?;

@@ -320,25 +320,21 @@ impl<'l> Trainer<'l> {
     }
 
     /// Whether loaders must be able to go on beyond this rank's share of the epochs, because steps may become asynchronous.
-    #[must_use]
     pub fn may_switch(&self) -> bool {
         self.switch.may_switch()
     }
 
     /// The order to continue from, if a checkpoint was resumed.
-    #[must_use]
     pub fn order(&self) -> Option<&State> {
         self.progress.order.as_ref()
     }
 
     /// The scores that belong to [`order`](Trainer::order), where epochs are drawn by importance.
-    #[must_use]
     pub fn scores(&self) -> Option<&[u8]> {
         self.progress.scores.as_deref()
     }
 
     /// Optimiser steps done.
-    #[must_use]
     pub fn steps(&self) -> u64 {
         self.progress.step
     }
@@ -352,7 +348,6 @@ impl<'l> Trainer<'l> {
     }
 
     /// Samples that are done so far, all ranks together: trained on, or left out by the policy for bad samples.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         self.progress.samples
     }

@@ -10,7 +10,6 @@ const STEPS: u32 = 30;
 /// Lagrange's relaxation of "all the work is done": hours of work earn a reward, the best way through the ticks comes from dynamic
 /// programming over what runs, and the reward that gives the largest bound is searched for. It is
 /// below the best schedule by less than one tick's price and what a single spell of machines adds.
-#[must_use]
 pub fn cost_bound(job: &Job, tick_hours: f64, window: &[bool]) -> f64 {
     let (mut low, mut high) = (0.0, job.on_demand_price * (2.0 + job.changeover_hours / tick_hours));
     let mut best = 0.0f64;

@@ -83,7 +83,6 @@ pub type ManagerLink = Link<SegmentRequest, SegmentGrant>;
 pub type ShardLink = Link<SegmentGrant, SegmentRequest>;
 
 /// The two queues between one shard and the segment manager.
-#[must_use]
 pub fn segment_queues() -> (ManagerLink, ShardLink) {
     let ((request, requests), (grant, grants)) = (channel(QUEUE_ENTRIES), channel(QUEUE_ENTRIES));
     (Link { to: request, from: grants }, Link { to: grant, from: requests })
@@ -94,7 +93,6 @@ const ROOM_SHARE: u64 = 8;
 
 /// Where the owner of a segment of `len` bytes goes on, if what was found leaves enough of it: after whole units, because a unit
 /// is written whole, and whole pages of the journal, because what a torn one held is not known.
-#[must_use]
 pub fn resume(len: u64, scanned: &Scanned) -> Mount {
     let end = scanned.end.next_multiple_of(PAGE_BYTES);
     let room = journal_page(len, scanned.pages).and_then(|page| page.checked_sub(end)).unwrap_or(0);
@@ -115,7 +113,6 @@ pub struct Contents<'o> {
 
 impl Contents<'_> {
     /// Of a data set; samples without a fingerprint are never found.
-    #[must_use]
     pub fn new(objects: &Objects) -> Contents<'_> {
         let entry = |sample| Some((start(objects.fingerprint(SampleId(sample))?.0), sample));
         let mut index: Vec<(u64, u64)> = (0..objects.catalog().samples()).filter_map(entry).collect();
@@ -141,7 +138,6 @@ impl Contents<'_> {
     }
 
     /// All of a segment's.
-    #[must_use]
     pub fn known(&self, scanned: &Scanned) -> Vec<Known> {
         scanned.records.iter().filter_map(|record| self.find(record)).collect()
     }

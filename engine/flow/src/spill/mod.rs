@@ -70,7 +70,6 @@ const COMPANY_PATIENCE: Duration = Duration::from_millis(50);
 const ADDRESS_UNIT: usize = 4096;
 
 /// Bytes of its region the stage takes.
-#[must_use]
 pub fn spill_memory_bytes() -> u64 {
     let pages = JOURNAL_PAGES * (PAGE_BYTES as usize + ADDRESS_UNIT);
     GATHER_BYTES + (ADDRESS_UNIT + BOUNCES * bounce_bytes() + ADDRESS_UNIT + pages) as u64

@@ -60,7 +60,6 @@ impl Pieces {
 
 impl IndexBuilder {
     /// An empty index of records in `objects` objects of the listing that `source` identifies.
-    #[must_use]
     pub fn new(format: Format, source: [u8; 16], objects: u32) -> IndexBuilder {
         IndexBuilder {
             format,
@@ -113,7 +112,6 @@ impl IndexBuilder {
     }
 
     /// How many fields it has.
-    #[must_use]
     pub fn field_count(&self) -> usize {
         self.fields.len()
     }
@@ -122,25 +120,21 @@ impl IndexBuilder {
     ///
     /// # Panics
     /// If there is no such field.
-    #[must_use]
     pub fn field_name(&self, number: usize) -> &str {
         &self.fields[number].0
     }
 
     /// How many records it has.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.records
     }
 
     /// Whether it has no record.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
     /// Bytes that the index takes so far.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         let records = self.records * stride(self.fields.len()) as u64;
         HEADER_BYTES as u64 + records + self.key_blocks.len + self.keys.len + self.values.len
@@ -308,7 +302,6 @@ impl IndexBuilder {
     }
 
     /// The index as one list of bytes, beside the builder's own memory.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes).expect("memory takes all that is written");

@@ -51,7 +51,6 @@ impl Array<'_> {
     }
 
     /// The number that it is, where it is a single integer that fits.
-    #[must_use]
     pub fn integer(&self) -> Option<i64> {
         let is_negative = *self.data.last()? >= 0x80;
         let filler = match self.dtype {
@@ -69,7 +68,6 @@ impl Array<'_> {
 
 impl Encoding {
     /// Reads an encoding as `index.json` names it.
-    #[must_use]
     pub fn parse(text: &str) -> Encoding {
         let scalar = |dtype| Encoding::Array { dtype: Some(dtype), shape: Some(Vec::new()) };
         match text {
@@ -84,7 +82,6 @@ impl Encoding {
     }
 
     /// The encoding as [`Encoding::parse`] reads it.
-    #[must_use]
     pub fn to_text(&self) -> String {
         match self {
             Encoding::Bytes => "bytes".into(),
@@ -99,7 +96,6 @@ impl Encoding {
     }
 
     /// What bytes of this encoding mean; `None` where they do not follow it.
-    #[must_use]
     pub fn view<'a>(&'a self, mut bytes: &'a [u8]) -> Option<Value<'a>> {
         let (dtype, shape) = match self {
             Encoding::Bytes => return Some(Value::Bytes(bytes)),

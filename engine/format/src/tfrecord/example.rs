@@ -91,7 +91,6 @@ impl<'r, 'a> Features<'r, 'a> {
     }
 
     /// One of them.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<Feature<'a>> {
         let found = self.entries.binary_search_by(|entry| slice(self.example, entry.name).cmp(name.as_bytes()));
         Feature::parse(slice(self.example, self.entries[found.ok()?].value))
@@ -123,13 +122,11 @@ impl<'a> Feature<'a> {
     }
 
     /// Its values.
-    #[must_use]
     pub fn values(&self) -> Values<'a> {
         Values { kind: self.kind, lists: self.lists, list: &[], packed: &[] }
     }
 
     /// Its bytes, if it is one value of bytes: an encoded picture, a text.
-    #[must_use]
     pub fn bytes(&self) -> Option<&'a [u8]> {
         let mut values = self.values();
         match (values.next(), values.next()) {

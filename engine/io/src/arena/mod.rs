@@ -43,20 +43,17 @@ impl Arena {
     }
 
     /// What was mapped.
-    #[must_use]
     pub fn report(&self) -> &ArenaReport {
         &self.report
     }
 
     /// Slots of all regions that are still held.
-    #[must_use]
     pub fn outstanding(&self) -> usize {
         self.remotes.iter().map(|remote| remote.outstanding()).sum()
     }
 
     /// Where the mapping begins, and how many bytes it has: for registering it with a device, which must end before this
     /// handle and every slot are gone.
-    #[must_use]
     pub fn span(&self) -> (*const u8, usize) {
         (self.mapping.base.as_ptr(), self.mapping.len)
     }
@@ -70,7 +67,6 @@ impl Arena {
     }
 
     /// The descriptor of its memory, for another process to map; `None` unless that was [asked for](ArenaConfig::lent).
-    #[must_use]
     pub fn lend(&self) -> Option<BorrowedFd<'_>> {
         self.mapping.kept.as_ref().map(|memory| memory.as_fd())
     }

@@ -222,7 +222,6 @@ pub trait Harness {
 pub type Check<V> = (&'static str, fn(&mut V));
 
 /// Byte `i` of the pattern `seed`, which peers send.
-#[must_use]
 pub fn pattern(seed: u64, i: usize) -> u8 {
     mix64(seed ^ (i as u64 / 8).wrapping_mul(0x9E37_79B9)).to_le_bytes()[i % 8]
 }

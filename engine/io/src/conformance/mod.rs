@@ -33,7 +33,6 @@ macro_rules! named {
 }
 
 /// All checks, by name.
-#[must_use]
 pub fn suite<V: Harness>() -> Vec<Check<V>> {
     named! {
         16 bytes: connects_and_is_refused echo_of_a_large_message scatter_at_every_split pieces_resume_where_they_stopped

@@ -35,7 +35,6 @@ impl TcpPeers {
     }
 
     /// An address without a listener.
-    #[must_use]
     pub fn closed_addr() -> SocketAddr {
         // Port 1 has no listener, and unlike a port that was free a moment ago it is never assigned.
         SocketAddr::from(([127, 0, 0, 1], 1))
@@ -87,13 +86,11 @@ pub struct ScriptedHost {
 
 impl ScriptedHost {
     /// Answers take this long.
-    #[must_use]
     pub fn new(latency: Duration) -> ScriptedHost {
         ScriptedHost { conns: BTreeMap::new(), latency }
     }
 
     /// The address that stands for a script, on this thread.
-    #[must_use]
     pub fn addr(script: Script) -> SocketAddr {
         let port = SCRIPTS.with_borrow_mut(|scripts| {
             let at = scripts.iter().position(|known| *known == script).unwrap_or_else(|| {
@@ -106,7 +103,6 @@ impl ScriptedHost {
     }
 
     /// An address without a listener.
-    #[must_use]
     pub fn closed_addr() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 9))
     }

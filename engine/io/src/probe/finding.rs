@@ -28,19 +28,16 @@ pub struct Finding {
 
 impl Finding {
     /// As good as it gets.
-    #[must_use]
     pub fn good(name: impl Into<String>, value: impl Into<String>) -> Finding {
         Finding { name: name.into(), value: value.into(), grade: Grade::Good, cure: None }
     }
 
     /// Works, slower or with less.
-    #[must_use]
     pub fn degraded(name: impl Into<String>, value: impl Into<String>, cure: impl Into<String>) -> Finding {
         Finding { grade: Grade::Degraded, cure: Some(cure.into()), ..Finding::good(name, value) }
     }
 
     /// Does not work.
-    #[must_use]
     pub fn refused(name: impl Into<String>, value: impl Into<String>, cure: impl Into<String>) -> Finding {
         Finding { grade: Grade::Refused, cure: Some(cure.into()), ..Finding::good(name, value) }
     }

@@ -55,13 +55,11 @@ pub struct Probe {
 }
 
 /// Probes this machine. Opens and closes small rings; changes nothing.
-#[must_use]
 pub fn probe() -> Probe {
     probe_under(&ProbeConfig::default())
 }
 
 /// Probes the machine that `config` describes.
-#[must_use]
 pub fn probe_under(config: &ProbeConfig) -> Probe {
     let root = config.root.as_path();
     let (memlock_bytes, open_files) = (getrlimit(Resource::Memlock).current, open_files_max());
@@ -98,7 +96,6 @@ pub fn probe_under(config: &ProbeConfig) -> Probe {
 
 impl Probe {
     /// One line each, in the order to be printed.
-    #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.findings.clone()
     }

@@ -61,7 +61,6 @@ pub struct FileMark {
 
 impl FileMark {
     /// Of a file by its metadata.
-    #[must_use]
     pub fn of(facts: &Metadata) -> FileMark {
         let modified_ns = facts.mtime().wrapping_mul(1_000_000_000).wrapping_add(facts.mtime_nsec());
         FileMark { inode: facts.ino(), len: facts.len(), modified_ns: modified_ns as u64 }
@@ -110,13 +109,11 @@ pub(super) fn open_file(directory: Option<&OwnDirectory>, path: &Path, options: 
 }
 
 /// The error of an operation that opens or examines a file.
-#[must_use]
 pub fn open_refusal(path: &Path, errno: i32) -> Error {
     refusal(path, &FileOptions::default(), errno)
 }
 
 /// The error for a folder, a pipe, a socket or a device in a file's place.
-#[must_use]
 pub fn not_regular(path: &Path) -> Error {
     Error::new(Kind::File, format!("{} is not a regular file", path.display())).with_hint("move it away")
 }
@@ -182,13 +179,11 @@ impl Opening {
     }
 
     /// The file, after the operation has succeeded.
-    #[must_use]
     pub fn file(&self) -> Option<FileId> {
         self.file
     }
 
     /// The path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         use std::os::unix::ffi::OsStrExt as _;
         Path::new(std::ffi::OsStr::from_bytes(self.path.as_bytes()))
@@ -235,13 +230,11 @@ impl Default for FileFacts {
 
 impl FileFacts {
     /// Whether it is a regular file: no folder, pipe, socket or device.
-    #[must_use]
     pub fn is_regular(&self) -> bool {
         i32::from(self.0.stx_mode) & libc::S_IFMT as i32 == libc::S_IFREG as i32
     }
 
     /// The mark of its present content.
-    #[must_use]
     pub fn mark(&self) -> FileMark {
         let at = &self.0.stx_mtime;
         let modified_ns = at.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(at.tv_nsec));

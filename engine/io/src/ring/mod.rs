@@ -102,7 +102,6 @@ pub enum Op {
 
 impl Op {
     /// The socket this is about. `None` for operations on files.
-    #[must_use]
     pub fn sock(&self) -> Option<SockId> {
         match self {
             Op::Connect { sock, .. } | Op::Send { sock, .. } | Op::Recv { sock, .. } => Some(*sock),
@@ -111,7 +110,6 @@ impl Op {
     }
 
     /// The file this is about. `None` for operations on sockets, and for one that opens a file.
-    #[must_use]
     pub fn file(&self) -> Option<FileId> {
         match self {
             Op::ReadAt { file, .. } | Op::WriteAt { file, .. } | Op::Stat { file, .. } | Op::SyncData { file } => {

@@ -35,7 +35,6 @@ const CONNECTIONS_KEPT_SHARE: usize = 16;
 
 /// Connections for first requests: all, or, where requests are hedged, so many that a second one finds a connection when all of these are
 /// in use.
-#[must_use]
 pub fn first_requests(connections_max: usize, hedge_percent: u32) -> usize {
     connections_max - if hedge_percent > 0 { connections_max / CONNECTIONS_KEPT_SHARE } else { 0 }
 }
@@ -155,13 +154,11 @@ impl Hedge {
     }
 
     /// When [`due`](Hedge::due) next returns a request, if nothing happens before.
-    #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.next().map(|(at, _)| at)
     }
 
     /// How long requests for `bytes` are waited for before they are sent again. `None` while too few have landed.
-    #[must_use]
     pub fn delay(&self, bytes: u64) -> Option<Duration> {
         self.delay_of(&self.classes[class_of(bytes)])
     }

@@ -93,7 +93,6 @@ impl Draw {
     }
 
     /// Samples, and places, of the epoch.
-    #[must_use]
     pub fn places(&self) -> u64 {
         self.rates.len() as u64
     }
@@ -102,7 +101,6 @@ impl Draw {
     ///
     /// # Panics
     /// When the place is not one of the epoch.
-    #[must_use]
     pub fn sample_in(&self, place: SampleId) -> SampleId {
         let own = self.find(place.0 as usize / STRETCH, |sample, _, _| sample == place.0 as usize);
         let (_, before, times) = own.expect("the place is one of the epoch");
@@ -147,7 +145,6 @@ impl Draw {
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
     pub fn rate(&self, sample: SampleId) -> u16 {
         self.rates[sample.0 as usize]
     }
@@ -157,19 +154,16 @@ impl Draw {
     ///
     /// # Panics
     /// When the sample is not one of the data set.
-    #[must_use]
     pub fn weight(&self, sample: SampleId) -> f32 {
         if self.weighted { f32::from(ONE) / f32::from(self.rate(sample).max(1)) } else { 1.0 }
     }
 
     /// Samples that come at least once.
-    #[must_use]
     pub fn distinct(&self) -> u64 {
         self.distinct
     }
 
     /// What it was made of: rates, word, and whether weights are delivered.
-    #[must_use]
     pub fn parts(&self) -> (&[u16], u64, bool) {
         (&self.rates, self.word, self.weighted)
     }

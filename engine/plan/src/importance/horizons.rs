@@ -36,19 +36,16 @@ pub struct Known {
 
 impl Known {
     /// The first epoch that is not settled.
-    #[must_use]
     pub fn settled(&self) -> u64 {
         self.first + self.draws.len() as u64
     }
 
     /// Whether it is known what an epoch holds: it is settled, and not long over.
-    #[must_use]
     pub fn holds(&self, epoch: u64) -> bool {
         (self.first..self.settled()).contains(&epoch)
     }
 
     /// The draw of an epoch; `None` when it is plain, or not known.
-    #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
         self.draws.get(usize::try_from(epoch.checked_sub(self.first)?).ok()?)?.as_ref()
     }
@@ -186,19 +183,16 @@ impl Horizons {
     }
 
     /// What shards have to know.
-    #[must_use]
     pub fn known(&self) -> Known {
         self.known.clone()
     }
 
     /// The draw of an epoch, if it is settled and not long over.
-    #[must_use]
     pub fn draw(&self, epoch: u64) -> Option<&Arc<Draw>> {
         self.known.draw(epoch)
     }
 
     /// What a run that goes on at this moment needs.
-    #[must_use]
     pub fn keepsake(&self, at: u64) -> Keepsake {
         let Known { first, draws } = &self.known;
         let skipped = (at / self.samples).saturating_sub(*first).min(draws.len() as u64 - 1);

@@ -19,7 +19,6 @@ pub struct Scores {
 
 impl Scores {
     /// Scores of `samples` samples, none reported yet.
-    #[must_use]
     pub fn new(samples: u64) -> Scores {
         Scores { scores: vec![f32::NAN; samples as usize], misplaced: None, ranked: Vec::new() }
     }
@@ -46,7 +45,6 @@ impl Scores {
     }
 
     /// The score of each sample; NaN for those never reported.
-    #[must_use]
     pub fn as_slice(&self) -> &[f32] {
         &self.scores
     }

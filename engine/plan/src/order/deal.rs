@@ -26,7 +26,6 @@ impl StepOrder {
     ///
     /// # Panics
     /// When the positions are not some of the epoch's.
-    #[must_use]
     pub fn new(epoch: &EpochOrder, positions: Range<u64>) -> StepOrder {
         let samples = epoch.samples;
         assert!(positions.start <= positions.end && positions.end <= samples, "{positions:?} of {samples}");
@@ -35,13 +34,11 @@ impl StepOrder {
 
     /// Where what stands at a position of the step comes when it is dealt, before the rank's stretch that it falls into
     /// is permuted.
-    #[must_use]
     pub fn place_of(&self, position: u64) -> u64 {
         self.deal.map_or(position, |deal| deal.place_of(position))
     }
 
     /// The order within one rank's stretch of the step's positions.
-    #[must_use]
     pub fn stretch(&self, positions: Range<u64>) -> StretchOrder {
         let length = positions.end - positions.start;
         let mixed = self.deal.map(|deal| deal.sticky.stretch(positions.start, length));
@@ -59,7 +56,6 @@ pub struct StretchOrder {
 
 impl StretchOrder {
     /// The sample at a position of the stretch.
-    #[must_use]
     pub fn sample_at(&self, position: u64) -> SampleId {
         match (&self.step.deal, &self.mixed) {
             (Some(deal), Some(mixed)) => {
@@ -71,7 +67,6 @@ impl StretchOrder {
     }
 
     /// The position that a place of the step has in the end: the inverse, after [`StepOrder::place_of`].
-    #[must_use]
     pub fn position_of(&self, place: u64) -> u64 {
         self.mixed.map_or(place, |mixed| self.start + mixed.of(place - self.start))
     }

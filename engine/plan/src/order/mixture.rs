@@ -96,19 +96,16 @@ impl Mixture {
     }
 
     /// Places of an epoch.
-    #[must_use]
     pub fn places(&self) -> u64 {
         self.places
     }
 
     /// Places of a window.
-    #[must_use]
     pub fn window(&self) -> u64 {
         self.window
     }
 
     /// The samples of each data set.
-    #[must_use]
     pub fn sets(&self) -> &[Range<u64>] {
         &self.sets
     }
@@ -169,7 +166,6 @@ impl Mixture {
     ///
     /// # Panics
     /// When the epoch has no such place.
-    #[must_use]
     pub fn sample_in(&self, epoch: u64, place: u64) -> SampleId {
         assert!(place < self.places, "place {place} of {}", self.places);
         let (first, from, to) = self.window_around(epoch, place);

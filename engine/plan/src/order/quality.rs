@@ -39,7 +39,6 @@ pub struct Quality {
 ///
 /// # Panics
 /// When there are fewer than two epochs, they are not permutations of one length, or no step is full.
-#[must_use]
 pub fn measure(epochs: &[Vec<u32>], world: usize, batch_size: usize) -> Quality {
     assert!(epochs.len() >= 2 && epochs[0].len() >= world * batch_size, "two epochs of a full step at least");
     let places: Vec<Vec<u32>> = epochs.iter().map(|epoch| inverse(epoch)).collect();
@@ -63,7 +62,6 @@ pub fn measure(epochs: &[Vec<u32>], world: usize, batch_size: usize) -> Quality 
 
 /// One epoch of a shuffle through a window: a buffer of so many samples is filled from the listing, and a random one of them
 /// is delivered and replaced. Common where data is streamed, and weak.
-#[must_use]
 pub fn windowed(samples: u32, window: usize, seed: u64, epoch: u64) -> Vec<u32> {
     let mut random = Prng::new(mix64(seed).wrapping_add(epoch));
     let mut listing = 0..samples;

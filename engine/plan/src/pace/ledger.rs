@@ -97,7 +97,6 @@ impl Ledger {
     ///
     /// # Panics
     /// When there is no such slot in them.
-    #[must_use]
     pub fn new(words: Arc<Words>, slot: usize) -> Ledger {
         let len = words.as_ref().as_ref().len();
         assert!(SLOTS_FROM + (slot + 1) * SLOT_WORDS <= len, "slot {slot} is outside of {len} words");

@@ -59,7 +59,6 @@ pub struct Pace {
 
 impl Pace {
     /// A hold on this ledger, one of `shards` of this process.
-    #[must_use]
     pub fn new(ledger: Ledger, shards: u16) -> Pace {
         Pace { ledger, shards, lately: Lately::default(), behind: Duration::ZERO }
     }
@@ -70,13 +69,11 @@ impl Pace {
     }
 
     /// The rate is in force: call [`Pace::take`] before every request.
-    #[must_use]
     pub fn is_in_force(&self) -> bool {
         self.ledger.is_in_force()
     }
 
     /// Requests a second that this process may send now; infinite while the rate is not in force.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         self.ledger.share()
     }

@@ -149,43 +149,36 @@ impl<W> Planner<W> {
     }
 
     /// The latest time at which the planner must be told its next fact, of any kind.
-    #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.owner.deadline()
     }
 
     /// Connections wanted now.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.owner.window.connections()
     }
 
     /// Requests wanted at once on one connection, for blocks of this length.
-    #[must_use]
     pub fn depth(&self, block_bytes: u64) -> usize {
         self.owner.window.depth(block_bytes)
     }
 
     /// Fetches that wait to be sent.
-    #[must_use]
     pub fn queued(&self) -> usize {
         self.owner.table.queued()
     }
 
     /// The next batch waits for room.
-    #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.assembler.blocked
     }
 
     /// All batches of this shard have been opened.
-    #[must_use]
     pub fn all_opened(&self) -> bool {
         self.assembler.all_opened()
     }
 
     /// Counters since the start.
-    #[must_use]
     pub fn stats(&self) -> PlannerStats {
         self.owner.stats()
     }

@@ -13,7 +13,6 @@ pub type BlockMap<V> = HashMap<BlockId, V, BuildHasherDefault<BlockHasher>>;
 
 /// Most bytes of memory a [`BlockMap`] takes for each block in it: one byte and the entry for each of its places, which are up to 16/7
 /// of the blocks, with the half as large table it was just moved from.
-#[must_use]
 pub const fn map_bytes<V>() -> u64 {
     ((size_of::<(BlockId, V)>() + 1) * 24).div_ceil(7) as u64
 }

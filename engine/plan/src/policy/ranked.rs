@@ -98,43 +98,36 @@ impl Policy {
     }
 
     /// Which one it is.
-    #[must_use]
     pub fn name(&self) -> PolicyName {
         self.name
     }
 
     /// Most bytes of memory it takes for each block it holds.
-    #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.rule.block_bytes()
     }
 
     /// Bytes the cache may hold.
-    #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
     /// Bytes of the blocks held. Never above the capacity.
-    #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
     /// Number of blocks held.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rank.len()
     }
 
     /// Whether nothing is held.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether the block is held. No use is recorded.
-    #[must_use]
     pub fn contains(&self, block: &BlockId) -> bool {
         self.rank.contains(block)
     }

@@ -78,7 +78,6 @@ pub struct Spill {
 
 impl Spill {
     /// An empty tier. All of its memory is taken now.
-    #[must_use]
     pub fn new(config: SpillConfig) -> Spill {
         Spill {
             config,
@@ -131,7 +130,6 @@ impl Spill {
     }
 
     /// Whether another empty segment should be made: making one takes long, so one more than is needed next is kept.
-    #[must_use]
     pub fn wants_segment(&self) -> bool {
         self.spares.len() < SPARES && !self.at_limit
     }
@@ -171,7 +169,6 @@ impl Spill {
     }
 
     /// Whether a block is on disk or on its way there.
-    #[must_use]
     pub fn holds(&self, block: BlockId) -> bool {
         self.writing.contains_key(&block)
             || self.index.get(block).is_some_and(|spot| self.ledger.get(spot.segment).is_some())
@@ -440,19 +437,16 @@ impl Spill {
     }
 
     /// Writes that may be under way while so many reads are.
-    #[must_use]
     pub fn writes_max(&self, reads_under_way: usize) -> usize {
         self.lanes.writes_max(reads_under_way)
     }
 
     /// Counters since the start.
-    #[must_use]
     pub fn stats(&self) -> SpillStats {
         self.stats
     }
 
     /// Blocks on disk, and bytes of memory of their index.
-    #[must_use]
     pub fn index(&self) -> (u64, u64) {
         (self.index.len as u64, self.index.memory_bytes())
     }

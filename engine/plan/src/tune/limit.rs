@@ -48,7 +48,6 @@ const GAIN_MIN: f64 = 0.05;
 
 /// What limits the best point of a search, over a network card that carries so many bytes per second, where that is known; `None` while
 /// the point was not tried.
-#[must_use]
 pub fn limit(search: &Search, link_bytes_per_s: Option<f64>) -> Option<Limit> {
     let (space, best) = (search.space(), search.best());
     let mean = |point: &Point, what: fn(&Measured) -> f64| {
@@ -86,7 +85,6 @@ pub fn limit(search: &Search, link_bytes_per_s: Option<f64>) -> Option<Limit> {
 
 impl Limit {
     /// One word.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Limit::Link { .. } => "link",

@@ -80,32 +80,27 @@ impl Space {
     }
 
     /// The ranges, in order.
-    #[must_use]
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
     /// How many points there are.
-    #[must_use]
     pub fn points(&self) -> u64 {
         self.ranges.iter().map(|range| range.values.len() as u64).product()
     }
 
     /// Where to start.
-    #[must_use]
     pub fn start(&self) -> Point {
         Point(self.ranges.iter().map(|range| range.start).collect())
     }
 
     /// The value a point chooses on an axis; `None` when the space has no such axis.
-    #[must_use]
     pub fn value(&self, point: &Point, axis: Axis) -> Option<u64> {
         let place = self.place(axis)?;
         Some(self.ranges[place].values[point.0[place]])
     }
 
     /// The point so many values further along an axis; `None` where the values or the axis end.
-    #[must_use]
     pub fn step(&self, point: &Point, axis: Axis, by: isize) -> Option<Point> {
         let place = self.place(axis)?;
         let to = point.0[place].checked_add_signed(by).filter(|to| *to < self.ranges[place].values.len())?;
@@ -141,7 +136,6 @@ const CPU_WEIGHT: f64 = 0.2;
 
 impl Measured {
     /// How good this is; more is better. Differences are relative: 0.01 is one per cent of speed.
-    #[must_use]
     pub fn score(&self) -> f64 {
         let least = f64::MIN_POSITIVE;
         self.bytes_per_s.max(least).ln() - CPU_WEIGHT * self.cpu_s_per_byte.max(least).ln()
@@ -158,7 +152,6 @@ pub struct Trials {
 
 impl Trials {
     /// The trials, in order.
-    #[must_use]
     pub fn told(&self) -> &[Measured] {
         &self.told
     }
@@ -168,13 +161,11 @@ impl Trials {
     }
 
     /// Mean score; minus infinity for what was refused or not tried.
-    #[must_use]
     pub fn score(&self) -> f64 {
         if self.told.is_empty() { f64::NEG_INFINITY } else { self.mean_of(Measured::score) }
     }
 
     /// The mean of something over the trials; 0 when there are none.
-    #[must_use]
     pub fn mean_of(&self, what: impl Fn(&Measured) -> f64) -> f64 {
         self.told.iter().map(what).sum::<f64>() / self.told.len().max(1) as f64
     }

@@ -64,7 +64,6 @@ pub struct Forecast {
 
 impl Search {
     /// A search over `space` with about `trials` trials to spend.
-    #[must_use]
     pub fn new(space: Space, seed: u64, trials: u32) -> Search {
         let mut prng = Prng::new(seed);
         let mut axes: Vec<Axis> =
@@ -120,25 +119,21 @@ impl Search {
     }
 
     /// The best point so far; the start before the first measurement.
-    #[must_use]
     pub fn best(&self) -> &Point {
         &self.best
     }
 
     /// All measurements, by point.
-    #[must_use]
     pub fn trials(&self) -> &BTreeMap<Point, Trials> {
         &self.trials
     }
 
     /// What is chosen from.
-    #[must_use]
     pub fn space(&self) -> &Space {
         &self.space
     }
 
     /// What to expect of the best point; `None` while it was not tried.
-    #[must_use]
     pub fn forecast(&self) -> Option<Forecast> {
         let trials = self.trials.get(&self.best).filter(|trials| !trials.told.is_empty())?;
         let bytes_per_s = trials.mean_of(|measured| measured.bytes_per_s);
@@ -152,7 +147,6 @@ impl Search {
     }
 
     /// Standard deviation of a single trial's score, from all repeats so far.
-    #[must_use]
     pub fn noise(&self) -> f64 {
         self.noise
     }

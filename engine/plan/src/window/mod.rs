@@ -71,7 +71,6 @@ impl Default for WindowConfig {
 impl WindowConfig {
     /// Connections that may be opened blindly for blocks of `block_bytes` on average. The first batch of small objects
     /// then takes one round trip to a far server; a slow link is not flooded with large ones.
-    #[must_use]
     pub fn blind_for(block_bytes: u64) -> usize {
         let fit = usize::try_from(BLIND_BYTES / block_bytes.max(1)).unwrap_or(usize::MAX);
         fit.clamp(BLIND_CONNECTIONS_MIN, BLIND_CONNECTIONS_MAX)
@@ -170,14 +169,12 @@ impl Window {
     }
 
     /// Connections wanted now. Fewer than before means: use fewer; the idle ones may stay open.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.level.wanted.min(self.in_flight_limit())
     }
 
     /// Most requests to have on one connection when blocks are of this size: many for small blocks on a near server,
     /// one or two for large ones, one on a far server, where more connections serve better.
-    #[must_use]
     pub fn depth(&self, block_bytes: u64) -> usize {
         if self.first_byte.is_zero() {
             return 1;
@@ -189,13 +186,11 @@ impl Window {
     }
 
     /// Most requests to have in flight over all connections.
-    #[must_use]
     pub fn in_flight_max(&self) -> usize {
         self.in_flight_limit().min(self.level.wanted * self.config.depth_max)
     }
 
     /// Smoothed time of a fetch from request to last byte; zero before the first landing.
-    #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.round_trip
     }

@@ -15,7 +15,6 @@ pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
 
 impl Scenario {
     /// The scenario of a seed.
-    #[must_use]
     pub fn draw(seed: u64) -> Scenario {
         let mut p = Prng::new(mix64(seed ^ 0x5CE4_A210));
         let calm = p.chance(0.2);

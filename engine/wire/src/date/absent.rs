@@ -3,7 +3,6 @@
 use fuelrail_base::WallTime;
 
 /// Reads no date.
-#[must_use]
 pub fn parse_http(_: &[u8]) -> Option<WallTime> {
     None
 }

@@ -14,7 +14,6 @@ pub struct Signer;
 
 impl Signer {
     /// As the signer of the feature `clouds`.
-    #[must_use]
     pub fn new(_: Realm) -> Signer {
         Signer
     }
@@ -44,7 +43,6 @@ fn refused() -> Error {
 }
 
 /// Kind and hint for an error code: codes are in documents, which this build does not read.
-#[must_use]
 pub fn refusal(_: u16, _: &str) -> Option<(Kind, &'static str)> {
     None
 }

@@ -163,7 +163,6 @@ fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// SHA-256 of `bytes` in hexadecimal, as signatures have it.
-#[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     let mut out = Vec::with_capacity(64);
     push_hex(&mut out, sha256(bytes).as_ref());

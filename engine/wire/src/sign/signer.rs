@@ -19,7 +19,6 @@ pub struct Signer {
 
 impl Signer {
     /// A signer for this realm.
-    #[must_use]
     pub fn new(realm: Realm) -> Signer {
         Signer {
             realm,

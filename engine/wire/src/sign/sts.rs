@@ -90,7 +90,6 @@ fn dated(credential: Credential, expires: Option<&str>) -> Result<Credential> {
 }
 
 /// Kind and hint for an error `code` about authentication, permission or time; `None` for any other.
-#[must_use]
 pub fn refusal(status: u16, code: &str) -> Option<(Kind, &'static str)> {
     Some(match code {
         "ExpiredToken"

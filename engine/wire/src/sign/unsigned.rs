@@ -60,7 +60,6 @@ fn insert<T, const MAX: usize>(
 
 /// The name in lower case of a header that a signature covers: what says which bytes are asked for, and all that is the vendors' own,
 /// which they insist on; the latter are written in lower case here.
-#[must_use]
 pub fn covered(name: &str) -> Option<&str> {
     // Most lines are not signed, and begin with other letters than those that are.
     match name.as_bytes().first()? | 0x20 {

@@ -75,19 +75,16 @@ impl Client {
     }
 
     /// Whether the server's certificate is verified: false for [`Trust::Unverified`].
-    #[must_use]
     pub fn verifies(&self) -> bool {
         self.verifies
     }
 
     /// The server's name, as its certificate must have it.
-    #[must_use]
     pub fn server_name(&self) -> ServerName<'static> {
         self.name.clone()
     }
 
     /// The same settings for a client of rustls' own kind, without protocols to negotiate and without shared tickets.
-    #[must_use]
     pub fn plain_config(&self) -> ClientConfig {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols.clear();
@@ -183,7 +180,6 @@ impl Roots {
     }
 
     /// How many there are.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.store.len()
     }

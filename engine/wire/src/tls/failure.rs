@@ -6,7 +6,6 @@ use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage};
 
 /// The error of a failed handshake or TLS 1.2 connection: rustls's cause, with a hint.
-#[must_use]
 pub fn explain(error: &TlsError) -> Error {
     explained(error).with_source(error.clone())
 }

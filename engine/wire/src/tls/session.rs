@@ -77,13 +77,11 @@ impl Session {
     }
 
     /// What was agreed on; `None` while the handshake lasts.
-    #[must_use]
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed
     }
 
     /// The server has announced, under the connection's keys, that nothing follows.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         match &self.stage {
             Stage::Records(records) => records.ended,
@@ -92,13 +90,11 @@ impl Session {
     }
 
     /// How often the server changed its key.
-    #[must_use]
     pub fn key_updates(&self) -> u64 {
         if let Stage::Records(records) = &self.stage { records.key_updates } else { 0 }
     }
 
     /// Whether there is something for the server.
-    #[must_use]
     pub fn has_output(&self) -> bool {
         !self.out.is_empty()
     }

@@ -17,7 +17,6 @@ pub const RECORD_BYTES_MAX: usize = HEADER_BYTES + SEALED_BYTES_MAX;
 
 /// The fewest bytes on the wire that can carry so many bytes of payload: a receive may wait for that many without
 /// waiting for bytes that never arrive.
-#[must_use]
 pub fn ciphertext_bytes_min(payload: usize) -> usize {
     // TLS 1.2 with ChaCha20-Poly1305 adds no more: no type after the payload (1.3), no nonce before it (AES-GCM).
     payload + payload.div_ceil(PAYLOAD_BYTES_MAX) * (HEADER_BYTES + TAG_BYTES)
@@ -49,7 +48,6 @@ pub trait Plaintext {
 
 /// Whether the text of a refusal (400) says that a plain request met a port that speaks TLS: nginx, Apache and Go's
 /// servers do, each in its own words.
-#[must_use]
 pub fn asks_for_tls(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     ["sent to HTTPS port", "SSL-enabled server port", "to an HTTPS server"].iter().any(|words| text.contains(words))

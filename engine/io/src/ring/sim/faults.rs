@@ -41,7 +41,6 @@ pub struct SimFaults {
 impl SimFaults {
     /// A random mix for this seed: each kind of fault is off in about half of the seeds, so that faults are also seen
     /// alone. Corruption is left out (plain HTTP cannot detect it); set it by hand where something checks.
-    #[must_use]
     pub fn swarm(seed: u64) -> SimFaults {
         let mut prng = Prng::new(mix64(seed ^ 0x5741_524D));
         let mut weight = |most: f64| if prng.chance(0.5) { 0.0 } else { prng.unit() * most };

@@ -35,13 +35,11 @@ pub struct SimWorld {
 
 impl SimWorld {
     /// A world whose choices all follow from `seed`.
-    #[must_use]
     pub fn new(seed: u64, faults: SimFaults, host: Box<dyn Host>) -> SimWorld {
         SimWorld { world: Rc::new(RefCell::new(World::new(seed, faults, host))) }
     }
 
     /// Virtual time.
-    #[must_use]
     pub fn now(&self) -> Instant {
         self.world.borrow().now
     }
@@ -59,7 +57,6 @@ impl SimWorld {
     }
 
     /// Faults injected so far.
-    #[must_use]
     pub fn counts(&self) -> SimCounts {
         self.world.borrow().counts
     }
@@ -94,7 +91,6 @@ impl SimWorld {
     }
 
     /// The names of all files.
-    #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         self.world.borrow().disk.names.live().keys().cloned().collect()
     }
@@ -135,13 +131,11 @@ pub struct SimRing {
 
 impl SimRing {
     /// A ring with the default size of the real one: 512 operations, 512 sockets.
-    #[must_use]
     pub fn new(world: &SimWorld) -> SimRing {
         SimRing::with_capacity(world, 512, 512)
     }
 
     /// A ring of so many operations in flight and so many sockets.
-    #[must_use]
     pub fn with_capacity(world: &SimWorld, entries: u32, sockets: u32) -> SimRing {
         let waker = Waker::flag();
         let id = world.world.borrow_mut().add_ring(entries, sockets, waker.clone());
@@ -150,7 +144,6 @@ impl SimRing {
 
     /// Whether a real ring would have slept in the last wait. If not, run the caller again before advancing the world: a loop
     /// that spins would be hidden otherwise.
-    #[must_use]
     pub fn sleeps(&self) -> bool {
         self.world.borrow_mut().ring_state(self.id).sleeps
     }

@@ -178,7 +178,6 @@ pub(crate) fn refusal(errno: i32) -> Error {
 /// The error of `io_uring_setup` failing with `errno` where sysctl `kernel.io_uring_disabled` reads `disabled` (empty:
 /// there is none) and a seccomp filter is on or not. Public so that every refusal can be tested on one machine.
 #[doc(hidden)]
-#[must_use]
 pub fn io_uring_refusal(errno: i32, disabled: &str, filtered: bool) -> Error {
     const PROFILE: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the container's seccomp profile \
                            (docker run --security-opt seccomp=fuelrail.json, or seccompProfile in the pod): \
