@@ -101,7 +101,6 @@ pub(crate) struct LineArgs {
     pub(crate) json: Option<String>,
 }
 
-/// A ring by its name.
 pub(crate) fn ring(name: &str) -> Result<String> {
     name.parse::<RingChoice>().map(|_| name.to_owned())
 }
@@ -391,7 +390,6 @@ fn own_contestant(program: &Path, name: &str, kind: &str, args: &[&str]) -> Cont
     Contestant::new(name, program, [&["contestant", kind][..], args].concat())
 }
 
-/// What was promised against a rival in a shape.
 fn promised(rival: &Rival, shape: ShapeName) -> Option<Bar> {
     let metric = if shape == ShapeName::Tiny { Metric::CpuUsPerObject } else { Metric::CpuSPerGb };
     Some(Bar::ratio(LOADER, &[rival.name], metric, rival.bar(shape)?))

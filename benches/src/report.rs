@@ -17,7 +17,6 @@ const MOMENTS_MIN: usize = 10;
 const NAMES: [&str; 3] = ["name", "run", "bar.metric"];
 const PLAIN: Axis = Axis { log: false, tick: number };
 
-/// A section of a page.
 #[derive(Serialize, Default)]
 struct Section {
     title: String,

@@ -16,7 +16,6 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Runs `act` as a step of this name.
     pub(crate) fn step(&mut self, name: &str, act: impl FnOnce() -> Outcome) {
         say(&format!("== {name}"));
         let start = Instant::now();

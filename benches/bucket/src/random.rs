@@ -13,7 +13,6 @@ pub(crate) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Word `index` of `stream`.
 #[inline]
 pub(crate) fn word(stream: u64, index: u64) -> u64 {
     mix(stream.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)))

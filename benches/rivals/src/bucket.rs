@@ -10,7 +10,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 /// RFC 3986 unreserved characters and slashes stay as they are.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// A bucket on a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bucket {
     pub(crate) tls: bool,

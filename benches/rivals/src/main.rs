@@ -76,7 +76,6 @@ struct Set {
 }
 
 impl Set {
-    /// The bucket and the objects that are read.
     fn open(&self) -> Result<(Bucket, Vec<Object>)> {
         let bucket = Bucket { ca_file: self.ca_file.clone(), ..self.uri.parse()? };
         Ok((bucket, bucket::read(&self.manifest)?))

@@ -95,7 +95,6 @@ struct Row {
     doubled_s: Vec<(Limit, f64)>,
 }
 
-/// The result.
 #[derive(Serialize)]
 struct Report {
     schema: u32,
@@ -288,7 +287,6 @@ struct Measurement {
     orders: u32,
 }
 
-/// Seconds of a later epoch.
 const EPOCH: Measurement = Measurement { figure: "later.elapsed_s", epochs: EPOCHS, orders: 1 };
 const BY_ALL_ORDERS: Measurement = Measurement { orders: ORDERS, ..EPOCH };
 /// Memory for batches: nothing has to be read.

@@ -207,7 +207,6 @@ fn scenario(steps: u64, pace: Pace, life_s: f64) -> Result<Scenario> {
     toml::from_str(&text).map_err(|error| Error::new(Kind::Usage, error.to_string()))
 }
 
-/// The run of this seed.
 fn played(steps: u64, pace: Pace, life_s: f64, seed: u64) -> Result<Played> {
     Ok(plan(&scenario(steps, pace, life_s)?, 1, seed)?.clusters.remove(0))
 }

@@ -221,7 +221,6 @@ impl<'r> Execution<'r> {
         Ok((figures, served))
     }
 
-    /// The settings of process `process`.
     fn settings(&self, process: u32) -> Overrides {
         let names = [&self.names[..], &[("process", process.to_string())]].concat();
         let size = |word: &str| match word.strip_suffix('%') {

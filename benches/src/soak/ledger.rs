@@ -65,7 +65,6 @@ impl Objects {
         Ok(objects)
     }
 
-    /// The folder to serve.
     pub(super) fn served(&self) -> PathBuf {
         self.folder.path().join("served")
     }

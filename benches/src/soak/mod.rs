@@ -68,7 +68,6 @@ fn settled(before: Gauge) -> Gauge {
     }
 }
 
-/// The criteria, each with its numbers.
 fn criteria(soaking: &Soaking, report: &SoakReport, failure: Option<&Error>) -> Vec<Criterion> {
     let totals = &report.totals;
     let faults = totals.faults.values().sum::<u64>() + totals.absences;

@@ -105,7 +105,6 @@ const HEAD: [&str; 11] = [
     "peak memory",
 ];
 
-/// The rows as a table.
 pub(crate) fn rows_text(rows: &[Row]) -> String {
     let mut table = Table::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     table.row(HEAD);

@@ -77,7 +77,6 @@ impl Metrics {
         }
     }
 
-    /// The page.
     fn page(&self) -> String {
         let mut page = String::new();
         for (value, (name, kind, unit, help)) in self.values.iter().zip(TABLE) {

@@ -105,7 +105,6 @@ impl Rule {
     }
 }
 
-/// An optimiser and its state.
 #[derive(Debug)]
 pub(crate) struct Optimiser {
     rule: Rule,
@@ -187,12 +186,10 @@ impl Optimiser {
         Optimiser { rule, clip_norm, state, decays, steps }
     }
 
-    /// Which rule.
     pub(crate) fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// Steps taken.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }

@@ -105,7 +105,6 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// A switch for `world` ranks.
     pub(crate) fn new(config: SwitchConfig, world: usize) -> Switch {
         Switch { config, own_s: vec![0.0; world], lagging: vec![0; world], left_out: vec![false; world] }
     }

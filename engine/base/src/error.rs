@@ -246,7 +246,6 @@ impl Error {
     }
 }
 
-/// The usual hint for an error of a file.
 fn file_hint(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind::*;
     Some(match kind {

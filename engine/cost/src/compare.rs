@@ -120,7 +120,6 @@ pub fn plan(scenario: &Scenario, runs: u32, seed: u64) -> Result<Plan> {
     Ok(Plan { scenario, currency, runs, clusters, verdict, why_not_cheaper })
 }
 
-/// One run of a cluster.
 struct Run {
     hours: f64,
     revocations: u32,

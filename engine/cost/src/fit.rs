@@ -485,7 +485,6 @@ impl Report {
     }
 }
 
-/// A count of workers.
 fn workers(count: f64) -> Result<f64> {
     match count {
         _ if count.fract() == 0.0 && count <= WORKERS_MAX => Ok(count),

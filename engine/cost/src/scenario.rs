@@ -332,7 +332,6 @@ impl Scenario {
         }
     }
 
-    /// The machine of this name, for a cluster.
     pub(crate) fn machine(&self, cluster: &Cluster, name: &str) -> Result<&Machine> {
         match self.machines.iter().find(|machine| machine.name == name) {
             Some(machine) => Ok(machine),

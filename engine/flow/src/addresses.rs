@@ -95,7 +95,6 @@ impl Addresses {
         self.places.iter().any(|place| place.addr != addr && place.until <= now)
     }
 
-    /// Addresses shunned now.
     pub(crate) fn shunned(&self, now: Instant) -> usize {
         self.places.iter().filter(|place| place.until > now).count()
     }

@@ -102,7 +102,6 @@ impl CacheStage {
         cached.proof
     }
 
-    /// Drops a block.
     pub(crate) fn evict(&mut self, block: BlockId) {
         let place = self.blocks.remove(&block).expect("the planner evicts only what it kept");
         let cached = self.cached.remove(place as usize);

@@ -77,7 +77,6 @@ impl Listing {
         (&self.chunks[chunk], at - self.firsts[chunk])
     }
 
-    /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.chunks.iter().map(Chunk::memory_bytes).sum()
     }
@@ -209,7 +208,6 @@ impl Chunk {
         matches!(self.ends, Piece::Shared(..))
     }
 
-    /// Bytes of memory taken.
     fn memory_bytes(&self) -> u64 {
         let Chunk { keys, ends, sizes, tags: Tags { digests, forms, texts, odd } } = self;
         [keys, ends, sizes, digests, forms, texts, odd].map(Piece::memory_bytes).iter().sum()

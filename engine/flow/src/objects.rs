@@ -97,7 +97,6 @@ impl ByteRange {
     }
 }
 
-/// Longest chunk.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
 /// Bytes between the samples of a chunk are at most one in so many of theirs: they are fetched for nothing.
 const GAP_SHARE: u64 = 4;

@@ -225,7 +225,6 @@ impl PeerStage {
         Some(BlockRequest { assembler: shard, span, block, at, window, fresh: false })
     }
 
-    /// Who asks for what is in this place.
     pub(crate) fn asker(&self, place: usize) -> Asker {
         self.open[place].asker
     }

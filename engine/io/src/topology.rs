@@ -157,7 +157,6 @@ impl Topology {
     }
 }
 
-/// Cores of every node.
 fn node_cores(root: &Path) -> BTreeMap<usize, Vec<usize>> {
     let entries = fs::read_dir(root.join("sys/devices/system/node")).into_iter().flatten().flatten();
     let numbered = entries.filter_map(|entry| {

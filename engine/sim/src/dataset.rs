@@ -15,7 +15,6 @@ pub(crate) const PATH: &str = "/lake/";
 pub(crate) const AUTHORITY: &str = "bucket.sim:9000";
 /// The host's address that never responds, when it has several.
 pub(crate) const DEAD_ADDRESS: &str = "10.0.0.1:9000";
-/// Its address that answers.
 pub(crate) const LIVE_ADDRESS: &str = "10.0.0.2:9000";
 
 /// All objects of a run.

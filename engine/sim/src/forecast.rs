@@ -60,7 +60,6 @@ const BATCHES_MIN: u64 = 4;
 const SAMPLE_EXTRA: u64 = 64;
 /// Longest time to connect, µs.
 const CONNECT_US: u64 = 100;
-/// Rate of one connection.
 const CONNECTION_BYTES_PER_S: u64 = 4 << 30;
 /// Orders that are played, of the seeds from 1 on: an epoch's time depends on the order, most of all where ranks keep in step.
 pub const ORDERS: u32 = 4;

@@ -13,7 +13,6 @@ const HTTP: &[BorrowedFormatItem<'_>] =
     format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
 const ISO: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
 
-/// Appends `time` in this form.
 fn push(out: &mut impl std::io::Write, time: WallTime, form: &[BorrowedFormatItem<'_>]) {
     let time = OffsetDateTime::from_unix_timestamp(time.0.min(LAST) as i64).expect("the year has four digits");
     time.format_into(out, &form).expect("there is memory for it");

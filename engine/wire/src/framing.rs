@@ -68,7 +68,6 @@ enum State {
     ChunkEnd {
         cr: bool,
     },
-    /// In the trailer section.
     Trailer {
         place: Place,
         bytes: u32,

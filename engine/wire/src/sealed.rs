@@ -72,7 +72,6 @@ pub(crate) fn is_sealed(bytes: &[u8; SEALED_BYTES]) -> bool {
     crc32c::crc32c(&bytes[..SEALED_BYTES - 4]) == u32_at(bytes, SEALED_BYTES - 4)
 }
 
-/// `N` bytes from `at` on.
 pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("as many bytes as were taken")
 }

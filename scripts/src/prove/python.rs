@@ -63,7 +63,6 @@ pub(super) fn prove(session: &Session<'_>) -> Finding {
     Ok((passed, json!({ "tests": count("tests"), "skipped": count("skipped"), "skipped_in": files })))
 }
 
-/// The one that was built.
 pub(super) fn wheel(session: &Session<'_>) -> Result<PathBuf, String> {
     let wheels = session.root.join("target/wheels");
     let listed = std::fs::read_dir(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;

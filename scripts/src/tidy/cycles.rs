@@ -25,7 +25,6 @@ pub(super) fn check(workspace: &Workspace) -> Vec<String> {
     targets.values().flat_map(cycles).collect()
 }
 
-/// One file.
 struct Module<'a> {
     file: &'a str,
     /// What ships of it, without comments.

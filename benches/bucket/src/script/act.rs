@@ -169,7 +169,6 @@ fn matches(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// Whether any pattern matches.
 pub(crate) fn any_matches(patterns: &[String], key: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, key))
 }

@@ -36,7 +36,6 @@ pub(super) fn judge(headers: &HeaderMap, etag: &str, size: u64) -> Verdict {
     }
 }
 
-/// The preconditions of a `PUT`.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct PutCondition {
     headers: HeaderMap,

@@ -11,7 +11,6 @@ use super::refusal::{document, iso_date, xml_text};
 use super::sums::hex;
 use crate::store::{Entry, Object};
 
-/// The parameters of a listing.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct ListQuery {
     pub(crate) prefix: String,
@@ -31,7 +30,6 @@ impl ListQuery {
     }
 }
 
-/// One page.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,

@@ -90,7 +90,6 @@ impl Reply {
         Reply { headers: vec![("etag", etag.to_owned())], ..Reply::empty(status) }
     }
 
-    /// A status with an XML document.
     pub(super) fn xml(status: u16, document: String) -> Reply {
         let headers = vec![("content-type", "application/xml".to_owned())];
         Reply::new(status, headers, Body::Document(document.into_bytes()))

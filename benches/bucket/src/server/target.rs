@@ -29,7 +29,6 @@ pub(super) struct Target {
     pub(super) upload: Option<String>,
     /// S3's part number, or Azure's block id.
     pub(super) part: String,
-    /// The parameters of a listing.
     pub(super) list: ListQuery,
 }
 

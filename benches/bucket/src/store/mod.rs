@@ -48,7 +48,6 @@ pub(crate) enum Store {
 pub(crate) struct Overlay {
     /// What was written or, without an object, deleted.
     objects: BTreeMap<String, Option<Object>>,
-    /// Bytes of all of them.
     bytes: u64,
 }
 
@@ -91,7 +90,6 @@ impl Store {
         })
     }
 
-    /// Most bytes of one object.
     pub(crate) fn object_bytes_max(&self) -> u64 {
         if self.blocks() { OBJECT_BYTES_MAX } else { MEMORY_BYTES_MAX }
     }

@@ -22,7 +22,6 @@ pub(crate) enum Content {
     File { file: Arc<File>, generation: u64 },
 }
 
-/// One object as found.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) size: u64,
@@ -78,7 +77,6 @@ impl Content {
 }
 
 impl Object {
-    /// An object of bytes in memory.
     pub(crate) fn of_bytes(bytes: Bytes, made: Option<MadeOfParts>) -> Object {
         let (etag, parts_checksum) = match made {
             Some((etag, checksum)) => (etag, Some(checksum)),

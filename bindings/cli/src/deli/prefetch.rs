@@ -232,7 +232,6 @@ struct Inner {
 }
 
 impl ItemCache {
-    /// An empty cache of `items_max` items.
     pub(super) fn new(items_max: u64) -> ItemCache {
         ItemCache { items_max, inner: Mutex::default() }
     }

@@ -28,7 +28,6 @@ pub(super) struct Rail {
 }
 
 impl Rail {
-    /// Opens a loader of `uri` for one rank.
     pub(super) fn open(uri: &str, scale: &Scale, rank: u32, originals: &Originals) -> Result<Rail> {
         let budget_bytes = budget_bytes(scale, originals);
         let (memory_bytes, connections) = memory(scale, originals);

@@ -84,7 +84,6 @@ pub(super) struct RankEpoch {
     pub(super) counts: Counts,
     /// Samples delivered and verified.
     pub(super) samples: u64,
-    /// Their total bytes.
     pub(super) bytes: u64,
 }
 

@@ -13,7 +13,6 @@ use crate::settings::{Trust, given, load, located, once};
 /// Keys that are shown.
 const KEYS: usize = 3;
 
-/// What shards hold.
 #[derive(Serialize)]
 pub(super) struct Shards {
     format: String,

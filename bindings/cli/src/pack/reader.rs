@@ -22,7 +22,6 @@ use crate::screen::note;
 /// Records of shards in a batch; where memory is short, one.
 const BATCH_RECORDS: [u32; 2] = [16, 1];
 
-/// Reads the records.
 pub(super) enum Reader<'s> {
     Objects { source: &'s Source, grouped: Grouped<'s>, order: Order, builder: Box<LoaderBuilder> },
     Shards { loader: Box<Loader>, columns: Option<mds::Columns>, format: Format, next: u64, names_keys: bool },
@@ -144,7 +143,6 @@ fn check_keys(loader: &Loader) -> Outcome<()> {
     Ok(())
 }
 
-/// The columns of MDS shards.
 fn columns(args: &Pack, source: &Source) -> Outcome<mds::Columns> {
     let index = source.listed.iter().find(|object| object.key.rsplit('/').next() == Some("index.json"));
     let index =

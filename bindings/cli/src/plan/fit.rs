@@ -35,7 +35,6 @@ pub(crate) struct Fit {
     json: Option<String>,
 }
 
-/// The result.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]

@@ -180,7 +180,6 @@ struct Measured {
     shares: Option<Shares>,
 }
 
-/// The result.
 #[derive(Serialize)]
 struct Document {
     schema: u32,

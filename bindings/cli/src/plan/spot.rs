@@ -55,7 +55,6 @@ pub(crate) struct Spot {
     json: Option<String>,
 }
 
-/// The result.
 #[derive(Serialize)]
 struct Document {
     job: Job,

@@ -37,7 +37,6 @@ const SIMULATED: [&str; 6] = [
      somewhat better than published. Samples are not decoded in any row.",
 ];
 
-/// The meaning of the columns.
 const COLUMNS: [(&str, &str); 9] = [
     ("data_wait_s", "time inside next() per epoch, mean over ranks and epochs; opening the source is in it"),
     ("wait_reduction", "share of the bucket row's data wait that is gone"),

@@ -23,7 +23,6 @@ pub struct Vault {
     folder: Option<String>,
     /// `s3://BUCKET/PREFIX/`, `http://HOST:PORT/BUCKET/PREFIX/` ….
     bucket: Option<String>,
-    /// Access to the bucket.
     access: Access,
     keep: usize,
 }

@@ -169,7 +169,6 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// For this rank.
     pub(crate) fn new(rank: usize, every: u64, log: Option<&str>, forecast: Forecast) -> Result<Screen> {
         let log = log.map(|path| path.replace("{rank}", &rank.to_string()));
         let log = log.map(|path| {

@@ -213,7 +213,6 @@ impl Group {
         }
     }
 
-    /// Sends `tensor` to one rank.
     pub(crate) fn send(&self, tensor: &mut Tensor, to: usize, tag: u16) -> Result<()> {
         // SAFETY: the tensor is borrowed until the call returns, which waits until it has been sent.
         let failed = unsafe { fr_send(self.handle, tensor.as_mut_ptr().cast(), number(to), c_int::from(tag)) };

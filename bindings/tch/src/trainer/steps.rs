@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tch::nn::VarStore;
 use tch::{Device, Kind as Element, Tensor};
 
-/// The progress of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     pub step: u64,

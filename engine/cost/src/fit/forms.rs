@@ -107,7 +107,6 @@ pub(crate) fn bottleneck(features: &Features, server_s: f64) -> f64 {
     (workers / step_s).min(servers / server_s.min(step_s * servers))
 }
 
-/// A fitted form.
 #[derive(Clone, Debug)]
 pub(crate) struct Fitted {
     /// Of the columns as they are, without their scale.

@@ -10,7 +10,6 @@ use super::job::{Job, Machine, View};
 
 /// Steps of time up to the deadline.
 const STEPS: usize = 240;
-/// Steps of work.
 const WORK_STEPS: usize = 192;
 /// Mean spells of the chains, as shares of the deadline: a factor of three apart.
 const SPELLS: [f64; 6] = [1.0 / 121.5, 1.0 / 40.5, 1.0 / 13.5, 1.0 / 4.5, 1.0 / 1.5, 2.0];

@@ -239,7 +239,6 @@ pub(crate) struct Outcome {
     pub end: End,
 }
 
-/// How an exchange ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// All bytes are in the window.
@@ -270,7 +269,6 @@ impl Fault {
 }
 
 impl Outcome {
-    /// An exchange ended so.
     pub(crate) fn new(exchange: Exchange, end: End) -> Outcome {
         let Exchange { asked, found, .. } = exchange;
         let (window, spare) = exchange.into_memory();
@@ -284,7 +282,6 @@ impl Outcome {
         Outcome::new(exchange, End::Landed { proof, first_byte, total })
     }
 
-    /// An exchange failed.
     pub(crate) fn failed(exchange: Exchange, fault: Fault) -> Outcome {
         let new_bytes = exchange.window().filled().saturating_sub(exchange.resumed_at);
         let proof = exchange.proof;

@@ -22,7 +22,6 @@ use pace::Trickle;
 use responses::Responses;
 use std::net::SocketAddr;
 
-/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// The connect op is in flight.
@@ -55,7 +54,6 @@ pub(crate) struct Conn {
     connecting: bool,
     pub last_heard: Instant,
     pub opened_at: Instant,
-    /// Bytes received.
     heard_bytes: u64,
     trickle: Trickle,
     /// The oldest request was sent when the connection may have been closed already, and nothing was heard since.
@@ -272,7 +270,6 @@ impl Conn {
         Some(op)
     }
 
-    /// A receive ended.
     pub(crate) fn received(&mut self, mut into: Scatter, result: Result<usize, i32>, cx: &mut Context) {
         self.receiving = false;
         self.patient = None;

@@ -32,7 +32,6 @@ impl Pace {
         }
     }
 
-    /// Forgets the pace.
     pub(super) fn forget(&mut self) {
         self.bytes_per_s = 0.0;
     }

@@ -126,7 +126,6 @@ impl Responses {
         Ok(())
     }
 
-    /// Fails the front exchange.
     pub(super) fn fail_front(&mut self, error: Error, idled_out: bool, cx: &mut Context) {
         if let Some(mut exchange) = self.queue.pop_front() {
             if self.body.is_none() {

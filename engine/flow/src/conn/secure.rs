@@ -202,7 +202,6 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Through `proxy`, to `server`.
     pub(crate) fn new(proxy: Arc<Proxy>, server: &Endpoint) -> Tunnel {
         let mut request = Vec::new();
         proxy.push_connect(server, &mut request);

@@ -68,7 +68,6 @@ impl Lanes {
         self.busy.iter().filter_map(|rank| self.lanes[usize::from(*rank)].as_ref())
     }
 
-    /// Asks a rank for the block that `window` is for.
     pub(super) fn ask(&mut self, rank: u16, asked: Asked, window: Window, now: Instant) {
         self.of(rank).requests.waiting.push_back(Exchange::new(asked, window, now));
     }

@@ -51,12 +51,10 @@ impl Piece {
         self.as_chunks::<N>().0[at]
     }
 
-    /// The number in this place.
     pub(super) fn number(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.array(at))
     }
 
-    /// All numbers.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }

@@ -260,7 +260,6 @@ impl SpillStage {
         self.segments.proofs()
     }
 
-    /// The next outcome.
     pub(crate) fn next_outcome(&mut self) -> Option<SpillOutcome> {
         self.outcomes.pop_front()
     }

@@ -146,7 +146,6 @@ impl Segments {
         !mounted.gone && mounted.failures >= FAILURES_MAX
     }
 
-    /// Gives a segment up.
     pub(super) fn give_up(&mut self, key: usize) {
         let mounted = self.get(key);
         if mounted.gone {
@@ -265,7 +264,6 @@ impl Journal {
         Journal { pages: VecDeque::new(), next: pages, sequence: 0 }
     }
 
-    /// Adds a record.
     fn add(&mut self, now: Instant, record: &Record) {
         if self.pages.back().is_none_or(|page| page.records == PAGE_RECORDS) {
             let bytes = Box::new([0; PAGE_BYTES]);

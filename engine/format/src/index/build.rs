@@ -10,11 +10,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of a piece.
 const PIECE_BYTES: usize = 1 << 20;
 /// Most different values that are kept in mind to be stored once: labels repeat.
 const KNOWN_VALUES_MAX: usize = 1 << 12;
-/// Longest value that is.
 const KNOWN_VALUE_BYTES_MAX: usize = 64;
 
 /// Builds an [`Index`](super::Index). Takes the memory of the index and one piece of 1 MiB per section.

@@ -87,7 +87,6 @@ impl Pages {
         })
     }
 
-    /// The page, decompressed.
     fn unpacked(&mut self, mut page: Page) -> Result<Page> {
         let (is_dictionary, values) = (page.page_type() == PageType::DICTIONARY_PAGE, u64::from(page.num_values()));
         match &mut page {

@@ -42,7 +42,6 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A record that has two fields of a name.
 pub(super) fn two_fields(name: &str) -> Error {
     Error::new(Kind::Usage, format!("it has two fields named '{}'", shown(name.as_bytes()))).with_hint(
         "rename one of the two; the field of an object is what follows the first dot of its name, in lower case",

@@ -16,7 +16,6 @@ use crate::slot::{Filling, ReadPin, Window};
 pub(super) const NEW: FileOptions = FileOptions { write: true, create: true, direct: false, len: None };
 
 impl<V: Harness> Fixture<'_, V> {
-    /// A new empty file.
     pub(super) fn new_file(&mut self) -> FileId {
         let path = self.harness.file();
         self.ring.open(&path, &NEW).unwrap()

@@ -63,7 +63,6 @@ impl<'v, V: Harness> Fixture<'v, V> {
         self.harness.pass();
     }
 
-    /// The next completion.
     pub(super) fn next(&mut self) -> Done {
         let deadline = self.ring.now().after(PATIENCE);
         loop {
@@ -85,7 +84,6 @@ impl<'v, V: Harness> Fixture<'v, V> {
         assert!(self.ring.in_flight() == 0, "{} in flight after everything came back", self.ring.in_flight());
     }
 
-    /// A connected socket.
     pub(super) fn connect(&mut self, script: Script) -> SockId {
         let addr = self.harness.peer(script);
         let sock = self.ring.socket(&addr).unwrap();

@@ -56,7 +56,6 @@ ids! {
     OpId
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     places: Box<[Place<T>]>,

@@ -209,7 +209,6 @@ impl EpochOrder {
         }
     }
 
-    /// The order as a sticky one, if it is.
     fn sticky(&self) -> Option<&Sticky> {
         match &self.kind {
             Kind::Global(_) | Kind::Windows(_) => None,

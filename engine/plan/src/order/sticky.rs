@@ -203,7 +203,6 @@ impl Sticky {
         reversed(group, self.bits) < self.rest
     }
 
-    /// The group at a place of a row.
     pub(super) fn group_at(&self, row: u64, place: u64) -> u64 {
         let (length, key) = (self.length(row), self.place_key(row));
         // A row is made of blocks, one for each bit of its length; of the place's own block, that is the highest bit in

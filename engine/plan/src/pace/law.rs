@@ -42,7 +42,6 @@ pub(super) const RATE_MOST: f64 = 1e8;
 /// After so long without a refusal and without a request held back, the rate is no longer in force.
 const CALM: Duration = Duration::from_secs(30);
 
-/// What has happened in a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) now: Instant,

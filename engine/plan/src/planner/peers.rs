@@ -69,7 +69,6 @@ fn limit(bucket: Duration) -> Duration {
 
 /// A budget of misses that hits refill, as retry budgets have it: where nearly all requests would miss, few are sent.
 struct MissBudget {
-    /// Misses left.
     left: u32,
     /// What a hit adds, …
     per_hit: u32,

@@ -264,7 +264,6 @@ impl<W> BlockTable<W> {
         self.blocks.len()
     }
 
-    /// Blocks queued.
     pub(super) fn queued(&self) -> usize {
         self.queued.len()
     }

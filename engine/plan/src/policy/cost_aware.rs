@@ -28,7 +28,6 @@ pub(super) struct CostAware {
     byte_us: f64,
     /// Uses of any block after which a use counts half.
     half_life_uses: f64,
-    /// Uses so far.
     uses: u64,
 }
 

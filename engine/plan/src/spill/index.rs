@@ -52,7 +52,6 @@ impl Index {
         self.len == self.len_max
     }
 
-    /// Bytes of memory taken.
     pub(super) fn memory_bytes(&self) -> u64 {
         (self.table.len() * size_of::<Entry>()) as u64
     }

@@ -14,7 +14,6 @@ pub const PAGE_RECORDS: u64 = (SEGMENT_PAGE_BYTES / SEGMENT_RECORD_BYTES) as u64
 /// Most segments one shard knows at a time: their numbers are 16 bits wide, and one is kept back.
 pub const SEGMENTS_MAX: usize = u16::MAX as usize;
 
-/// The state of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Empty and ours: not written to yet.
@@ -29,7 +28,6 @@ pub(super) enum State {
     Retired,
 }
 
-/// One segment.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) state: State,

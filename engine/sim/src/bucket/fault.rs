@@ -70,7 +70,6 @@ pub(super) fn draw(shares: &FaultShares, prng: &mut Prng) -> Option<(Fault, &'st
 }
 
 impl Fault {
-    /// Spoils the answer.
     pub(super) fn apply(self, answer: &mut Answer, shape: &BucketShape, prng: &mut Prng) -> Effect {
         match self {
             Fault::SlowDown | Fault::ServerError => {

@@ -300,7 +300,6 @@ impl Host for Bucket {
 pub(crate) struct Bookkeeping {
     /// Requests understood.
     pub(crate) requests: u64,
-    /// Requests for each sample.
     pub(crate) requests_of: BTreeMap<SampleId, u64>,
     /// Connections accepted.
     pub(crate) connections: u64,
@@ -308,7 +307,6 @@ pub(crate) struct Bookkeeping {
     pub(crate) open: u64,
     /// Faults by name, injected or scheduled.
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// Faults per sample.
     pub(crate) faults_of: BTreeMap<(SampleId, &'static str), u32>,
     /// Connections the client cannot have kept after a fault on them, and has closed.
     pub(crate) broken_seen: u64,

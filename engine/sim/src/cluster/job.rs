@@ -52,7 +52,6 @@ struct Rank {
     /// Requests to other ranks.
     asked: HashSet<FetchId>,
     serving: usize,
-    /// What is on its disk.
     disk: HashMap<BlockId, Spot>,
     places: HashMap<BlockId, (SegmentId, u64)>,
     /// When its lines are free: from the bucket, the disk, to others.
@@ -427,7 +426,6 @@ impl Job {
         self.recording.samples += if self.records(rank) { spec.samples() } else { 0 };
     }
 
-    /// A block for one that waits for it.
     fn deliver(&mut self, rank: u16, waiter: Waiter, passed: bool, todo: &mut VecDeque<Told>) {
         match waiter {
             Waiter::Batch(seq) => {

@@ -46,7 +46,6 @@ pub struct DiskFailure {
     pub writes: Option<i32>,
 }
 
-/// Bytes of a segment.
 pub(crate) const SEGMENT_BYTES: u64 = 1 << 20;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;

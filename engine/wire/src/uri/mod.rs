@@ -56,7 +56,6 @@ pub enum Dialect {
 fuelrail_base::named!(Dialect, "a dialect": S3 = "s3", Gcs = "gcs", Azure = "azure");
 
 impl Dialect {
-    /// The one that a host is known for.
     fn of(host: &str) -> Dialect {
         match host {
             "storage.googleapis.com" => Dialect::Gcs,

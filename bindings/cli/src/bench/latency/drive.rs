@@ -64,7 +64,6 @@ pub(super) fn schedule(load: Load, requests: u64, seed: u64) -> Result<Option<Ve
 
 /// A clock that can be waited on. Time counts from the run's start.
 pub(super) trait Clock {
-    /// Now.
     fn now(&self) -> Duration;
     /// Returns at `moment`, or at once when it is past.
     fn sleep_until(&self, moment: Duration);

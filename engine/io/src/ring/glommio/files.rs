@@ -26,13 +26,11 @@ pub enum FileHandle {
     Buffered(Rc<BufferedFile>),
 }
 
-/// The result of a job.
 pub(super) enum JobOutput {
     /// Bytes of the file, in memory of glommio's.
     Bytes(ReadResult),
     /// How many bytes were written; zero for a sync.
     Count(usize),
-    /// A file, open.
     Opened(FileHandle),
     /// Facts, and the result of reading them: zero, or a negative error number.
     Facts(FileFacts, i32),

@@ -20,7 +20,6 @@ const EVENTS_MAX: usize = 256;
 /// Longest single wait: as much as older kernels take, and half.
 const WAIT_MOST: Duration = Duration::from_secs(1 << 20);
 
-/// An event of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Event {
     /// The number it was registered with.
@@ -31,7 +30,6 @@ pub(super) struct Event {
     pub(super) over: bool,
 }
 
-/// An epoll instance.
 pub(super) struct Epoll {
     fd: OwnedFd,
     /// Events of the last wait.
@@ -108,7 +106,6 @@ impl Epoll {
     }
 }
 
-/// One direction of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     /// Operations, oldest first.
@@ -175,7 +172,6 @@ impl ReadinessTable {
         (socket.inward.ready, socket.outward.ready, socket.watched, socket.over) = (true, true, false, false);
     }
 
-    /// Notes an event.
     pub(super) fn note(&mut self, index: u32, event: Event) {
         let socket = self.socket(index);
         socket.inward.ready |= event.readable;

@@ -68,7 +68,6 @@ impl Shared {
     }
 }
 
-/// The pool.
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,

@@ -39,7 +39,6 @@ pub struct SimDiskFailure {
     pub writes: Option<i32>,
 }
 
-/// An open file: which one, and how it was opened.
 #[derive(Clone, Debug)]
 pub(super) struct Opened {
     path: PathBuf,
@@ -84,7 +83,6 @@ pub(super) struct Disk {
     failures: BTreeMap<PathBuf, SimDiskFailure>,
     /// Files made so far.
     made: u64,
-    /// Writes so far.
     writes: u64,
 }
 
@@ -128,7 +126,6 @@ impl Disk {
         FileMark { inode: file.inode, len, modified_ns: changed }
     }
 
-    /// An open file is closed.
     pub(super) fn close(&mut self, file: &Opened) {
         if let Some(image) = self.files.get_mut(&file.inode) {
             image.opened -= 1;
@@ -223,7 +220,6 @@ impl Disk {
         Ok(())
     }
 
-    /// All bytes of a file.
     pub(super) fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
         let refuse = |errno| Error::from_errno(Kind::File, &format!("reading {}", path.display()), errno);
         let inode = self.names.live().get(path).copied().ok_or_else(|| refuse(libc::ENOENT))?;
@@ -345,7 +341,6 @@ impl Default for Names {
 }
 
 impl Names {
-    /// The live names.
     pub(super) fn live(&self) -> &BTreeMap<PathBuf, Inode> {
         self.0.last().expect("the names before the first change are there")
     }

@@ -24,9 +24,7 @@ use crate::wake::Waker;
 pub(super) enum Event {
     /// A delayed operation starts.
     Start(FlightKey),
-    /// A connect completes.
     Connected(FlightKey, u64, Result<(), i32>),
-    /// A reply of a peer arrives.
     Arrive(u64, Reply),
     /// The disk is done with an operation; a sync covers the writes before this number.
     Disk(FlightKey, u64),
@@ -67,7 +65,6 @@ pub(super) enum Stage {
 pub(super) enum Held {
     /// The connection of this number.
     Conn(u64),
-    /// A file.
     File(Opened),
 }
 
