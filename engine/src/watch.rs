@@ -168,23 +168,24 @@ impl Watch {
     fn run(&self, stop: &(Mutex<bool>, Condvar), asked: &AtomicBool) {
         let tick = if self.after.is_zero() { Duration::from_millis(250) } else { (self.after / 4).min(TICK_MAX) };
         let mut beats = self.beats();
-        let mut moved = Instant::now();
+        let mut still = Duration::ZERO;
         let mut stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
         while !*stopped {
+            let begun = Instant::now();
             stopped = stop.1.wait_timeout(stopped, tick).unwrap_or_else(PoisonError::into_inner).0;
             let now = self.beats();
+            // Of the time in which the process was stopped, little counts.
+            still += begun.elapsed().min(2 * tick);
             if now != beats || !self.waiting.load(Ordering::Acquire) {
-                beats = now;
-                moved = Instant::now();
+                (beats, still) = (now, Duration::ZERO);
             }
             if asked.swap(false, Ordering::AcqRel) {
                 (self.report)(&self.describe("state of all stages (SIGUSR1)"));
             }
-            if !self.after.is_zero() && moved.elapsed() >= self.after {
-                let secs = moved.elapsed().as_secs_f64();
+            if !self.after.is_zero() && still >= self.after {
+                let secs = still.as_secs_f64();
                 (self.report)(&self.describe(&format!("nothing moved for {secs:.1} s while the consumer waits")));
-                beats = self.beats();
-                moved = Instant::now();
+                (beats, still) = (self.beats(), Duration::ZERO);
             }
         }
     }

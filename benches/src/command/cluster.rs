@@ -1,8 +1,7 @@
 //! `cargo x bench cluster`: jobs of one to a thousand ranks that keep blocks for each other, in virtual time. What planning a sample costs, how
 //! much memory the planners take, what the bucket is asked, and who waits when a rack is lost or a region is slow.
 
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use fuelrail::internal::{memory_use, thread_cpu};
