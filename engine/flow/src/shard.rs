@@ -254,12 +254,15 @@ impl<R: Ring> Shard<R> {
     pub fn sleep(&mut self) -> Result<()> {
         let before = self.now;
         self.read_clock();
-        if self.planner.queued() + self.fetch.waiting() > 0 || self.now.since(before) > LONG_PASS {
-            // Only a core that finds nothing to reap is idle; then the window may open.
+        let queued = self.planner.queued() + self.fetch.waiting() > 0;
+        let mut came = false;
+        if queued || self.now.since(before) > LONG_PASS {
             self.wait(Some(self.now))?;
             // Time may have passed in the kernel.
             self.read_clock();
-            if self.take_completions() {
+            came = self.take_completions();
+            // Only a core that finds nothing to reap is idle; then the window may open.
+            if came && queued {
                 self.fetch.sweep(&mut self.ring, self.now);
                 return Ok(());
             }
@@ -269,7 +272,7 @@ impl<R: Ring> Shard<R> {
         self.pump();
         // What was just sent has a timer, too.
         let until = self.fetch.sweep(&mut self.ring, self.now);
-        if self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
+        if came || self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
             // A request that could not be sent has an outcome and no completion.
             return self.wait(Some(self.now));
         }
@@ -282,7 +285,8 @@ impl<R: Ring> Shard<R> {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        (self.waited_at, self.due) = (self.now, until.unwrap_or(NEVER));
+        // A deadline may have passed: nothing is late before now.
+        (self.waited_at, self.due) = (self.now, until.map_or(NEVER, |until| until.max(self.now)));
         match canary::refusal(self.id.0) {
             None => self.ring.wait(until.map(|until| until.after(self.lost))),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
@@ -292,13 +296,14 @@ impl<R: Ring> Shard<R> {
     /// Reads the clock. While this thread does not run (it is stopped, has no share of a core, or its machine is moved), the clock all but
     /// stands still: what it waits for came meanwhile and was not seen, or stood still as well. Nobody is slow for that.
     fn read_clock(&mut self) {
-        let now = self.clock();
+        let (before, now) = (self.now, self.clock());
         self.now = now;
         if now.since(self.due) > AWAY {
             self.now = self.due.after(COUNTED);
             self.lost += now.since(self.now);
-            self.planner.falls_behind(self.lost);
+            self.planner.falls_behind(self.now, self.lost);
         }
+        debug_assert!(before <= self.now, "the clock goes back from {before:?} to {:?}", self.now);
         self.due = self.now;
     }
 

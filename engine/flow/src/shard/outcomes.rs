@@ -236,7 +236,7 @@ impl<R: Ring> Shard<R> {
             self.deliver.describe(),
             self.channels.describe(),
             format!("{}; {}", self.requests, self.filling),
-            format!("ring: {} ops in flight", self.ring.in_flight()),
+            format!("ring: {} ops in flight; clock {:.1} s behind", self.ring.in_flight(), self.lost.as_secs_f64()),
             format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
         ]
         .join("\n  ");

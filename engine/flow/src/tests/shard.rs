@@ -14,6 +14,7 @@ use fuelrail_base::limits::{SAMPLE_ALIGN, SCRATCH_BYTES};
 use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{Host, PollRing, Replies, Ring, SimFaults, SimRing, SimWorld, ThreadMeter, UringConfig, channel};
 use fuelrail_plan::homes::Homes;
+use fuelrail_plan::planner::PlannerStats;
 use fuelrail_plan::run::Run;
 use fuelrail_plan::window::WindowConfig;
 use std::io::Read;
@@ -365,8 +366,18 @@ fn spare_memory_is_a_small_part_of_the_room() {
     }
 }
 
-#[test]
-fn what_came_while_a_thread_did_not_run_is_not_late() {
+/// Lets so many milliseconds pass.
+fn stand_still(world: &SimWorld, other: &mut SimRing, ms: u64) {
+    let until = world.now().after(Duration::from_millis(ms));
+    while world.now() < until {
+        other.wait(Some(until)).unwrap();
+        world.advance();
+    }
+}
+
+/// A run beside another rank whose thread does not run for so many milliseconds before and behind each of its sleeps, by their number. How many
+/// there were, and what its planner counted.
+fn interrupted(stops: impl Fn(u32) -> (u64, u64)) -> (u32, PlannerStats) {
     let sizes = [256; 640];
     let mut bucket = Bucket::new(&sizes);
     bucket.takes = Box::new(|_| Some(Duration::from_millis(5)));
@@ -383,20 +394,30 @@ fn what_came_while_a_thread_did_not_run_is_not_late() {
     let mut turns = 0;
     while !outlet.is_finished() {
         assert!(shard.iterate());
+        let (before, behind) = stops(turns);
+        stand_still(&world, &mut other, before);
         while let Some(batch) = outlet.try_take() {
             batch.result.unwrap();
         }
         shard.sleep().unwrap();
-        // Longer than another rank may take; all answers are there then.
-        let until = world.now().after(Duration::from_secs(if (200..220).contains(&turns) { 3 } else { 0 }));
-        while world.now() < until {
-            other.wait(Some(until)).unwrap();
-            world.advance();
-        }
+        stand_still(&world, &mut other, behind);
         world.advance();
         turns += 1;
         assert!(turns < 10_000, "stuck: {}", shard.snapshot().text);
     }
-    let planner = shard.snapshot().planner;
+    (turns, shard.snapshot().planner)
+}
+
+#[test]
+fn what_came_while_a_thread_did_not_run_is_not_late() {
+    // Longer than another rank may take; all answers are there then.
+    let (turns, planner) = interrupted(|turn| (0, if (200..220).contains(&turn) { 3_000 } else { 0 }));
     assert!(turns > 220 && planner.peer_misses == 0 && planner.peer_hits > 400, "{turns} turns: {planner:?}");
+}
+
+/// The clock looks whether it goes back.
+#[test]
+fn a_thread_that_is_late_every_time_gets_to_the_end() {
+    let (_, planner) = interrupted(|_| (45, 45));
+    assert!(planner.peer_hits > 50 && planner.asks == 1_280, "{planner:?}");
 }

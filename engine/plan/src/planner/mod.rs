@@ -87,9 +87,10 @@ impl<W> Planner<W> {
         self.follow_up(now);
     }
 
-    /// The clock by which it is told is so far behind the machine's: the rate that shards and processes share goes by that.
-    pub fn falls_behind(&mut self, behind: Duration) {
-        self.owner.admission.falls_behind(behind);
+    /// The clock by which it is told is so far behind the machine's from now on, as its thread did not run for a while. The rate that
+    /// shards and processes share goes by the machine's; and what was under way tells little of other ranks.
+    pub fn falls_behind(&mut self, now: Instant, behind: Duration) {
+        self.owner.falls_behind(now, behind);
     }
 
     /// Recalls requests to other ranks that are late at this time. All that had come by then must have been told before.

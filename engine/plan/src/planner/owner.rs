@@ -36,7 +36,7 @@ pub(super) struct Owner<W> {
     now_at: UseTime,
     retry: Retry,
     pub(super) window: Window,
-    pub(super) admission: Admission,
+    admission: Admission,
     /// How long a fetch may fail; zero without a limit.
     request_limit: Duration,
     hedge: Hedge,
@@ -162,6 +162,11 @@ impl<W> Owner<W> {
         }
     }
 
+    pub(super) fn falls_behind(&mut self, now: Instant, behind: Duration) {
+        self.admission.falls_behind(behind);
+        self.peers.iter_mut().for_each(|peers| peers.interrupted(now));
+    }
+
     /// A block is whole. True when the bucket sent it.
     pub(super) fn landed(
         &mut self,
@@ -219,7 +224,7 @@ impl<W> Owner<W> {
             peers.unserved(rank, true, Duration::ZERO);
             return self.table.enter(id, State::Queued);
         }
-        peers.landed(rank, (now.since(since), transit), self.window.round_trip());
+        peers.landed(rank, since, (now.since(since), transit), self.window.round_trip());
         match role {
             Role::Home => peers.kept(!passed),
             Role::Former => peers.moved(true),

@@ -102,6 +102,8 @@ pub(super) struct Peers {
     epoch: u64,
     /// Requests under way, by when they have taken too long; some are over.
     due: BinaryHeap<Reverse<(Instant, FetchId)>>,
+    /// When the caller had last not run for a while.
+    interrupted_at: Instant,
 }
 
 impl Peers {
@@ -115,6 +117,7 @@ impl Peers {
             home_misses: HOMES,
             epoch: 0,
             due: BinaryHeap::with_capacity(256),
+            interrupted_at: Instant::ZERO,
         }
     }
 
@@ -177,10 +180,20 @@ impl Peers {
         peer.under_way += 1;
     }
 
-    /// A rank has sent a block, so long after it was to be asked, of which so long in transit. The bucket takes `bucket` for one; zero while unknown.
-    pub(super) fn landed(&mut self, rank: u16, (took, transit): (Duration, Duration), bucket: Duration) {
+    /// A rank has sent a block that it was to be asked for then, so long after, of which so long in transit. The bucket takes `bucket` for one;
+    /// zero while unknown.
+    pub(super) fn landed(
+        &mut self,
+        rank: u16,
+        asked: Instant,
+        (took, transit): (Duration, Duration),
+        bucket: Duration,
+    ) {
         let (peer, health) = (&mut self.peers[usize::from(rank)], self.homes.health());
         peer.under_way -= 1;
+        if asked < self.interrupted_at {
+            return health.sent(rank);
+        }
         let limit = limit(bucket);
         // Of one that just starts, many answers are late at once. On trial one tells.
         let is_known = transit <= limit || peer.answers + 1 >= ANSWERS_KNOWN;
@@ -211,6 +224,11 @@ impl Peers {
             self.due.pop();
             fetch
         })
+    }
+
+    /// The caller did not run for a while before now: how long answers took that were due meanwhile tells nothing of their ranks.
+    pub(super) fn interrupted(&mut self, now: Instant) {
+        self.interrupted_at = now;
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -248,7 +266,7 @@ mod tests {
         let health = Arc::clone(peers.homes.health());
         let answered = |peers: &mut Peers, ms| {
             peers.asked(at(0), 1, FETCH, Duration::ZERO);
-            peers.landed(1, (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
+            peers.landed(1, at(0), (Duration::from_millis(ms), Duration::ZERO), Duration::ZERO);
             peers.due.clear();
         };
         let ends = |peers: &mut Peers, displaced| {
@@ -298,13 +316,36 @@ mod tests {
     }
 
     #[test]
+    fn what_a_rank_was_asked_before_an_interruption_tells_nothing_of_it() {
+        let (mut peers, _) = pair();
+        let ms = Duration::from_millis;
+        let mut answered = |asked, took| {
+            peers.asked(at(asked), 1, FETCH, Duration::ZERO);
+            if asked == 1_000 {
+                peers.interrupted(at(1_010));
+            }
+            peers.landed(1, at(asked), (ms(took), ms(took)), ms(10));
+            (peers.round_trips, peers.homes.health().of(1))
+        };
+        for _ in 0..100 {
+            answered(0, 8);
+        }
+        let known = answered(0, 8);
+        (0..100).for_each(|_| assert_eq!(answered(1_000, 900), known));
+        for _ in 0..100 {
+            answered(1_010, 900);
+        }
+        assert_eq!(answered(1_010, 900).1, Status::Down, "what it is asked later tells of it again");
+    }
+
+    #[test]
     fn a_rank_whose_answers_take_longer_than_the_buckets_is_not_asked_until_it_is_fast() {
         let (mut peers, _) = pair();
         let health = Arc::clone(peers.homes.health());
         let ms = Duration::from_millis;
         let mut answered = |transit: u64, bucket: u64| {
             peers.asked(at(0), 1, FETCH, ms(bucket));
-            peers.landed(1, (ms(900), ms(transit)), ms(bucket));
+            peers.landed(1, at(0), (ms(900), ms(transit)), ms(bucket));
             health.of(1)
         };
         for _ in 0..20 {
@@ -379,7 +420,7 @@ mod tests {
     fn a_rank_that_has_not_answered_may_take_as_long_as_the_others() {
         let mut peers = Peers::new(Homes::new(0, &[1, 2, 3], &Order::new(9, 1, true)));
         peers.asked(at(0), 1, FETCH, Duration::ZERO);
-        peers.landed(1, (Duration::from_millis(40), Duration::ZERO), Duration::ZERO);
+        peers.landed(1, at(0), (Duration::from_millis(40), Duration::ZERO), Duration::ZERO);
         peers.due.clear();
         peers.asked(at(0), 2, FETCH, Duration::ZERO);
         assert_eq!(peers.deadline(), Some(at(200)));
