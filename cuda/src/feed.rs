@@ -228,12 +228,18 @@ impl Feed {
         at_the_end().or_else(|| self.ask(patience, Loader::stats)).or_else(at_the_end)
     }
 
-    /// As [`Loader::hand_over`]. No batch is copied meanwhile.
+    /// As [`Loader::hand_over`].
     ///
     /// # Errors
     /// As that, and `Environment` when the copy thread has ended or does not reply.
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
-        let handed = self.ask(within + STOP_PATIENCE, move |loader| loader.hand_over(within));
+        self.handing_over()?(within)
+    }
+
+    /// The same, for a thread that does not have the feed.
+    #[doc(hidden)]
+    pub fn handing_over(&self) -> Result<impl FnOnce(Duration) -> Result<HandOver> + Send + use<>> {
+        let handed = self.ask(STOP_PATIENCE, Loader::handing_over);
         let ended = || Error::new(Kind::Environment, "the copy thread has ended, and the loader with it");
         let hint = "set peers, and hand over before the feed has failed";
         handed.unwrap_or_else(|| Err(ended().with_hint(hint)))

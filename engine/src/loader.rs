@@ -403,8 +403,14 @@ impl Loader {
     /// # Errors
     /// `Usage` without `peers`, and under the order `sticky`; `Environment` when no thread can be started.
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
+        self.handing_over()?(within)
+    }
+
+    /// [`Loader::hand_over`] from where the run stands now, for a thread that does not have the loader.
+    #[doc(hidden)]
+    pub fn handing_over(&self) -> Result<impl FnOnce(Duration) -> Result<HandOver> + Send + use<>> {
         match &self.from.peer_server {
-            Some(server) => server.hand_over(self.cursor, within),
+            Some(server) => Ok(server.handing_over(self.cursor)),
             None => Err(Error::new(Kind::Usage, "no other rank keeps blocks for this one")
                 .with_hint("set peers to hand over what this rank keeps")),
         }

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// How long the copy thread has to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Hands over for so long.
+type HandingOver = Box<dyn FnOnce(Duration) -> fuelrail::Result<HandOver> + Send>;
+
 /// Where batches come from.
 pub(crate) enum Engine {
     Host(Box<Loader>),
@@ -62,10 +65,11 @@ impl Engine {
         }
     }
 
-    pub(crate) fn hand_over(&self, within: Duration) -> fuelrail::Result<HandOver> {
-        match self {
-            Engine::Host(loader) => loader.hand_over(within),
-            Engine::Device(feed) => feed.hand_over(within),
-        }
+    /// See [`Loader::hand_over`].
+    pub(crate) fn handing_over(&self) -> fuelrail::Result<HandingOver> {
+        Ok(match self {
+            Engine::Host(loader) => Box::new(loader.handing_over()?),
+            Engine::Device(feed) => Box::new(feed.handing_over()?),
+        })
     }
 }

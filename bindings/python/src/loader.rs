@@ -357,12 +357,14 @@ impl Loader {
     }
 
     /// Hands over what this rank keeps for the others (`peers`), when its machine is about to be taken away: what is used first goes first, for
-    /// at most so many seconds, in which Ctrl-C is not heard. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
+    /// at most so many seconds, in the background after Ctrl-C. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
     /// (`complete`). Save a checkpoint first, and end soon: the others no longer ask this rank for what it kept.
     fn hand_over<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
         let within = Duration::try_from_secs_f64(seconds)
             .map_err(|e| usage(py, format!("hand_over({seconds}): {e}"), "say how many seconds the machine stays"))?;
-        let handed = self.with_engine(py, |engine| engine.hand_over(within))?;
+        let hand_over = self.with_engine(py, |engine| engine.handing_over())?;
+        let hand_over = hand_over.map_err(|error| raised(py, &error))?;
+        let handed = apart(py, move || hand_over(within))?;
         values::dict(py, &handed.map_err(|error| raised(py, &error))?)
     }
 

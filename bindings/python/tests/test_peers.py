@@ -1,8 +1,10 @@
 """Two ranks that keep blocks for each other: what they read of the bucket together is the data set, once."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -90,3 +92,40 @@ def test_handing_over_needs_somebody_to_take_it(digits):
         assert "set peers" in refused.value.hint
         with pytest.raises(fuelrail.UsageError, match="how many seconds"):
             loader.hand_over(-1)
+
+
+# The other rank takes connections and never answers.
+HANDING = """
+import signal, socket, sys
+import fuelrail
+signal.signal(signal.SIGINT, signal.default_int_handler)
+silent = socket.create_server(("127.0.0.1", 0))
+peers = ["127.0.0.1:0", "127.0.0.1:%d" % silent.getsockname()[1]]
+settings = {"world": 2, "peers": peers, "peer_secret_file": sys.argv[2], "cache_limit": "1MiB", "memory_limit": "64MiB", "shards": 1}
+loader = fuelrail.Loader(sys.argv[1], batch_size=5, pin=False, **settings)
+print("handing over", flush=True)
+try:
+    print(loader.hand_over(60), flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+loader.close()
+"""
+
+
+def test_an_interrupt_ends_the_wait_for_a_rank_that_takes_nothing(digits, tmp_path):
+    (tmp_path / "secret").write_text("a-secret-of-this-test")
+
+    def seconds():
+        program = [sys.executable, "-c", HANDING, digits.url + "training/", str(tmp_path / "secret")]
+        child = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline().strip() == "handing over"
+        time.sleep(0.5)
+        begun = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline().strip() == "interrupted"
+        took = time.monotonic() - begun
+        assert child.wait(timeout=30) == 0
+        return took
+
+    # A busy machine may hear one late; not every one.
+    assert any(seconds() < 0.2 for _ in range(5))

@@ -88,8 +88,9 @@ impl Others {
 
 impl PeerServer {
     /// Has the other ranks fetch what this one keeps and anybody uses from `from` on, for so long.
-    pub(crate) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
-        self.others.hand_over(from, within)
+    pub(crate) fn handing_over(&self, from: Cursor) -> impl FnOnce(Duration) -> Result<HandOver> + Send + use<> {
+        let others = Arc::clone(&self.others);
+        move |within| others.hand_over(from, within)
     }
 }
 
