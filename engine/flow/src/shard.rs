@@ -18,6 +18,7 @@ use crate::peers::{PeerSetup, PeerStage};
 use crate::setup::{ShardConfig, ShardEnds, memory, peer_memory};
 use crate::spill::SpillStage;
 use crate::status::ShardStatus;
+use clock::Clock;
 use fuelrail_base::canary::{self, Stage};
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PIPELINE_DEPTH_MAX};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, Result, ShardId};
@@ -27,6 +28,7 @@ use fuelrail_plan::run::Run;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+mod clock;
 mod outcomes;
 mod requests;
 
@@ -77,24 +79,11 @@ pub struct Shard<R: Ring> {
     shared_copied_bytes: u64,
     published: u64,
     meter: Option<ThreadMeter>,
-    /// When the last wait for the ring began: what had come by then has been taken in since, and timeouts of other ranks are judged by it.
-    waited_at: Instant,
-    /// The clock as last read: once for everything that one pass of the loop takes in.
-    now: Instant,
-    /// When it is read again at the latest, if this thread runs.
-    due: Instant,
-    /// How far it is behind the ring's: see [`Shard::read_clock`].
-    lost: Duration,
+    clock: Clock,
 }
 
-/// A pass of the loop does not take so long, and no timer comes so late, unless the thread does not run.
-const AWAY: Duration = Duration::from_millis(50);
-/// So much of the time in which it did not run counts: the clock of a thread that is late every time still gets ahead.
-const COUNTED: Duration = Duration::from_millis(10);
 /// Few passes take so long: what has come meanwhile is taken in before anything is judged to be late.
 const LONG_PASS: Duration = Duration::from_millis(1);
-/// The end of time.
-const NEVER: Instant = Instant(u64::MAX);
 
 impl<R: Ring> Shard<R> {
     /// Builds a shard around its ring and region. The cache's memory is taken from the region here, once.
@@ -163,10 +152,7 @@ impl<R: Ring> Shard<R> {
             shared_copied_bytes: 0,
             published: 0,
             meter: None,
-            waited_at: Instant::ZERO,
-            now: Instant::ZERO,
-            due: NEVER,
-            lost: Duration::ZERO,
+            clock: Clock::new(),
         })
     }
 
@@ -234,9 +220,9 @@ impl<R: Ring> Shard<R> {
         }
         let taken = self.consumer.taken_of(u64::from(self.id.0), u64::from(self.shards));
         self.tell(Fact::Consumer { taken, waits: self.consumer.waits() });
-        self.planner.recall(self.waited_at);
+        self.planner.recall(self.clock.waited_at);
         self.obey();
-        let connected = self.deliver.flush(self.now, taken);
+        let connected = self.deliver.flush(self.clock.now, taken);
         self.pump();
         if moved {
             self.status.beat();
@@ -252,18 +238,18 @@ impl<R: Ring> Shard<R> {
     /// # Errors
     /// What the ring reports when it cannot go on.
     pub fn sleep(&mut self) -> Result<()> {
-        let before = self.now;
+        let before = self.clock.now;
         self.read_clock();
         let queued = self.planner.queued() + self.fetch.waiting() > 0;
         let mut came = false;
-        if queued || self.now.since(before) > LONG_PASS {
-            self.wait(Some(self.now))?;
+        if queued || self.clock.now.since(before) > LONG_PASS {
+            self.wait(Some(self.clock.now))?;
             // Time may have passed in the kernel.
             self.read_clock();
             came = self.take_completions();
             // Only a core that finds nothing to reap is idle; then the window may open.
             if came && queued {
-                self.fetch.sweep(&mut self.ring, self.now);
+                self.fetch.sweep(&mut self.ring, self.clock.now);
                 return Ok(());
             }
         }
@@ -271,45 +257,31 @@ impl<R: Ring> Shard<R> {
         self.obey();
         self.pump();
         // What was just sent has a timer, too.
-        let until = self.fetch.sweep(&mut self.ring, self.now);
+        let until = self.fetch.sweep(&mut self.ring, self.clock.now);
         if came || self.fetch.has_outcomes() || self.spill.as_ref().is_some_and(SpillStage::has_outcomes) {
             // A request that could not be sent has an outcome and no completion.
-            return self.wait(Some(self.now));
+            return self.wait(Some(self.clock.now));
         }
         let until = [until, self.planner.deadline(), self.disk_deadline()].into_iter().flatten().min();
         // A message, a batch taken and a slot returned each wake this shard: nothing else has to be polled.
-        let until = if self.waker.arm() { until } else { Some(self.now) };
+        let until = if self.waker.arm() { until } else { Some(self.clock.now) };
         let result = self.wait(until);
         self.waker.disarm();
         result
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        // A deadline may have passed: nothing is late before now.
-        (self.waited_at, self.due) = (self.now, until.map_or(NEVER, |until| until.max(self.now)));
+        let until = self.clock.waits(until);
         match canary::refusal(self.id.0) {
-            None => self.ring.wait(until.map(|until| until.after(self.lost))),
+            None => self.ring.wait(until),
             Some(errno) => Err(Error::from_errno(Kind::Environment, "entering the ring (planted)", errno)),
         }
     }
 
-    /// Reads the clock. While this thread does not run (it is stopped, has no share of a core, or its machine is moved), the clock all but
-    /// stands still: what it waits for came meanwhile and was not seen, or stood still as well. Nobody is slow for that.
     fn read_clock(&mut self) {
-        let (before, now) = (self.now, self.clock());
-        self.now = now;
-        if now.since(self.due) > AWAY {
-            self.now = self.due.after(COUNTED);
-            self.lost += now.since(self.now);
-            self.planner.falls_behind(self.now, self.lost);
+        if self.clock.read(self.ring.now()) {
+            self.planner.falls_behind(self.clock.now, self.clock.behind);
         }
-        debug_assert!(before <= self.now, "the clock goes back from {before:?} to {:?}", self.now);
-        self.due = self.now;
-    }
-
-    /// The ring's clock, less what was lost.
-    fn clock(&self) -> Instant {
-        Instant(self.ring.now().0 - self.lost.as_nanos() as u64)
     }
 
     /// The ring, for a caller that drives the shard by hand.
@@ -318,13 +290,13 @@ impl<R: Ring> Shard<R> {
     }
 
     fn tell(&mut self, fact: Fact) {
-        self.planner.tell(self.now, fact);
+        self.planner.tell(self.clock.now, fact);
     }
 
     fn pump(&mut self) {
         self.channels.flush();
         let planner = &self.planner;
-        self.fetch.pump(&mut self.ring, self.now, planner.connections(), |bytes| planner.depth(bytes));
+        self.fetch.pump(&mut self.ring, self.clock.now, planner.connections(), |bytes| planner.depth(bytes));
         self.pump_disk(false);
     }
 
@@ -336,8 +308,8 @@ impl<R: Ring> Shard<R> {
                 canary::pass(self.id.0, Stage::Receive);
             }
             match (done.op.file(), &mut self.spill) {
-                (Some(_), Some(spill)) => spill.done(&mut self.ring, self.now, done),
-                _ => self.fetch.done(&mut self.ring, self.now, done),
+                (Some(_), Some(spill)) => spill.done(&mut self.ring, self.clock.now, done),
+                _ => self.fetch.done(&mut self.ring, self.clock.now, done),
             }
             any = true;
         }
@@ -387,7 +359,9 @@ impl<R: Ring> Shard<R> {
                 self.carry_out(command);
             } else if let Some(request) = self.channels.next_request() {
                 self.own(request);
-            } else if self.chunks.as_ref().is_some_and(ChunkStage::holds_back) || !self.planner.look_ahead(self.now) {
+            } else if self.chunks.as_ref().is_some_and(ChunkStage::holds_back)
+                || !self.planner.look_ahead(self.clock.now)
+            {
                 return any;
             }
             any = true;
@@ -399,7 +373,7 @@ impl<R: Ring> Shard<R> {
             Command::Open { seq, bytes } => match self.region.alloc(bytes as usize) {
                 Some(slot) => {
                     self.free_bytes_seen = self.region.free_bytes();
-                    self.filling.entered(self.now);
+                    self.filling.entered(self.clock.now);
                     self.assemble.open(seq, slot, &mut self.outgoing);
                     self.tell(Fact::Opened(seq));
                     self.send_requests();
@@ -414,7 +388,7 @@ impl<R: Ring> Shard<R> {
             }
             Command::Start { fetch, block, from } => self.start(fetch, block, from),
             Command::Hedge { fetch, block } => self.hedge(fetch, block),
-            Command::Recall { fetch, rank } => self.fetch.recall(&mut self.ring, self.now, fetch, rank),
+            Command::Recall { fetch, rank } => self.fetch.recall(&mut self.ring, self.clock.now, fetch, rank),
             Command::Trim(segment) => self.trim_segment(segment),
             Command::Evict(block) => self.cache.as_mut().expect("only kept blocks are evicted").evict(block),
             Command::Deliver { block, waiters, source, keep } => self.share_out(block, waiters, source, keep),
@@ -435,7 +409,7 @@ impl<R: Ring> Shard<R> {
         let mut window = self.waiter(fetch).window.take().expect("one attempt at a time");
         if let Origin::Disk(spot) = from {
             let spill = self.spill.as_mut().expect("the planner restores only where there is a disk");
-            return spill.restore(self.now, fetch, block, spot, window);
+            return spill.restore(self.clock.now, fetch, block, spot, window);
         }
         if window.room() == 0 {
             // The copy from disk proved damaged: it is fetched anew.
@@ -447,10 +421,10 @@ impl<R: Ring> Shard<R> {
             let (first, object_len) = (catalog.block_first(block), catalog.size(sample));
             let told = Some(AskedRank { at, if_held: role != Role::Home });
             let asked = Asked { first, object_len, whole: false, etag: None, rank: told, ..asked };
-            return self.fetch.ask_peer(rank, asked, window, self.now);
+            return self.fetch.ask_peer(rank, asked, window, self.clock.now);
         }
-        self.requests.entered(self.now);
-        self.fetch.request(asked, window, self.now);
+        self.requests.entered(self.clock.now);
+        self.fetch.request(asked, window, self.clock.now);
     }
 
     /// Copies a block from the window of its first waiter to the others, keeps it, and hands all windows back.

@@ -27,7 +27,7 @@ const TIER: &str = "where there is a disk, the planner has its tier";
 
 impl<R: Ring> Shard<R> {
     pub(super) fn take_outcome(&mut self, outcome: Outcome) {
-        let (now, fetch) = (self.now, outcome.asked.fetch);
+        let (now, fetch) = (self.clock.now, outcome.asked.fetch);
         let Some(waiter) = self.planner.first(fetch) else {
             // A second request of a fetch that is over.
             self.hedges.waste(outcome);
@@ -123,9 +123,9 @@ impl<R: Ring> Shard<R> {
         let (raced, hedges) = (race.is_some(), &mut self.hedges);
         let has_room = hedges.has_room(asked.len);
         let begin = has_room.then_some(|since| hedges.begin(race, since, asked.len));
-        match self.fetch.second(&mut self.ring, self.now, asked, depth, begin) {
+        match self.fetch.second(&mut self.ring, self.clock.now, asked, depth, begin) {
             Second::Sent => {}
-            Second::NoRoom if !raced => self.fetch.cancel(&mut self.ring, self.now, fetch),
+            Second::NoRoom if !raced => self.fetch.cancel(&mut self.ring, self.clock.now, fetch),
             Second::NoRoom | Second::Early => self.tell(Fact::Unhedged(fetch)),
         }
     }
@@ -133,7 +133,7 @@ impl<R: Ring> Shard<R> {
     pub(super) fn spill_block(&mut self, block: BlockId, window: &mut Window, proof: Proof, to: (SegmentId, u64)) {
         canary::pass(self.id.0, Stage::Spill);
         let spill = self.spill.as_mut().expect("the planner spills only where there is a disk");
-        spill.spill(self.now, block, window, proof, to);
+        spill.spill(self.clock.now, block, window, proof, to);
     }
 
     pub(super) fn trim_segment(&mut self, segment: SegmentId) {
@@ -164,7 +164,7 @@ impl<R: Ring> Shard<R> {
         match outcome {
             SpillOutcome::Restored { fetch, window, proof, total, writes } => {
                 let tier = self.planner.spill().expect(TIER);
-                tier.restored(self.now, window.len() as u64, total, writes);
+                tier.restored(self.clock.now, window.len() as u64, total, writes);
                 self.land(fetch, window, proof);
                 self.tell(Fact::Landed { fetch, first_byte: total, total, outran: None });
             }
@@ -187,12 +187,12 @@ impl<R: Ring> Shard<R> {
     pub(super) fn pump_disk(&mut self, all: bool) {
         let (Some(spill), Some(tier)) = (&mut self.spill, self.planner.spill()) else { return };
         let writes_max = tier.writes_max(spill.reading());
-        spill.pump(&mut self.ring, self.now, writes_max, all);
+        spill.pump(&mut self.ring, self.clock.now, writes_max, all);
     }
 
     /// When the disk, or a sample that waits for it, has to be checked next.
     pub(super) fn disk_deadline(&self) -> Option<Instant> {
-        let postponed = self.assemble.has_postponed().then(|| self.now.after(LENT_PATIENCE));
+        let postponed = self.assemble.has_postponed().then(|| self.clock.now.after(LENT_PATIENCE));
         let company = self.spill.as_ref().and_then(SpillStage::deadline);
         [postponed, company].into_iter().flatten().min()
     }
@@ -226,7 +226,7 @@ impl<R: Ring> Shard<R> {
         let cache = self.cache.as_ref();
         let text = [
             format!("shard {}: {}", self.id.0, self.planner),
-            self.fetch.describe(self.clock()),
+            self.fetch.describe(self.clock.at(self.ring.now())),
             self.hedges.describe(),
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
             self.chunks.as_ref().map_or_else(|| "chunks: none".to_string(), ChunkStage::describe),
@@ -236,7 +236,11 @@ impl<R: Ring> Shard<R> {
             self.deliver.describe(),
             self.channels.describe(),
             format!("{}; {}", self.requests, self.filling),
-            format!("ring: {} ops in flight; clock {:.1} s behind", self.ring.in_flight(), self.lost.as_secs_f64()),
+            format!(
+                "ring: {} ops in flight; clock {:.1} s behind",
+                self.ring.in_flight(),
+                self.clock.behind.as_secs_f64()
+            ),
             format!("arena: {} of {} bytes free", self.region.free_bytes(), self.region.capacity()),
         ]
         .join("\n  ");

@@ -51,7 +51,7 @@ impl<R: Ring> Shard<R> {
             (Some(place), Some(peers)) => peers.asker(place),
             _ => Asker::Own,
         };
-        self.planner.ask(self.now, waiter, Want { block, at, fresh, asker });
+        self.planner.ask(self.clock.now, waiter, Want { block, at, fresh, asker });
     }
 
     /// Takes in what other ranks ask for. True when there was anything.
@@ -123,8 +123,8 @@ impl<R: Ring> Shard<R> {
     pub(super) fn hand_over(&mut self) {
         for finished in self.assemble.finished() {
             canary::pass(self.id.0, Stage::Deliver);
-            self.filling.passed(self.now);
-            self.planner.tell(self.now, Fact::Ready(finished.seq));
+            self.filling.passed(self.clock.now);
+            self.planner.tell(self.clock.now, Fact::Ready(finished.seq));
             self.deliver.put(finished);
         }
     }
