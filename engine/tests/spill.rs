@@ -274,7 +274,8 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     let mut loader = build();
     drain(&mut loader, &set).unwrap();
     let full = disk(&loader.stats());
-    assert_eq!((full.segments_made, full.write_failures), (0, 0), "{full:?}");
+    // In the place of one that was trimmed, at the epochs' edge, there is room for another.
+    assert!(full.segments_made <= full.trims && full.write_failures == 0, "{full:?}");
     drop(loader);
     // Room for another segment, if one could be made.
     std::fs::remove_file(small.path().join("filler")).unwrap();
