@@ -346,19 +346,26 @@ fn every_sample_comes_once_an_epoch_while_nodes_come_go_and_are_killed() {
 }
 
 #[test]
-fn handing_over_is_refused_without_peers_and_under_the_sticky_order() {
+fn handing_over_is_refused_without_peers_under_the_sticky_order_and_by_a_loader_that_is_closed() {
     let job = Job::new([1]);
     let alone = || loader_at(&job.bucket.url("")).listing(listing(&set()));
     let error = alone().build().unwrap().hand_over(PATIENCE).unwrap_err();
     assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("set peers"), "{error:?}");
-    let sticky = alone()
-        .order(OrderName::Sticky)
-        .world(2)
-        .cache_limit(ByteSize(1 << 20))
-        .peers(["127.0.0.1:0", "127.0.0.1:9"])
-        .peer_secret_file(job.folder.path().join("secret"));
+    let one_of_two = || {
+        let one = alone().world(2).cache_limit(ByteSize(1 << 20)).peers(["127.0.0.1:0", "127.0.0.1:9"]);
+        one.peer_secret_file(job.folder.path().join("secret"))
+    };
+    let sticky = one_of_two().order(OrderName::Sticky);
     let error = sticky.build().unwrap().hand_over(PATIENCE).unwrap_err();
     assert!(error.kind() == Kind::Usage && error.hint().unwrap().contains("order = global"), "{error:?}");
+    // A loader that is closed has nothing to hand over, however long it may take.
+    let loader = one_of_two().build().unwrap();
+    let (open, closed) = (loader.handing_over().unwrap(), loader.handing_over().unwrap());
+    let handed = open(Duration::MAX).unwrap();
+    assert!(handed.complete && handed.failed > 100, "nobody is there to take anything: {handed:?}");
+    drop(loader);
+    let handed = closed(Duration::MAX).unwrap();
+    assert_eq!((handed.complete, handed.blocks, handed.failed), (false, 0, 0));
 }
 
 #[test]

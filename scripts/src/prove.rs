@@ -53,7 +53,7 @@ enum Part {
     Fuzz,
     /// Mutation testing: which changes of the code the tests notice (cargo-mutants).
     Mutants,
-    /// The simulator's tests with ten times as many seeds, and property tests with more cases, some of each drawn anew.
+    /// The simulator's tests with ten times as many seeds, new ones among them, and property tests drawn anew.
     Worlds,
     /// A loader at full speed under faults: `cargo x bench soak`.
     Soak,

@@ -357,7 +357,7 @@ impl Loader {
     }
 
     /// Hands over what this rank keeps for the others (`peers`), when its machine is about to be taken away: what is used first goes first, for
-    /// at most so many seconds, in the background after Ctrl-C. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
+    /// at most so many seconds, after Ctrl-C in the background, until the loader is closed. Returns how many `blocks` and `bytes` others have fetched, how many `failed`, and whether that was all
     /// (`complete`). Save a checkpoint first, and end soon: the others no longer ask this rank for what it kept.
     fn hand_over<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
         let within = Duration::try_from_secs_f64(seconds)

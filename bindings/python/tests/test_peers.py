@@ -103,8 +103,8 @@ silent = socket.create_server(("127.0.0.1", 0))
 peers = ["127.0.0.1:0", "127.0.0.1:%d" % silent.getsockname()[1]]
 settings = {"world": 2, "peers": peers, "peer_secret_file": sys.argv[2], "cache_limit": "1MiB", "memory_limit": "64MiB", "shards": 1}
 loader = fuelrail.Loader(sys.argv[1], batch_size=5, pin=False, **settings)
-print("handing over", flush=True)
 try:
+    print("handing over", flush=True)
     print(loader.hand_over(60), flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -122,10 +122,11 @@ def test_an_interrupt_ends_the_wait_for_a_rank_that_takes_nothing(digits, tmp_pa
         time.sleep(0.5)
         begun = time.monotonic()
         child.send_signal(signal.SIGINT)
-        assert child.stdout.readline().strip() == "interrupted"
+        said = child.stdout.readline().strip()
         took = time.monotonic() - begun
         assert child.wait(timeout=30) == 0
-        return took
+        # On a busy machine it may have given that rank up before.
+        return took if said == "interrupted" else 60
 
     # A busy machine may hear one late; not every one.
     assert any(seconds() < 0.2 for _ in range(5))

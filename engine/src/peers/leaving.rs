@@ -13,12 +13,15 @@ use fuelrail_plan::run::Cursor;
 use fuelrail_plan::schedule::UseTime;
 use futures_util::{StreamExt, stream};
 use hyper::{Method, StatusCode};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Blocks that are asked for at once, of all ranks together.
 const AT_ONCE: usize = 16;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// No machine stays for so long.
+const LONGEST: Duration = Duration::from_secs(1 << 30);
 /// A rank that has failed so often in a row is not asked any more.
 const FAILURES_MAX: u32 = 3;
 
@@ -56,15 +59,16 @@ impl Others {
                 }
                 handed.set(sum);
             };
-            let until = Instant::now() + within;
-            let work = stream::iter(self.offers(from, until)).for_each_concurrent(AT_ONCE, offer);
+            let until = Instant::now() + within.min(LONGEST);
+            let goes_on = || Instant::now() < until && !self.closed.load(Ordering::Relaxed);
+            let work = stream::iter(self.offers(from, &goes_on)).for_each_concurrent(AT_ONCE, offer);
             let in_time = tokio::time::timeout(within, work).await.is_ok();
-            Ok(HandOver { complete: in_time && Instant::now() < until, ..handed.get() })
+            Ok(HandOver { complete: in_time && goes_on(), ..handed.get() })
         })
     }
 
-    /// What this rank keeps of an epoch, by when it is used. Ends at a time, too: finding the next one of very many takes a while.
-    fn offers(&self, from: Cursor, until: Instant) -> impl Iterator<Item = Offer> {
+    /// What this rank keeps of an epoch, by when it is used, while it `goes_on`: finding the next one of very many takes a while.
+    fn offers(&self, from: Cursor, goes_on: impl Fn() -> bool) -> impl Iterator<Item = Offer> {
         let (samples, epochs) = (self.run.config().samples, self.run.config().epochs);
         let first = from.epoch.saturating_mul(samples).saturating_add(from.position);
         let end = first.saturating_add(samples).min(epochs.saturating_mul(samples));
@@ -74,7 +78,7 @@ impl Others {
             let own = blocks.filter(|block| self.homes.of(*block) == self.homes.rank());
             own.filter_map(move |block| Some((block, at, self.homes.second(block)?)))
         };
-        (first..end).take_while(move |_| Instant::now() < until).flat_map(of)
+        (first..end).take_while(move |_| goes_on()).flat_map(of)
     }
 
     /// Whether the rank has fetched it; it cannot where this one does not have it either.

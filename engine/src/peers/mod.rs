@@ -33,6 +33,7 @@ use server::Listening;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use trust::{Shown, unprotected};
@@ -71,6 +72,8 @@ struct Others {
     asks: PeerRoute,
     objects: Arc<Objects>,
     run: Run,
+    /// This rank serves nothing any more.
+    closed: AtomicBool,
 }
 
 impl Others {
@@ -91,6 +94,13 @@ impl PeerServer {
     pub(crate) fn handing_over(&self, from: Cursor) -> impl FnOnce(Duration) -> Result<HandOver> + Send + use<> {
         let others = Arc::clone(&self.others);
         move |within| others.hand_over(from, within)
+    }
+}
+
+/// What is being handed over cannot be had any more.
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        self.others.closed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -159,7 +169,7 @@ impl Peers {
         let run = run.clone();
         let start = move || {
             let served = (Arc::clone(&objects), moments, homes.clone());
-            let others = Arc::new(Others { homes, routes, asks, objects, run });
+            let others = Arc::new(Others { homes, routes, asks, objects, run, closed: AtomicBool::new(false) });
             let watching = Arc::clone(&others);
             let _server = listening.serve(served, outboxes, limits, async move || watching.watch().await)?;
             Ok(PeerServer { _server, others })

@@ -221,7 +221,7 @@ impl<W> Owner<W> {
         let peers = self.peers.as_mut().expect("one was asked");
         if doubted {
             // A copy that somebody found damaged while this was under way may be what was sent.
-            peers.unserved(rank, true, Duration::ZERO);
+            peers.unserved(rank, since, true, Duration::ZERO);
             return self.table.enter(id, State::Queued);
         }
         peers.landed(rank, since, (now.since(since), transit), self.window.round_trip());
@@ -298,9 +298,9 @@ impl<W> Owner<W> {
             (State::Sent(Origin::Disk(_)), Some(spill)) => {
                 spill.lost(now, block.id, block.bytes);
             }
-            (State::Sent(Origin::Peer { rank, role, .. }), _) => {
+            (State::Sent(Origin::Peer { rank, since, role, .. }), _) => {
                 let peers = self.peers.as_mut().expect("one was asked");
-                peers.unserved(rank, displaced, self.window.round_trip());
+                peers.unserved(rank, since, displaced, self.window.round_trip());
                 if role == Role::Home && displaced {
                     // It is up. When ranks seldom have what they are asked for, fewer blocks are asked of all.
                     peers.kept(false);

@@ -192,7 +192,7 @@ impl Peers {
         let (peer, health) = (&mut self.peers[usize::from(rank)], self.homes.health());
         peer.under_way -= 1;
         if asked < self.interrupted_at {
-            return health.sent(rank);
+            return;
         }
         let limit = limit(bucket);
         // Of one that just starts, many answers are late at once. On trial one tells.
@@ -209,10 +209,11 @@ impl Peers {
         self.round_trips = Some(updated(self.round_trips, took));
     }
 
-    /// A rank did not send a block: it failed or took too long, unless the request was `displaced`. The bucket takes `bucket` for one.
-    pub(super) fn unserved(&mut self, rank: u16, displaced: bool, bucket: Duration) {
+    /// A rank did not send a block that it was asked for then: it failed or took too long, unless the request was `displaced`. The bucket takes
+    /// `bucket` for one.
+    pub(super) fn unserved(&mut self, rank: u16, asked: Instant, displaced: bool, bucket: Duration) {
         self.peers[usize::from(rank)].under_way -= 1;
-        if !displaced {
+        if !displaced && asked >= self.interrupted_at {
             self.homes.health().failed(rank, limit(bucket));
         }
     }
@@ -270,7 +271,7 @@ mod tests {
             peers.due.clear();
         };
         let ends = |peers: &mut Peers, displaced| {
-            peers.unserved(1, displaced, Duration::from_millis(30));
+            peers.unserved(1, at(0), displaced, Duration::from_millis(30));
             peers.due.clear();
         };
         assert_eq!(
@@ -318,24 +319,27 @@ mod tests {
     #[test]
     fn what_a_rank_was_asked_before_an_interruption_tells_nothing_of_it() {
         let (mut peers, _) = pair();
-        let ms = Duration::from_millis;
-        let mut answered = |asked, took| {
+        let (ms, health) = (Duration::from_millis, Arc::clone(peers.homes.health()));
+        let answered = |peers: &mut Peers, asked, took| {
             peers.asked(at(asked), 1, FETCH, Duration::ZERO);
-            if asked == 1_000 {
-                peers.interrupted(at(1_010));
-            }
             peers.landed(1, at(asked), (ms(took), ms(took)), ms(10));
-            (peers.round_trips, peers.homes.health().of(1))
         };
-        for _ in 0..100 {
-            answered(0, 8);
-        }
-        let known = answered(0, 8);
-        (0..100).for_each(|_| assert_eq!(answered(1_000, 900), known));
-        for _ in 0..100 {
-            answered(1_010, 900);
-        }
-        assert_eq!(answered(1_010, 900).1, Status::Down, "what it is asked later tells of it again");
+        (0..100).for_each(|_| answered(&mut peers, 0, 8));
+        let known = peers.round_trips;
+        peers.interrupted(at(1_010));
+        (0..100).for_each(|_| answered(&mut peers, 1_000, 900));
+        peers.asked(at(1_000), 1, FETCH, Duration::ZERO);
+        peers.unserved(1, at(1_000), false, ms(10));
+        assert!(peers.round_trips == known && health.of(1) == Status::Up);
+        // Later ones tell of it again.
+        (0..100).for_each(|_| answered(&mut peers, 1_010, 900));
+        assert_eq!(health.of(1), Status::Down);
+        health.recovered(1);
+        peers.interrupted(at(2_010));
+        answered(&mut peers, 2_000, 8);
+        assert_eq!(health.of(1), Status::HalfOpen, "it is still on trial");
+        answered(&mut peers, 2_010, 8);
+        assert_eq!(health.of(1), Status::Up);
     }
 
     #[test]
