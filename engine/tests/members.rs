@@ -362,7 +362,10 @@ fn handing_over_is_refused_without_peers_under_the_sticky_order_and_by_a_loader_
     let loader = one_of_two().build().unwrap();
     let (open, closed) = (loader.handing_over().unwrap(), loader.handing_over().unwrap());
     let handed = open(Duration::MAX).unwrap();
-    assert!(handed.complete && handed.failed > 100, "nobody is there to take anything: {handed:?}");
+    assert!(
+        handed.complete && handed.failed > 100,
+        "every request to the other rank, which does not listen, fails: {handed:?}"
+    );
     drop(loader);
     let handed = closed(Duration::MAX).unwrap();
     assert_eq!((handed.complete, handed.blocks, handed.failed), (false, 0, 0));

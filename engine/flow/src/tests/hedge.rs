@@ -2,7 +2,7 @@
 //! them lose, repeat or mix up a byte.
 
 use super::memory::{region, window};
-use super::world::{self, Bucket, Heard, content, objects, run};
+use super::world::{self, Bucket, Heard, content, objects, run, stand_still};
 use crate::assemble::Assembled;
 use crate::channels::channels;
 use crate::conn::{Asked, Exchange, Fault, Outcome, Proof};
@@ -107,13 +107,6 @@ impl Life {
         let mut waits = self.waits.clone();
         waits.sort_unstable();
         waits[(waits.len() as f64 * share) as usize]
-    }
-}
-
-fn stand_still(world: &SimWorld, trainer: &mut SimRing, until: Instant) {
-    while world.now() < until {
-        trainer.wait(Some(until)).unwrap();
-        world.advance();
     }
 }
 
@@ -242,7 +235,8 @@ fn a_bucket_that_is_slow_as_a_whole_is_not_asked_twice() {
     assert!(extra(&life, &shape) <= requests * 2 / 100, "{} extra requests of {requests}", extra(&life, &shape));
 }
 
-/// A shard whose thread is stopped, as on a busy machine, or whose machine stands still, finds nobody slow for it.
+/// The thread is stopped by a signal or the scheduler ("stopped": responses arrive meanwhile), or the whole machine is paused ("moved": they
+/// arrive after it).
 #[test]
 fn a_thread_that_is_stopped_sends_nothing_twice_and_gives_no_connection_up() {
     const STOPS: Duration = Duration::from_secs(12);

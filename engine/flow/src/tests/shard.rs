@@ -1,7 +1,7 @@
 //! A whole shard on a simulated ring, where its stages alone cannot show what goes wrong between them.
 
 use super::memory::region;
-use super::world::{self, Bucket, content, objects, packed_at, run};
+use super::world::{self, Bucket, content, objects, packed_at, run, stand_still};
 use crate::channels::channels;
 use crate::deliver::{Consumer, Outlet};
 use crate::hedge::Spares;
@@ -366,17 +366,8 @@ fn spare_memory_is_a_small_part_of_the_room() {
     }
 }
 
-/// Lets so many milliseconds pass.
-fn stand_still(world: &SimWorld, other: &mut SimRing, ms: u64) {
-    let until = world.now().after(Duration::from_millis(ms));
-    while world.now() < until {
-        other.wait(Some(until)).unwrap();
-        world.advance();
-    }
-}
-
-/// A run beside another rank whose thread does not run for so many milliseconds before and behind each of its sleeps, by their number. How many
-/// there were, and what its planner counted.
+/// Runs a shard that has another rank for a source. `stops` gives, for each turn of its loop, for how many milliseconds the thread is stopped before
+/// and after it sleeps. Returns the number of turns and the planner's counters.
 fn interrupted(stops: impl Fn(u32) -> (u64, u64)) -> (u32, PlannerStats) {
     let sizes = [256; 640];
     let mut bucket = Bucket::new(&sizes);
@@ -395,12 +386,12 @@ fn interrupted(stops: impl Fn(u32) -> (u64, u64)) -> (u32, PlannerStats) {
     while !outlet.is_finished() {
         assert!(shard.iterate());
         let (before, behind) = stops(turns);
-        stand_still(&world, &mut other, before);
+        stand_still(&world, &mut other, world.now().after(Duration::from_millis(before)));
         while let Some(batch) = outlet.try_take() {
             batch.result.unwrap();
         }
         shard.sleep().unwrap();
-        stand_still(&world, &mut other, behind);
+        stand_still(&world, &mut other, world.now().after(Duration::from_millis(behind)));
         world.advance();
         turns += 1;
         assert!(turns < 10_000, "stuck: {}", shard.snapshot().text);
@@ -415,7 +406,7 @@ fn what_came_while_a_thread_did_not_run_is_not_late() {
     assert!(turns > 220 && planner.peer_misses == 0 && planner.peer_hits > 400, "{turns} turns: {planner:?}");
 }
 
-/// The clock looks whether it goes back.
+/// `Clock::read` asserts that the clock never goes back.
 #[test]
 fn a_thread_that_is_late_every_time_gets_to_the_end() {
     for (ms, peer_hits) in [(45, 50), (60, 300)] {

@@ -9,7 +9,7 @@ use crate::setup::ShardConfig;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use fuelrail_base::limits::SCRATCH_BYTES;
 use fuelrail_base::{Duration, Instant, SampleId, ShardId};
-use fuelrail_io::{Host, Replies};
+use fuelrail_io::{Host, Replies, Ring as _, SimRing, SimWorld};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::pace::Ledger;
@@ -121,6 +121,14 @@ pub(super) fn whole(sample: SampleId, len: u64) -> Content {
     }
     let make = || (0..len).map(|at| (fuelrail_base::prng::mix64(sample.0 << 32 | at) >> 7) as u8).collect();
     MADE.with_borrow_mut(|made| Rc::clone(made.entry((sample, len)).or_insert_with(make)))
+}
+
+/// Lets virtual time pass until then; only the ring given waits for it.
+pub(super) fn stand_still(world: &SimWorld, ring: &mut SimRing, until: Instant) {
+    while world.now() < until {
+        ring.wait(Some(until)).unwrap();
+        world.advance();
+    }
 }
 
 /// What the bucket was asked, by connection.
