@@ -165,10 +165,11 @@ fn too_many_requests_a_second_are_counted_as_throttling() {
 
 #[test]
 fn connections_that_end_between_requests_cost_at_most_one_attempt_each() {
-    let (stats, counters) = counted(Backend::Uring, "close_after=5");
+    // 150 requests over 32 connections at most: however slowly they are answered, 43 of these must end.
+    let (stats, counters) = counted(Backend::Uring, "close_after=2");
     assert!(counters.injected(FaultKind::CloseAfter) > 10, "{counters:?}");
     assert_eq!((stats.retries, stats.connections_failed), (0, 0), "{stats:?}");
-    let (stats, counters) = counted(Backend::Uring, "drop_after=5");
+    let (stats, counters) = counted(Backend::Uring, "drop_after=2");
     let dropped = counters.injected(FaultKind::DropAfter);
     assert!(dropped > 10 && stats.retries <= dropped, "{stats:?} {counters:?}");
 }
