@@ -204,10 +204,12 @@ fn an_object_overwritten_while_it_is_read_is_never_mixed() {
     let set = DataSet::volumes(1, 9, 0.02);
     let old = set.content(0);
     side_by_side((0..6).collect(), |&case: &u64| {
-        let bucket = bucket(&set, "latency=fixed:50ms");
+        // So slow that most of it is still to come when the script changes.
+        let bucket = bucket(&set, "latency=fixed:200ms");
         let listed = if case % 2 == 0 { listing(&set) } else { bare_listing(&set) };
         let known = listed[0].etag.is_some();
-        let mut loader = shaped(loader(&bucket), &set).connections_max(2).listing(listed).epochs(1).build().unwrap();
+        let builder = shaped(loader(&bucket), &set).stall_after(PATIENCE).connections_max(2);
+        let mut loader = builder.listing(listed).epochs(1).build().unwrap();
         crate::common::eventually("requests come", || bucket.counters().get_requests > 2 + case);
         bucket.set_script("changed_keys=*".parse::<Script>().unwrap()).unwrap();
         let outcome = loader.next_batch().expect("a batch or an error");

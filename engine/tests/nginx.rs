@@ -20,6 +20,8 @@ fn photos_and_volumes_land_in_place() {
             .memory_limit("192MiB".parse().unwrap())
             .block_size("1MiB".parse().unwrap())
             .shards(1)
+            // What comes a second time is copied.
+            .hedge_percent(0)
             .build()
             .unwrap();
         let delivered = crate::common::drain(&mut loader, set).unwrap();

@@ -1,7 +1,7 @@
 //! Ranks that keep blocks for each other: what they read of the bucket together, what a rank that fails costs the others, and who is served.
 
 use crate::common::secure::Authority;
-use crate::common::{Delivered, PATIENCE, bucket, listing, loader, plain_run, planned, take};
+use crate::common::{Delivered, PATIENCE, bucket, free_port, listing, loader, plain_run, planned, take};
 use fuelrail::{ByteSize, Kind, Loader, LoaderBuilder, Stats};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_plan::order::OrderName;
@@ -95,10 +95,8 @@ impl Job {
     }
 }
 
-/// Ports that are free now.
 pub(crate) fn free_ports(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
+    (0..count).map(|_| free_port(Ipv4Addr::LOCALHOST)).collect()
 }
 
 fn sum(stats: &[Stats], of: impl Fn(&fuelrail::PeerFacts) -> u64) -> u64 {

@@ -7,7 +7,7 @@ use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Refused requests over served ones.
 fn refused_share(counters: &Counters) -> f64 {
@@ -129,17 +129,26 @@ fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
         crate::common::take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
         let before = bucket.counters();
         down(&bucket, script);
+        let begun = Instant::now();
         let kind = if script.starts_with("slow") { FaultKind::Slowdown } else { FaultKind::Error };
         let refused = || bucket.counters().injected(kind) - before.injected(kind);
-        let probes = std::thread::scope(|scope| {
+        // Probes come four times a second at most.
+        let probes_max = |since: Instant| (since.elapsed().as_secs_f64() * 4.0) as u64;
+        let (probes, most, most_in_all) = std::thread::scope(|scope| {
             let outage = scope.spawn(|| {
-                // By then all has come that was served before: each such answer begins the count anew that tells an outage.
-                std::thread::sleep(Duration::from_secs(1));
-                let known = refused();
-                std::thread::sleep(Duration::from_secs(3));
+                eventually("an outage is known", || {
+                    let (begun, known) = (Instant::now(), refused());
+                    std::thread::sleep(Duration::from_secs(1));
+                    let probes = refused() - known;
+                    known >= 24 && probes <= probes_max(begun)
+                });
+                let (known_at, known) = (Instant::now(), refused());
+                eventually("it is asked again", || known_at.elapsed() >= Duration::from_secs(3) && refused() > known);
                 let probes = refused() - known;
+                let most = probes_max(known_at);
                 down(&bucket, "");
-                probes
+                // It is known after 24 refusals; one late answer of each of the eight connections may begin that count anew.
+                (probes, most, 9 * 24 + 8 + probes_max(begun) + 12)
             });
             while let Some(batch) = loader.next_batch() {
                 crate::common::take(&batch.unwrap(), &loader, &set, &mut delivered);
@@ -147,13 +156,9 @@ fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
             outage.join().unwrap()
         });
         assert_eq!(delivered.order, planned(plain_run(600, 3, 20, 4)));
-        // An outage is known after 24 refusals; one late answer of each of the eight connections may begin that count anew.
-        assert!(refused() <= 9 * 24 + 8 + 12 + 12, "{} requests in the outage", refused());
-        assert!(
-            (1..=12).contains(&probes),
-            "{probes} requests in three seconds of the outage, of {} in all",
-            refused()
-        );
+        let refused = refused();
+        assert!(refused <= most_in_all, "{refused} requests in the outage, {most_in_all} at most");
+        assert!(probes <= most, "{probes} requests in the last seconds of the outage, {most} at most");
         assert_eq!(loader.stats().given_up, 0);
     }
 }

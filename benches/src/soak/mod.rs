@@ -23,6 +23,7 @@ use self::report::Criterion;
 pub use self::report::{Moment, SoakReport};
 
 pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakReport> {
+    let alone = Gauge { descriptors: u64::MAX, ..Gauge::here() };
     let mut objects = Objects::write(soaking.dir.as_deref(), soaking.scale, soaking.seed)?;
     if soaking.canary == Some(Canary::Bytes) {
         objects.all[0].hash ^= 1;
@@ -32,7 +33,7 @@ pub fn soak(soaking: &Soaking, watch: &mut dyn FnMut(&Moment)) -> Result<SoakRep
     let server = start()?;
     drop(LoaderBuilder::new(soaking.config(&server, &objects)?).build()?);
     drop(server);
-    let before = Gauge::here();
+    let before = settled(alone);
     let mut server = start()?;
     let config = soaking.config(&server, &objects)?;
     let listing = list_with(&server.tls, &server.url, |_| {})?;

@@ -79,15 +79,16 @@ fn a_rate_limit_is_met_alone_together_and_apart() {
 fn an_outage_is_survived() {
     let is_read_before = || {
         let rows = rows(&["outage", "--quick"]);
+        let during = |row| median(row, "requests during it");
         for row in &rows {
             assert_eq!(median(row, "readers that failed"), 0.0, "{row:?}");
             // In three seconds: what was under way at its start, one on each of up to 256 connections of a reader, and probes.
-            assert!((1.0..600.0).contains(&median(row, "requests during it")), "{row:?}");
+            assert!(during(row) < 600.0, "{row:?}");
         }
-        rows.iter().all(|row| median(row, "requests/s before") > 0.0)
+        rows.iter().all(|row| median(row, "requests/s before") > 0.0 && during(row) > 0.0)
     };
-    // A quarter of a second before it is short for a busy machine; not in every run.
-    assert!((0..3).any(|_| is_read_before()), "nothing is served before the outage");
+    // A quarter of a second before it, and three for it, are short for a busy machine; not in every run.
+    assert!((0..3).any(|_| is_read_before()), "nothing is asked for before the outage, or during it");
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn counts_and_hashes_what_was_delivered() {
     let mut reading = reading(&bucket);
     reading.config.order.shuffle = false;
     reading.config.epochs = 2;
+    reading.config.network.hedge_percent = 0;
     let (mut opened, mut last) = (0, None);
     let report = read(&reading, &mut |event| match event {
         Event::Opened(loader) => opened = loader.batches(),

@@ -99,7 +99,7 @@ fn a_share_is_whole_when_a_pass_fetches_nothing_and_a_clean_disk_is_empty() {
     assert!(!missing.status.success() && said.contains("cannot clean") && said.contains("nowhere"), "{said}");
 }
 
-/// The disk keeps nothing of the first two passes.
+/// The disk keeps nothing of the first pass.
 #[test]
 fn a_disk_that_was_busy_gets_further_passes() {
     let Some(program) = fuelrail() else { return };
@@ -111,9 +111,7 @@ fn a_disk_that_was_busy_gets_further_passes() {
         r#"#!/bin/sh
 [ "$1" = bench ] || exec '{program}' "$@"
 echo >> '{count}'
-case $(wc -l < '{count}') in
-2 | 3) find '{at}' -name '*.segment' -delete ;;
-esac
+[ $(wc -l < '{count}') != 2 ] || find '{at}' -name '*.segment' -delete
 exec '{program}' "$@"
 "#
     );
@@ -121,7 +119,7 @@ exec '{program}' "$@"
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     let report = report(&load(&slow, &bucket.1, &disk, &["--limit", "8388608"]));
     let passes = fs::read_to_string(&passes).unwrap().lines().count();
-    assert!(report.missing_bytes == 0 && passes >= 4, "{passes} passes: {report:?}");
+    assert!(report.missing_bytes == 0 && passes >= 3, "{passes} passes: {report:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use fuelrail_tch::{
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use tch::nn::{self, OptimizerConfig, VarStore};
 use tch::{Device, Kind as Element, Tensor};
@@ -314,9 +314,15 @@ pub(crate) fn ranks<T: Send>(world: usize, rank: impl Fn(usize, Arc<Group>) -> T
 
 /// The same, each of which waits so long for the others.
 fn patient_ranks<T: Send>(patience: Duration, world: usize, rank: impl Fn(usize, Arc<Group>) -> T + Sync) -> Vec<T> {
-    let (port, rank) = (meeting_port(), &rank);
+    let (port, all_met) = (meeting_port(), Barrier::new(world));
+    let one = |n| {
+        let group = meet(n, world, port, patience);
+        // Who left while another still connects would end that one's meeting.
+        all_met.wait();
+        rank(n, group)
+    };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..world).map(|n| scope.spawn(move || rank(n, meet(n, world, port, patience)))).collect();
+        let all: Vec<_> = (0..world).map(|n| scope.spawn(move || one(n))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     })
 }

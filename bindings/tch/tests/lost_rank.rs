@@ -12,7 +12,7 @@ fn a_rank_that_hangs_ends_the_others_within_the_timeout() {
     let folder = folder.path();
     // Both ranks have to start within that time, too, which takes seconds on a busy machine.
     let text = format!(
-        "{} --decode 28x28x1 --batch-size 16 --checkpoint-every 3 --checkpoint {} --step-log {} --timeout-s 10 --slow 0=3",
+        "{} --decode 28x28x1 --batch-size 16 --checkpoint-every 3 --checkpoint {} --step-log {} --timeout-s 20 --slow 0=3",
         bucket.url("training/"),
         folder.join("saved").display(),
         folder.join("{rank}.jsonl").display(),
@@ -92,7 +92,7 @@ fn a_rank_that_is_cut_off_is_an_error_on_both_sides() {
         Bucket::start(BucketConfig { source, listen, ..BucketConfig::default() }).unwrap()
     };
     let text = format!(
-        "{} --decode 28x28x1 --batch-size 16 --timeout-s 10 --step-log {} --slow 0=3",
+        "{} --decode 28x28x1 --batch-size 16 --timeout-s 20 --step-log {} --slow 0=3",
         bucket.url("training/"),
         folder.join("{rank}.jsonl").display()
     );

@@ -13,7 +13,8 @@ use crate::{Device, Feed, FeedConfig};
 const EPOCHS: u64 = 3;
 
 fn builder() -> LoaderBuilder {
-    store().loader().batch_size(5).epochs(EPOCHS).memory_limit("8MB".parse().unwrap())
+    // Requests are counted: none is sent twice.
+    store().loader().batch_size(5).epochs(EPOCHS).memory_limit("8MB".parse().unwrap()).hedge_percent(0)
 }
 
 /// Two feeds of one read; after so many batches of each, the process that reads ends. Every sample of every epoch must arrive.

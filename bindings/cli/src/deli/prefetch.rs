@@ -295,7 +295,7 @@ mod tests {
         (Sampler::new(watermarks, &scale, Arc::clone(&cache), scale.fetch_connections, client).unwrap(), cache)
     }
 
-    fn until(what: &str, done: impl Fn() -> bool) {
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
         for _ in 0..2_000 {
             if done() {
                 return;
@@ -341,15 +341,16 @@ mod tests {
     fn a_failed_fetch_reaches_the_trainer() {
         let bucket = bucket("error=1.0,per_key_max=1000");
         let (mut sampler, _cache) = sampler((20, 20), &bucket);
-        sampler.begin_epoch((0..SET).map(SampleId).collect());
-        let mut outcome = Ok(());
-        for _ in 0..SET {
-            outcome = sampler.take(1);
-            if outcome.is_err() {
-                break;
+        let (mut left, mut outcome) = (0, Ok(()));
+        until("a fetch fails", || {
+            if left == 0 {
+                sampler.begin_epoch((0..SET).map(SampleId).collect());
+                left = SET;
             }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+            left -= 1;
+            outcome = sampler.take(1);
+            outcome.is_err()
+        });
         assert_eq!(outcome.unwrap_err().kind(), Kind::Server);
     }
 

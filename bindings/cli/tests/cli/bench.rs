@@ -94,7 +94,7 @@ fn a_read_tells_its_state_on_sigusr1_and_goes_on() {
     let child = program()
         .args(["bench", "read", &bucket.url("")])
         .args(SMALL)
-        .args(["--batch-size", "4", "--step-ms", "10", "--audit", &log])
+        .args(["--batch-size", "4", "--step-ms", "30", "--audit", &log])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -114,7 +114,8 @@ fn keys_that_would_leave_the_folder_or_are_no_paths_are_refused_and_the_others_c
 #[test]
 fn a_killed_copy_leaves_whole_files_and_goes_on() {
     let set = DataSet::tokens(4_000, 3, 5_000);
-    let bucket = bucket_of(&set, "latency=fixed:30ms");
+    // Slow until the copy is killed.
+    let bucket = bucket_of(&set, "latency=fixed:300ms");
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("tree");
     let mut copy = program().args(["cp", &bucket.url(""), utf8(&folder)]).stderr(Stdio::null()).spawn().unwrap();
@@ -124,6 +125,7 @@ fn a_killed_copy_leaves_whole_files_and_goes_on() {
     }
     copy.kill().unwrap();
     copy.wait().unwrap();
+    bucket.set_script("".parse().unwrap()).unwrap();
     let whole = |name: &str| !name.ends_with(".part");
     for item in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
         let name = item.file_name().into_string().unwrap();

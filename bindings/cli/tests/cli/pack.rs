@@ -312,7 +312,8 @@ fn run_over(target: &Path, source: &Path, format: &str, more: &[&str]) -> Ended 
 #[test]
 fn a_killed_run_leaves_whole_shards_and_goes_on_to_the_same_bytes() {
     let set = DataSet::tokens(2_000, 3, 5_000);
-    let bucket = bucket_of(&set, "latency=fixed:20ms");
+    // Slow until the run is killed.
+    let bucket = bucket_of(&set, "latency=fixed:300ms");
     let dir = tempfile::tempdir().unwrap();
     let (killed, whole) = (dir.path().join("killed"), dir.path().join("whole"));
     let url = bucket.url("");
@@ -330,6 +331,7 @@ fn a_killed_run_leaves_whole_shards_and_goes_on_to_the_same_bytes() {
     }
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9));
+    bucket.set_script("".parse().unwrap()).unwrap();
     let left = shards(&killed).into_iter().filter(|(name, _)| name.starts_with("shard-"));
     let left: BTreeMap<_, _> = left.collect();
     fs::write(killed.join(".fuelrail-new-4194305-0"), "what a process that is gone was writing").unwrap();

@@ -52,7 +52,7 @@ struct Rank {
     /// Requests to other ranks.
     asked: HashSet<FetchId>,
     serving: usize,
-    disk: HashMap<BlockId, Spot>,
+    disk: BTreeMap<BlockId, Spot>,
     places: HashMap<BlockId, (SegmentId, u64)>,
     /// When its lines are free: from the bucket, the disk, to others.
     free: [Instant; 3],
@@ -97,12 +97,12 @@ impl Job {
             requests_anew: None,
             recording,
         };
-        job.begin(&homes, Cursor::default(), &vec![HashMap::new(); names.len()])?;
+        job.begin(&homes, Cursor::default(), &vec![BTreeMap::new(); names.len()])?;
         Ok(job)
     }
 
     /// All ranks open their loaders, with what is on their disks.
-    fn begin(&mut self, homes: &Homes, start: Cursor, disks: &[HashMap<BlockId, Spot>]) -> Result<()> {
+    fn begin(&mut self, homes: &Homes, start: Cursor, disks: &[BTreeMap<BlockId, Spot>]) -> Result<()> {
         self.events.clear();
         self.ranks.clear();
         self.took = 0;

@@ -13,7 +13,7 @@ use fuelrail_plan::schedule::horizon_epochs;
 use fuelrail_plan::spill::{Mount, SegmentId, SpillConfig, SpillPolicy, Spot};
 use fuelrail_plan::{hedge::HedgeConfig, retry::RetryConfig, window::WindowConfig};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is played.
@@ -129,7 +129,7 @@ impl Recording {
     /// None: one was made before.
     pub fn replay(&self) -> Result<impl FnOnce()> {
         let homes = self.homes.seen_by(self.homes.rank());
-        let mut planner = self.cluster.planner(&homes, &self.run, &HashMap::new())?;
+        let mut planner = self.cluster.planner(&homes, &self.run, &BTreeMap::new())?;
         Ok(move || {
             for &(now, told) in &self.told {
                 self.cluster.tell((&mut planner, &homes), now, told);
@@ -197,7 +197,7 @@ impl Cluster {
         4096 + self.disk_blocks.div_ceil(SEGMENTS) * self.sample_bytes.next_multiple_of(4096)
     }
 
-    pub(super) fn planner(&self, homes: &Homes, run: &Run, disk: &HashMap<BlockId, Spot>) -> Result<Planner<Waiter>> {
+    pub(super) fn planner(&self, homes: &Homes, run: &Run, disk: &BTreeMap<BlockId, Spot>) -> Result<Planner<Waiter>> {
         let catalog = Arc::new(Catalog::of_same(self.samples, self.sample_bytes));
         let mut planner = Planner::new(&self.config(homes.clone()), run.clone(), catalog)?;
         if let Some(spill) = planner.spill() {
