@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fuelrail::{Error, Kind, Result};
@@ -48,6 +48,7 @@ pub(super) struct Standing {
     now: Now,
     does: Fault,
     at: SocketAddr,
+    accepting: Option<JoinHandle<()>>,
 }
 
 impl Between {
@@ -55,8 +56,8 @@ impl Between {
         let failed = |error| Error::from_io(Kind::Environment, format_args!("listening at {}", self.at), error);
         let socket = TcpListener::bind(self.at).map_err(failed)?;
         let (now, to) = (Now::new(Mutex::new(Some(Fault::None))), self.to);
-        let standing = Standing { now: Arc::clone(&now), does: self.does, at: self.at };
-        thread::spawn(move || {
+        let told = Arc::clone(&now);
+        let accepting = thread::spawn(move || {
             for from in socket.incoming().map_while(std::io::Result::ok) {
                 if lock(&now).is_none() {
                     return;
@@ -72,7 +73,7 @@ impl Between {
                 });
             }
         });
-        Ok(standing)
+        Ok(Standing { now: told, does: self.does, at: self.at, accepting: Some(accepting) })
     }
 }
 
@@ -86,8 +87,10 @@ impl Standing {
 impl Drop for Standing {
     fn drop(&mut self) {
         *lock(&self.now) = None;
-        // Its thread is blocked in accept.
-        drop(TcpStream::connect_timeout(&self.at, PATIENCE));
+        // Its thread is blocked in accept. The next run listens at the same address.
+        if let (Ok(_), Some(accepting)) = (TcpStream::connect_timeout(&self.at, PATIENCE), self.accepting.take()) {
+            let _ = accepting.join();
+        }
     }
 }
 
