@@ -33,7 +33,7 @@ use fuelrail_plan::order::OrderName;
 use fuelrail_wire::{Cloud, Source};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use text::{Given, unknown};
 
@@ -137,13 +137,22 @@ impl Config {
 
     /// Takes all of a file, or of a result.
     fn take(&mut self, values: &Values) -> Result<()> {
+        let mut taken = BTreeSet::new();
+        let mut take = |group: &str, name: &str, given: &Given| {
+            let setting = self.set(group, name, given)?;
+            check(
+                taken.insert(setting.key),
+                format!("{} is set twice, under two names", setting.name),
+                "keep one of them",
+            )
+        };
         for (name, given) in values {
             match given {
                 Some(Given::Group(fields)) => {
                     let mut set = fields.iter().filter_map(|(field, given)| Some((field, given.as_ref()?)));
-                    set.try_for_each(|(field, given)| self.set(name, field, given))?;
+                    set.try_for_each(|(field, given)| take(name, field, given))?;
                 }
-                Some(given) => self.set("", name, given)?,
+                Some(given) => take("", name, given)?,
                 None => {}
             }
         }
@@ -159,13 +168,14 @@ impl Config {
     }
 
     /// Sets one setting.
-    fn set(&mut self, group: &str, name: &str, given: &Given) -> Result<()> {
+    fn set(&mut self, group: &str, name: &str, given: &Given) -> Result<&'static Setting> {
         let Some(setting) = Config::setting(group, name) else {
             let dot = if group.is_empty() { "" } else { "." };
             let keys = Config::SETTINGS.iter().map(|setting| setting.key);
             return Err(unknown(&format!("{group}{dot}{name}"), keys));
         };
-        (setting.set)(self, given).map_err(|error| error.within(setting.name))
+        (setting.set)(self, given).map_err(|error| error.within(setting.name))?;
+        Ok(setting)
     }
 
     /// Checks every field that can be checked without the listing.

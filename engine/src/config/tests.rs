@@ -73,6 +73,15 @@ fn zero_is_a_number_where_that_has_a_meaning() {
 }
 
 #[test]
+fn a_setting_that_one_file_gives_under_two_names_is_refused() {
+    for text in ["memory_limit = '1GiB'\nmemory_limit_bytes = 1\n", "memory_limit = '1GiB'\n[memory]\nlimit = '2GiB'\n"]
+    {
+        let error = toml::from_str::<Config>(text).unwrap_err().to_string();
+        assert!(error.contains("memory_limit is set twice"), "{error}");
+    }
+}
+
+#[test]
 fn the_default_round_trips_through_toml() {
     let config = Config { uri: "http://h/b".into(), ..Config::default() };
     let text = toml::to_string(&config).unwrap();

@@ -6,7 +6,7 @@
 use super::roles::{Role, Sts, container, from_environment, instance};
 use super::source::{Fetched, Source};
 use crate::environment::Environment;
-use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_wire::sign::{Credential, parse_keys};
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -50,13 +50,16 @@ impl Profiles {
     /// Adds the sections of one file. In the configuration, profiles but the default one are called `[profile NAME]`.
     pub(super) fn add(&mut self, text: &str, prefixed: bool) -> Result<()> {
         let mut section: Option<String> = None;
-        for (at, line) in text.lines().enumerate() {
-            let nested = line.starts_with([' ', '\t']);
-            let line = line.trim();
+        // How far a section's settings are indented, once there is one.
+        let mut level = None;
+        for (at, whole) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+            let line = whole.trim();
+            let indent = whole.len() - whole.trim_start().len();
             if line.is_empty() || line.starts_with(['#', ';']) {
                 continue;
             }
             if let Some(rest) = line.strip_prefix('[') {
+                level = None;
                 let name = rest.split(']').next().unwrap_or_default().trim();
                 section = match name.split_once(char::is_whitespace) {
                     Some(("profile", profile)) if prefixed => Some(profile.trim().to_string()),
@@ -68,8 +71,12 @@ impl Profiles {
                 }
                 continue;
             }
-            // Nested settings, as under `s3 =`, are skipped.
-            let (Some(section), false) = (&section, nested) else { continue };
+            // Nested settings, as under `s3 =`, are skipped: those farther in than the one before them.
+            if level.is_some_and(|level| indent > level) {
+                continue;
+            }
+            level = Some(indent);
+            let Some(section) = &section else { continue };
             let Some((name, value)) = line.split_once('=') else {
                 return Err(Error::new(Kind::Usage, format!("line {} is neither [section] nor name = value", at + 1)));
             };
@@ -117,7 +124,7 @@ impl Profiles {
             }
             let get = |setting| self.get(&at, setting);
             let Some(arn) = get("role_arn").filter(|_| !roles.iter().any(|(of, _)| *of == at)) else {
-                break self.own(&at)?;
+                break self.own(&at, service.now)?;
             };
             let role = Role {
                 arn: arn.into(),
@@ -151,7 +158,7 @@ impl Profiles {
     }
 
     /// Keys in the profile itself, or from its `credential_process`.
-    fn own(&self, name: &str) -> Result<Option<Fetched>> {
+    fn own(&self, name: &str, now: WallTime) -> Result<Option<Fetched>> {
         let get = |setting| self.get(name, setting);
         if let Some(id) = get("aws_access_key_id") {
             let secret = get("aws_secret_access_key").ok_or_else(|| {
@@ -163,7 +170,7 @@ impl Profiles {
             return Ok(Some(Fetched::new(Credential::aws(id, secret, get("aws_session_token"))?)));
         }
         if let Some(command) = get("credential_process") {
-            return from_program(command).map(|credential| Some(Fetched::new(credential)));
+            return from_program(command, now).map(|credential| Some(Fetched::new(credential)));
         }
         if get("sso_session").is_some() || get("sso_start_url").is_some() {
             return Err(Error::new(
@@ -203,8 +210,8 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 /// Runs `command` in a shell, as AWS's tools do, and parses its output.
 ///
 /// # Errors
-/// `Denied` when it fails, takes too long or prints no credentials. Errors repeat nothing of its output.
-fn from_program(command: &str) -> Result<Credential> {
+/// `Denied` when it fails, takes too long or prints no credentials, `Expired` when what it prints has expired. Errors repeat nothing of its output.
+fn from_program(command: &str, now: WallTime) -> Result<Credential> {
     let failed = |why: String| {
         Error::new(Kind::Denied, format!("credential_process {why}"))
             .with_hint("run the profile's command in a shell to see what fails")
@@ -235,13 +242,17 @@ fn from_program(command: &str) -> Result<Credential> {
     if !status.success() {
         return Err(failed(format!("ended with {status}")));
     }
-    parse_keys(&text).map_err(|e| failed(format!("printed no credentials: {}", e.cause())))
+    let credential = parse_keys(&text).map_err(|e| failed(format!("printed no credentials: {}", e.cause())))?;
+    if credential.expires().is_some_and(|until| until <= now) {
+        return Err(Error::new(Kind::Expired, "credential_process printed credentials that have expired")
+            .with_hint("sign in again where the profile's command takes them from, or set this machine's clock"));
+    }
+    Ok(credential)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::WallTime;
 
     const CONFIG: &str = "# a comment\n[default]\nregion = eu-north-1 # here\ns3 =\n  max_concurrent_requests = 20\n\
         [profile work]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = default\n[profile loop]\nrole_arn = a\n\
@@ -274,6 +285,13 @@ mod tests {
         assert_eq!(get("work", "source_profile"), Some("default"));
         let Ok(Ok(fetched)) = credential("default", false) else { panic!("it has keys") };
         assert_eq!(fetched.credential, Credential::aws("AK", "marked/+=", None).unwrap());
+        // As AWS's own tools take them: indented, and from an editor that begins a file with a mark.
+        let mut indented = Profiles::default();
+        indented
+            .add("\u{feff}[a]\n  region = x\n  s3 =\n    region = y\n  output = z\n[b]\nregion = v\n", false)
+            .unwrap();
+        let found = ["region", "s3", "output"].map(|setting| indented.get("a", setting));
+        assert_eq!((found, indented.get("b", "region")), ([Some("x"), None, Some("z")], Some("v")));
         let error = Profiles::default().add("[a]\nmarked\n", false).unwrap_err().to_string();
         assert!(error.contains("line 2") && !error.contains("marked"), "{error}");
     }
@@ -298,10 +316,17 @@ mod tests {
 
     #[test]
     fn a_program_hands_keys_out() {
-        let run = |command: &str| from_program(command);
+        let run = |command: &str| from_program(command, WallTime(1_000_000_000));
         let keys = r#"echo '{"Version":1,"AccessKeyId":"AK","SecretAccessKey":"marked"}'"#;
         assert_eq!(run(keys).unwrap(), Credential::aws("AK", "marked", None).unwrap());
-        for (command, said) in [("echo marked; exit 3", "ended with"), ("echo marked", "printed no credentials")] {
+        let dated = |date: &str| keys.replace("\"AK\"", &format!("\"AK\",\"Expiration\":\"{date}\""));
+        assert!(run(&dated("2001-09-09T01:46:41Z")).unwrap().expires().is_some());
+        let old = dated("2001-09-09T01:46:40Z");
+        for (command, said) in [
+            ("echo marked; exit 3", "ended with"),
+            ("echo marked", "printed no credentials"),
+            (&old, "printed credentials that have expired"),
+        ] {
             let error = run(command).unwrap_err().to_string();
             assert!(error.contains(said) && !error.contains("marked"), "{error}");
         }

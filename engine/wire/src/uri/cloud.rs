@@ -46,6 +46,10 @@ impl Cloud {
         if uri.chars().any(char::is_control) {
             return Err(usage("the URI holds a control character", "write it as %XX if a key really contains it"));
         }
+        if !self.endpoint.is_empty() {
+            // Also where this URI does not use it: a password in it would be shown with the other settings.
+            server(&self.endpoint)?;
+        }
         let Some((word, rest)) = uri.split_once("://") else {
             return folder_of_path(uri);
         };

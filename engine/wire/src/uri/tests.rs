@@ -176,9 +176,11 @@ fn a_server_of_ones_own_is_addressed_by_path() {
         ("http://u:secret@h", "user"),
         ("http://h?x=secret", "query"),
     ] {
-        let refused = Cloud { endpoint: endpoint.into(), ..Cloud::default() }.endpoint("s3://bucket/x").unwrap_err();
-        let text = refused.to_string();
-        assert!(text.contains("endpoint: ") && text.contains(says) && !text.contains("secret"), "{text}");
+        for uri in ["s3://bucket/x", "http://h/b/x", "/data/"] {
+            let refused = Cloud { endpoint: endpoint.into(), ..Cloud::default() }.endpoint(uri).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains("endpoint: ") && text.contains(says) && !text.contains("secret"), "{uri}: {text}");
+        }
     }
 }
 
