@@ -55,11 +55,12 @@ impl Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = match &records {
             None => ids.iter().map(|id| labels.of[id.0 as usize]).collect(),
-            // Decoding has read them; else they are in the bytes.
+            // Decoding has read them; else they are in the bytes, which have been checked.
             Some(records) => {
                 let label = |placed: &SampleSpan| {
                     let bytes = || &inner.slot[placed.offset..placed.offset + placed.len];
-                    placed.label.or_else(|| shape.is_none().then(|| records.label(placed.id, bytes()))?)
+                    let read = || records.label(placed.id, bytes()).ok().flatten();
+                    placed.label.or_else(|| shape.is_none().then(read)?)
                 };
                 inner.samples.iter().map(|placed| label(placed).unwrap_or(NO_LABEL)).collect()
             }

@@ -17,7 +17,7 @@ fn some(n: usize, len: usize) -> Vec<u8> {
 }
 
 /// Archives all files of a folder.
-fn archive(path: &Path, files: &Path) {
+pub(crate) fn archive(path: &Path, files: &Path) {
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "-cf"]).arg(path).arg("-C").arg(files).arg(".");
     assert!(tar.status().unwrap().success());

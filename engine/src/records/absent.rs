@@ -95,7 +95,7 @@ impl Records {
         match *self {}
     }
 
-    pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Option<u32> {
+    pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Result<Option<u32>> {
         match *self {}
     }
 }
