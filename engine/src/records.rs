@@ -7,6 +7,7 @@ pub(crate) mod heads;
 mod kept;
 mod label;
 
+pub use find::OPEN_END;
 pub(crate) use find::{Asked, content_of};
 pub use fuelrail_format::Format;
 pub(crate) use heads::{Pass, Read};
@@ -77,6 +78,7 @@ impl Records {
         listing: &Listing,
         packed: Option<&PackedShards>,
         asked: &Asked,
+        notices: &mut Vec<String>,
         read: Read<'_>,
     ) -> Result<Records> {
         let index = match packed {
@@ -84,9 +86,9 @@ impl Records {
             None => find::index(listing, asked, read)?,
         };
         if index.is_empty() {
-            let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
-            return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
+            return Err(find::nothing(listing, asked.format));
         }
+        notices.extend(find::open_ends(listing, index.open_ends()));
         Records::of(Index::open(IndexBytes::Own(index.to_bytes()))?, asked)
     }
 

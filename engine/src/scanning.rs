@@ -61,7 +61,7 @@ pub(crate) fn records(
         return found.map(Some);
     }
     let (begun, mut bytes) = (Instant::now(), 0);
-    let records = Records::find(listing, packed, &asked, &mut |ranges, take| {
+    let records = Records::find(listing, packed, &asked, notices, &mut |ranges, take| {
         let (mut pass, before) = (Pass::begin(), bytes);
         let of = ranges.iter().map(|range| range.len).sum();
         read(ranges, &mut |range, piece| {

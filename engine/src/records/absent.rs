@@ -39,7 +39,7 @@ pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 impl Records {
-    pub(crate) fn find<P>(_: &Listing, _: Option<&P>, _: &Asked, _: Read<'_>) -> Result<Records> {
+    pub(crate) fn find<P>(_: &Listing, _: Option<&P>, _: &Asked, _: &mut Vec<String>, _: Read<'_>) -> Result<Records> {
         Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
     }
 
