@@ -108,7 +108,7 @@ pub(crate) fn content_of<'n>(_: SourceId, _: &Listing, _: impl Iterator<Item = &
 pub(crate) struct Kept;
 
 impl Kept {
-    pub(crate) fn open(_: &Path, _: SourceId, _: Format) -> Result<Kept> {
+    pub(crate) fn open(_: &Path, _: SourceId, _: Format, _: &mut Vec<String>) -> Result<Kept> {
         Ok(Kept)
     }
 
