@@ -24,7 +24,6 @@ fn refused(builder: fuelrail::LoaderBuilder, kind: Kind, says: &str) -> Error {
 fn a_uri_that_is_none_is_refused_with_the_form() {
     for (uri, says) in [
         ("", "uri"),
-        ("bucket/prefix", "scheme"),
         ("s3:///prefix", "no bucket"),
         ("az://account", "no bucket"),
         ("ftp://host/bucket", "scheme"),
@@ -44,6 +43,10 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
         assert!(!error.to_string().contains("secret"), "a secret is printed: {error}");
     }
     refused(loader_at("/srv/no such folder"), Kind::NotFound, "there is no file or folder /srv/no such folder");
+    refused(loader_at("bucket/prefix"), Kind::NotFound, "there is no file or folder ./bucket/prefix");
+    refused(loader_at("bucket/prefix/"), Kind::NotFound, "a bucket is written s3://BUCKET/PREFIX/");
+    let error = fuelrail::put("bucket/key", b"bytes").unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("s3://BUCKET/KEY"), "{error}");
 }
 
 #[test]
