@@ -104,7 +104,7 @@ fn recovered(work: &mut Work, objects: &Objects, shards: u16) -> Vec<Vec<(Segmen
 
 /// Files of this user's directory in another, but for its tag.
 fn names(path: &Path) -> Vec<PathBuf> {
-    let own = fuelrail_io::OwnDirectory::open(path, &mut Vec::new()).unwrap();
+    let own = fuelrail_io::OwnDirectory::open(path).unwrap();
     let all = fs::read_dir(own.path()).unwrap().map(|item| item.unwrap().path());
     let mut all: Vec<PathBuf> = all.filter(|path| !path.ends_with("CACHEDIR.TAG")).collect();
     all.sort();
