@@ -3,6 +3,7 @@
 //! prefix.
 
 use crate::decode::Shape;
+use crate::folder::settled;
 use crate::other_fields::{self, OtherFields};
 use crate::records::Records;
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -55,11 +56,12 @@ impl Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = match &records {
             None => ids.iter().map(|id| labels.of[id.0 as usize]).collect(),
-            // Decoding has read them; else they are in the bytes.
+            // Decoding has read them; else they are in the bytes, which have been checked.
             Some(records) => {
                 let label = |placed: &SampleSpan| {
                     let bytes = || &inner.slot[placed.offset..placed.offset + placed.len];
-                    placed.label.or_else(|| shape.is_none().then(|| records.label(placed.id, bytes()))?)
+                    let read = || records.label(placed.id, bytes()).ok().flatten();
+                    placed.label.or_else(|| shape.is_none().then(read)?)
                 };
                 inner.samples.iter().map(|placed| label(placed).unwrap_or(NO_LABEL)).collect()
             }
@@ -278,7 +280,7 @@ pub const NO_LABEL: u32 = u32::MAX;
 /// # Errors
 /// `Usage` for a bad URI.
 pub fn classes_of<'a>(uri: &str, keys: impl Iterator<Item = &'a str> + Clone) -> Result<Vec<String>> {
-    let source = Cloud::default().source(uri)?;
+    let source = settled(Cloud::default().source(uri)?)?;
     Labels::new(&source.endpoint.prefix, &[], keys).map(|labels| labels.classes)
 }
 
@@ -299,7 +301,10 @@ impl Labels {
         named: &[String],
         keys: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<Labels> {
-        let base = prefix.rfind('/').map_or(0, |at| at + 1);
+        // A prefix without its last slash may be the name of a folder, as it is on disk.
+        let below = |key: &str| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        let is_folder = !prefix.is_empty() && !prefix.ends_with('/') && keys.clone().all(below);
+        let base = if is_folder { prefix.len() + 1 } else { prefix.rfind('/').map_or(0, |at| at + 1) };
         let class = |key: &'a str| key.get(base..).and_then(|rest| rest.split_once('/')).map(|(class, _)| class);
         let mut classes = named.to_vec();
         if classes.is_empty() {
@@ -335,6 +340,10 @@ mod tests {
         for prefix in ["", "train"] {
             assert_eq!(Labels::new(prefix, &[], keys.into_iter()).unwrap().classes, ["training"]);
         }
+        assert_eq!(Labels::new("training", &[], keys.into_iter()).unwrap().of, labels.of, "a folder without its slash");
+        assert_eq!(classes_of("http://h:1/bucket/training", keys.into_iter()).unwrap(), labels.classes);
+        let both = keys.into_iter().chain(["training-more/a/1.png"]);
+        assert_eq!(Labels::new("training", &[], both).unwrap().classes, ["training", "training-more"]);
     }
 
     #[test]

@@ -170,8 +170,10 @@ impl LoaderBuilder {
         self.config.decode.depth = self.config.decode.depth.max(DECODED_AHEAD);
         self.config.validate()?;
         // Before the listing, which takes time: jobs that come meanwhile wait.
-        let listener = listen(&self.config)?;
+        let mut notices = Vec::new();
+        let listener = listen(&self.config, &mut notices)?;
         let mut prepared = self.prepare()?;
+        prepared.parts.notices.append(&mut notices);
         prepared.parts.lent = true;
         Sharing::new(listener, prepared, options)
     }

@@ -195,7 +195,7 @@ impl Refused {
                 "check the bucket's permissions; http:// and https:// URIs are unsigned unless anonymous = false",
             ),
             (_, 404 | 405 | 501) => {
-                (Kind::NotFound, "check bucket and key; a server that cannot list takes --manifest FILE")
+                (Kind::NotFound, "check bucket and key; where a server cannot list, set `manifest` to a file of keys")
             }
             (_, 301 | 302 | 307 | 308) => {
                 (Kind::Usage, "the server redirects without a location: set region or endpoint to where the bucket is")

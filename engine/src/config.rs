@@ -241,18 +241,33 @@ impl Config {
             "jobs that draw epochs by their own losses read alone; peers are a setting of the process that reads",
         )?;
         self.importance(0)?;
-        let is_plain = self.order.name == OrderName::Global && self.order.importance.is_none();
-        check(
-            self.order.mixture.is_none() || is_plain,
-            format!("a mixture with order = {}, or with importance", self.order.name),
-            "a mixture has an order of its own: leave order at global, and importance off",
-        )?;
+        self.check_mixture()?;
         between("decode_threads", threads.unwrap_or(1), &(1..=DECODE_THREADS_MAX))?;
         between("decode_depth", *depth, &(1..=DECODE_DEPTH_MAX))?;
         let Some(decode) = self.decoded() else { return Ok(()) };
         let decodes = cfg!(feature = "decode") || self.decode.function.is_some();
         check(decodes, "this build does not decode".into(), "build it with the feature `decode`")?;
         decode.validate()
+    }
+
+    /// A mixture has an order of its own.
+    fn check_mixture(&self) -> Result<()> {
+        let Order { mixture: Some(_), name, importance, shuffle, .. } = &self.order else { return Ok(()) };
+        check(
+            *name == OrderName::Global,
+            format!("a mixture with order = {name}"),
+            "a mixture has an order of its own: leave order at global",
+        )?;
+        check(
+            importance.is_none(),
+            "a mixture with importance".into(),
+            "one of the two says how often a sample comes: leave importance off, or mixture out",
+        )?;
+        check(
+            *shuffle,
+            "a mixture with shuffle = false".into(),
+            "a mixture is in random order: leave shuffle on, or read each data set by itself",
+        )
     }
 
     /// Which requests are sent a second time.

@@ -50,8 +50,12 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
         walk.folder(folder, start)?;
         // What is there and empty is an empty data set; a name that nothing has is misspelt.
         if walk.listing.len() == before && (!start.is_empty() || !Path::new(&path).is_dir()) {
-            return Err(Error::new(Kind::NotFound, format!("there is no file or folder {path}{start}"))
-                .with_hint("check the path for spelling, and that its file system is mounted"));
+            let hint = if path.starts_with('/') {
+                "check the path for spelling, and that its file system is mounted"
+            } else {
+                "it was looked for in the working directory; a bucket is written s3://BUCKET/PREFIX/ or http://HOST/BUCKET/PREFIX/"
+            };
+            return Err(Error::new(Kind::NotFound, format!("there is no file or folder {path}{start}")).with_hint(hint));
         }
     }
     let Walk { listing, .. } = walk;

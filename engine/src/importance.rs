@@ -138,7 +138,9 @@ pub(crate) fn drawn(
                 "resume with the same importance setting",
             );
         }
-        (_, Some(_), None) => return refused("the state was saved with scores", "pass them to LoaderBuilder::scores"),
+        (_, Some(_), None) => {
+            return refused("the state was saved with scores", "resume with the scores that were saved beside it");
+        }
         (Some(_), Some(state), Some(scores)) => Some(Table::read(scores, state)?),
         (_, None, _) => None,
     };
@@ -236,7 +238,7 @@ impl Table {
     /// Reads what was kept with this state.
     pub(crate) fn read(bytes: &[u8], state: &State) -> Result<Keepsake> {
         let bad = |cause: String| {
-            Error::new(Kind::Usage, cause).with_hint("pass the bytes that Reporter::scores returned for this state")
+            Error::new(Kind::Usage, cause).with_hint("resume with the bytes that were saved beside this state")
         };
         let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let (head, numbers) = (&bytes[..line], bytes.get(line + 1..).unwrap_or_default());

@@ -136,6 +136,8 @@ pub mod internal {
     pub use crate::listing::{listing_hash, no_objects};
     #[cfg(feature = "formats")]
     pub use crate::packed::PackedRecords;
+    #[cfg(feature = "formats")]
+    pub use crate::records::OPEN_END;
     #[cfg(feature = "clouds")]
     pub use crate::service::{IMDS_ADDRESS, ask_imds, ask_metadata};
     pub use crate::spill::{

@@ -11,8 +11,6 @@ mod journal;
 mod walk;
 
 pub(crate) use cache::Saved;
-#[cfg(feature = "formats")]
-pub(crate) use cache::own_directory;
 pub use cache::{KeptListing, ListingDir};
 
 use crate::access::{Access, wherever};
@@ -128,6 +126,10 @@ pub fn listing_hash<'l>(objects: impl IntoIterator<Item = (&'l str, &'l Listed)>
 /// What is said where nothing is under a URI.
 #[must_use]
 pub fn no_objects(uri: &str) -> Error {
+    if uri.split_once("://").is_none_or(|(scheme, _)| scheme.eq_ignore_ascii_case("file")) {
+        return Error::new(Kind::Usage, format!("there is no file in {uri}"))
+            .with_hint("check the path, and that its file system is mounted");
+    }
     Error::new(Kind::Usage, format!("there is no object under {uri}"))
         .with_hint("check bucket and prefix: a key must start with the whole prefix, which does not include the bucket")
 }

@@ -283,8 +283,9 @@ impl Loader {
     /// The batch that the caller gets: its records are checked, and its labels found, on the caller's thread.
     fn made(&mut self, Finished { seq, result }: Finished) -> Result<(Batch, BatchSeq)> {
         let mut assembled = result.map_err(|error| self.parts.saved.judged(error))?;
-        // Decoding has looked at its own, and so has who read what is handed on.
-        let is_checked = self.supply.stage().is_some() || self.from.relay.is_some();
+        // Decoding has looked at its own, and so has the process that read what is handed on, which may have named another label.
+        let has_label = self.parts.config.label_field.is_some() && self.parts.config.decode.shape.is_none();
+        let is_checked = self.supply.stage().is_some() || self.from.relay.is_some() && !has_label;
         if let Some(records) = self.parts.records.as_ref().filter(|_| !is_checked) {
             records.leave_out_flawed(&mut assembled, &self.parts.objects, self.parts.config.bad_samples)?;
         }

@@ -43,13 +43,18 @@ impl FromStr for Mixture {
                 None if at == 0 => (0, change),
                 None => return Err(wrong(change)),
             };
-            let mut of = vec![0; mixture.prefixes.len()];
+            let (mut of, mut named) = (vec![0; mixture.prefixes.len()], Vec::new());
             for share in shares.split(',') {
                 let (prefix, weight) = share.trim().rsplit_once('=').ok_or_else(|| wrong(share))?;
                 let weight: f64 = weight.trim().parse().map_err(|_| wrong(share))?;
                 if !(0.0..=WEIGHT_MAX).contains(&weight) {
                     return Err(wrong(share));
                 }
+                if named.contains(&prefix) {
+                    let cause = format!("a mixture that names '{}' twice", prefix.escape_debug());
+                    return Err(Error::new(Kind::Usage, cause).with_hint("write one PREFIX=WEIGHT for each data set"));
+                }
+                named.push(prefix);
                 let known = mixture.prefixes.iter().position(|known| known == prefix);
                 let set = known.unwrap_or_else(|| {
                     mixture.prefixes.push(prefix.to_owned());
@@ -138,6 +143,10 @@ mod tests {
         {
             let error = bad.parse::<Mixture>().unwrap_err();
             assert!(error.kind() == Kind::Usage && error.to_string().contains("PREFIX=WEIGHT"), "{bad}: {error}");
+        }
+        for twice in ["en/=9,code/=1,en/=1", "en/=0,en/=1", "code/=1; from 5: en/=1, en/=1"] {
+            let error = twice.parse::<Mixture>().unwrap_err();
+            assert!(error.to_string().contains("names 'en/' twice") && error.hint().is_some(), "{twice}: {error}");
         }
     }
 }

@@ -5,7 +5,9 @@
 pub(crate) mod find;
 pub(crate) mod heads;
 mod kept;
+mod label;
 
+pub use find::OPEN_END;
 pub(crate) use find::{Asked, content_of};
 pub use fuelrail_format::Format;
 pub(crate) use heads::{Pass, Read};
@@ -76,6 +78,7 @@ impl Records {
         listing: &Listing,
         packed: Option<&PackedShards>,
         asked: &Asked,
+        notices: &mut Vec<String>,
         read: Read<'_>,
     ) -> Result<Records> {
         let index = match packed {
@@ -83,9 +86,9 @@ impl Records {
             None => find::index(listing, asked, read)?,
         };
         if index.is_empty() {
-            let cause = format!("no record of {} is in the {} objects of the data set", asked.format, listing.len());
-            return Err(Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"));
+            return Err(find::nothing(listing, asked.format));
         }
+        notices.extend(find::open_ends(listing, index.open_ends()));
         Records::of(Index::open(IndexBytes::Own(index.to_bytes()))?, asked)
     }
 
@@ -175,16 +178,17 @@ impl Records {
         key.map_or_else(|| sample.0.to_string().into(), String::from_utf8_lossy)
     }
 
-    /// Checks the bytes of a record, as they were fetched, against what they say of themselves.
+    /// Checks the bytes of a record, as they were fetched, against what they say of themselves, and its label.
     ///
     /// # Errors
-    /// `Mismatch` for a wrong checksum, `Undecodable` for lengths that do not add up.
-    fn check(&self, bytes: &[u8]) -> Result<()> {
+    /// `Mismatch` for a wrong checksum, `Undecodable` for lengths that do not add up; those of [`Records::label`].
+    fn check(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
         match &self.split {
-            Split::Ranges => Ok(()),
-            Split::Columns(columns) => columns.split(bytes).map(drop),
-            Split::Example => tfrecord::check(bytes).map(drop),
+            Split::Ranges => {}
+            Split::Columns(columns) => columns.split(bytes).map(drop)?,
+            Split::Example => tfrecord::check(bytes).map(drop)?,
         }
+        self.label(sample, bytes).map(drop)
     }
 
     /// Leaves out the records of a batch that are not as they say of themselves.
@@ -199,7 +203,7 @@ impl Records {
     ) -> Result<()> {
         let Assembled { slot, samples, left_out, .. } = assembled;
         let mut flawed = samples.iter().enumerate().filter_map(|(at, placed)| {
-            let error = self.check(&slot[placed.offset..placed.offset + placed.len]).err()?;
+            let error = self.check(placed.id, &slot[placed.offset..placed.offset + placed.len]).err()?;
             Some((at, placed.id, error.with_object(&*objects.name(placed.id))))
         });
         if policy == BadSamples::Raise {
@@ -249,7 +253,7 @@ impl Records {
     /// # Errors
     /// `Undecodable` where the record lacks it, and as [`Records::check`].
     pub(crate) fn picture<'a>(&'a self, sample: SampleId, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>> {
-        self.check(bytes)?;
+        self.check(sample, bytes)?;
         let named = |name: &str| self.field(sample, name, bytes);
         let picture = self.picture.as_deref().map_or_else(|| PICTURES.iter().find_map(|name| named(name)), named);
         let name = || self.picture.clone().unwrap_or_else(|| PICTURES.join(", "));
@@ -297,27 +301,33 @@ impl Records {
         other_fields::write(room, samples.iter().map(others))
     }
 
-    /// The label of a record: the number that its field is. `None` where no field is the label's, or it is no number.
-    pub(crate) fn label(&self, sample: SampleId, bytes: &[u8]) -> Option<u32> {
-        let name = self.label.as_deref()?;
-        let field = self.field(sample, name, bytes)?;
-        let text = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse().ok();
-        match &self.split {
-            Split::Ranges => text(&field),
-            Split::Columns(columns) => {
-                let column = columns.all().iter().find(|column| column.name == name)?;
-                match column.encoding.view(&field)? {
-                    mds::Value::Array(array) => u32::try_from(array.integer()?).ok(),
-                    mds::Value::Bytes(bytes) => text(bytes),
-                    mds::Value::Text(digits) => digits.trim().parse().ok(),
-                }
-            }
-            // An integer, or its digits.
-            Split::Example => {
-                let number = field.first_chunk().map(|bytes| i64::from_le_bytes(*bytes)).filter(|_| field.len() == 8);
-                text(&field).or_else(|| u32::try_from(number?).ok())
-            }
-        }
+    /// The label of a record. `None` where no field is the label's, or the record lacks it.
+    ///
+    /// # Errors
+    /// `Undecodable` for a field that is no whole number from 0 to 2147483647.
+    pub(crate) fn label(&self, sample: SampleId, bytes: &[u8]) -> Result<Option<u32>> {
+        let Some(name) = self.label.as_deref() else { return Ok(None) };
+        let field = || self.field(sample, name, bytes);
+        let found = match &self.split {
+            // An empty cell is how a CSV file says that there is none.
+            Split::Ranges => field()
+                .filter(|field| !field.is_empty() || self.index.format() != Format::Manifest)
+                .map(|field| label::of_text(&field)),
+            Split::Columns(columns) => field().map(|field| {
+                let column = columns.all().iter().find(|column| column.name == name);
+                label::of_value(column.and_then(|column| column.encoding.view(&field)))
+            }),
+            Split::Example => label::of_frame(bytes, name),
+        };
+        found.transpose().map_err(|held| {
+            let (key, name) = (self.key(sample), name.escape_debug());
+            let cause = format!(
+                "the field '{name}' of record '{}' is {held}: a label is a whole number from 0 to 2147483647",
+                key.escape_debug()
+            );
+            Error::new(Kind::Undecodable, cause)
+                .with_hint("name another field as label_field or none, mend the record, or set bad_samples = skip")
+        })
     }
 }
 

@@ -38,7 +38,8 @@ pub(crate) fn records(
     // Those are made without reading the bucket, and depend on more than the objects.
     let is_made = format.word() == "manifest" || format.word() == "tokens" && documents.is_none();
     let is_kept = content.is_some() && !is_made;
-    let opened = config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format));
+    let opened =
+        config.network.listing_dir.as_ref().filter(|_| is_kept).map(|dir| Kept::open(dir, id, format, notices));
     let kept = opened.transpose().unwrap_or_else(|error| {
         notices.push(format!("listing_dir: {error}; the index of records is not kept"));
         None
@@ -61,7 +62,7 @@ pub(crate) fn records(
         return found.map(Some);
     }
     let (begun, mut bytes) = (Instant::now(), 0);
-    let records = Records::find(listing, packed, &asked, &mut |ranges, take| {
+    let records = Records::find(listing, packed, &asked, notices, &mut |ranges, take| {
         let (mut pass, before) = (Pass::begin(), bytes);
         let of = ranges.iter().map(|range| range.len).sum();
         read(ranges, &mut |range, piece| {

@@ -7,7 +7,7 @@ use crate::proxy::proxy_for;
 use crate::tls::Tls;
 use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_io::Finding;
-use fuelrail_wire::Endpoint;
+use fuelrail_wire::{Endpoint, Scheme};
 use hyper::Method;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,6 +36,10 @@ impl Service<'_> {
         let (server, path) = self.uri.split_at(self.uri.find("://").map_or(0, |at| at + 3));
         let (host, path) = path.split_at(path.find(['/', '?']).unwrap_or(path.len()));
         let endpoint: Endpoint = format!("{server}{host}").parse()?;
+        if endpoint.scheme == Scheme::File {
+            let error = Error::new(Kind::Usage, "the URI of a service for credentials is neither http:// nor https://");
+            return Err(error.with_hint("check the variables and the profile that name it"));
+        }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let tls = Tls { ca_file: self.ca_file.clone(), insecure: false }.client(&endpoint)?;
         let proxy = self.proxies.map(|environment| proxy_for(environment, &endpoint)).transpose()?.flatten();

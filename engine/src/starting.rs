@@ -6,7 +6,7 @@
 use crate::chunks::short_of_chunks;
 use crate::config::Config;
 use crate::layout::{Layout, Seating, connections_max};
-use crate::system::{random_number, refused, spawn};
+use crate::system::{own_directory, random_number, spawn};
 use crate::watch::Watched;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result, SampleId, ShardId, canary, prng::mix64};
 use fuelrail_flow::{
@@ -18,8 +18,8 @@ use fuelrail_io::GlommioRing;
 #[cfg(feature = "tokio-uring")]
 use fuelrail_io::TokioUringRing;
 use fuelrail_io::{
-    Arena, Backend, Division, OwnDirectory, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig,
-    UringRing, Waker, open_files_max, pin_current_thread,
+    Arena, Backend, Division, PollRing, Region, Ring, Sender, SharedWords, ThreadMeter, UringConfig, UringRing, Waker,
+    open_files_max, pin_current_thread,
 };
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::hedge::first_requests;
@@ -309,18 +309,17 @@ pub(crate) fn ledger(config: &Config, endpoint: &Endpoint, notices: &mut Vec<Str
     let Some(dir) = config.network.share_dir.as_ref().filter(|_| endpoint.scheme != Scheme::File) else {
         return Ledger::default();
     };
-    shared(dir, endpoint).unwrap_or_else(|error| {
+    shared(dir, endpoint, notices).unwrap_or_else(|error| {
         notices.push(format!("share_dir: {error}; this loader finds the server's rate limit by itself"));
         Ledger::default()
     })
 }
 
 /// A file that cannot be used costs one line, and the loader keeps to a rate of its own.
-fn shared(dir: &Path, endpoint: &Endpoint) -> Result<Ledger> {
-    std::fs::create_dir_all(dir).map_err(|error| refused(dir, "making", &error))?;
+fn shared(dir: &Path, endpoint: &Endpoint, notices: &mut Vec<String>) -> Result<Ledger> {
     let name = format!("fuelrail-pace-{:016x}", xxh3_64(endpoint.authority().as_bytes()));
     let words = SharedWords::open(
-        &OwnDirectory::open(dir)?,
+        &own_directory("share_dir", dir, notices)?,
         &name,
         Division { words: LEDGER_WORDS, from: SLOTS_FROM, slot: SLOT_WORDS },
     )?;

@@ -54,7 +54,7 @@ impl State {
         let state: State = serde_json::from_str(text).map_err(|e| {
             Error::new(Kind::Usage, format!("not a loader state: {e}"))
                 .with_source(e)
-                .with_hint("pass the JSON that Loader::state() returned")
+                .with_hint("pass the JSON that a loader gave as its state")
         })?;
         if state.version != VERSION {
             return Err(Error::new(Kind::Usage, format!("a loader state of version {}", state.version))

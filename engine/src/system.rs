@@ -1,14 +1,17 @@
 //! What the operating system may refuse, said in one way: threads and files; and random numbers.
 
 use std::fmt::Debug;
+use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use fuelrail_base::{Error, Kind, Result, canary};
 use fuelrail_flow::Consumer;
+use fuelrail_io::OwnDirectory;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -62,6 +65,35 @@ pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error
     };
     let failed = Error::from_io(kind, format_args!("{doing} {}", path.display()), error);
     if failed.hint().is_some() { failed } else { failed.with_hint(hint) }
+}
+
+/// Opens this user's directory in `dir`, which a setting names, and makes what of the two is missing: `dir` with a notice, and only in a
+/// directory that is there, since a path to a file system that is not mounted would fill another disk.
+///
+/// # Errors
+/// `File` naming what is missing, a file, or another user's.
+pub(crate) fn own_directory(setting: &str, dir: &Path, notices: &mut Vec<String>) -> Result<OwnDirectory> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => notices.push(format!("{setting}: made {}", dir.display())),
+        Err(error) if !dir.is_dir() => return Err(not_made(dir, &error)),
+        Err(_) => {}
+    }
+    OwnDirectory::open(dir)
+}
+
+fn not_made(dir: &Path, error: &std::io::Error) -> Error {
+    let failed = |cause: String, hint: &str| Error::new(Kind::File, cause).with_hint(hint);
+    if let Some(file) = dir.ancestors().find(|path| path.exists()).filter(|path| !path.is_dir()) {
+        let cause = format!("{} is a file, not a directory", file.display());
+        return failed(cause, "name a directory, or move the file away");
+    }
+    match dir.parent().filter(|above| error.kind() == ErrorKind::NotFound && !above.exists()) {
+        Some(above) => failed(
+            format!("{} does not exist, so that {} is not made in it", above.display(), dir.display()),
+            "mount its file system, or make it: of a path only the last directory is made",
+        ),
+        None => refused(dir, "making", error),
+    }
 }
 
 /// Prints the warnings and errors that this library gives to `tracing` to standard error, a line `fuelrail: warning: …` each. Without it,

@@ -3,7 +3,7 @@
 
 use crate::common::services::{Answer, Service};
 use crate::common::{bucket, folder, listing, loader, loader_at};
-use fuelrail::{Batch, ByteSize, Error, Kind, Listed, Loader, OrderName, State, Taken};
+use fuelrail::{Batch, ByteSize, Error, Format, Kind, Listed, Loader, OrderName, State, Taken};
 use fuelrail_bucket::DataSet;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -24,7 +24,6 @@ fn refused(builder: fuelrail::LoaderBuilder, kind: Kind, says: &str) -> Error {
 fn a_uri_that_is_none_is_refused_with_the_form() {
     for (uri, says) in [
         ("", "uri"),
-        ("bucket/prefix", "scheme"),
         ("s3:///prefix", "no bucket"),
         ("az://account", "no bucket"),
         ("ftp://host/bucket", "scheme"),
@@ -44,6 +43,10 @@ fn a_uri_that_is_none_is_refused_with_the_form() {
         assert!(!error.to_string().contains("secret"), "a secret is printed: {error}");
     }
     refused(loader_at("/srv/no such folder"), Kind::NotFound, "there is no file or folder /srv/no such folder");
+    refused(loader_at("bucket/prefix"), Kind::NotFound, "there is no file or folder ./bucket/prefix");
+    refused(loader_at("bucket/prefix/"), Kind::NotFound, "a bucket is written s3://BUCKET/PREFIX/");
+    let error = fuelrail::put("bucket/key", b"bytes").unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("s3://BUCKET/KEY"), "{error}");
 }
 
 #[test]
@@ -375,4 +378,35 @@ fn an_object_larger_than_memory_is_refused_as_a_sample_and_streams_as_a_file() {
     let batch = builder.build().unwrap().next_batch().unwrap().unwrap();
     let bytes = batch.sample(0);
     assert_eq!((bytes.len(), &bytes[..8], &bytes[bytes.len() - 8..]), (150 << 20, &b"the head"[..], &b"the tail"[..]));
+}
+
+#[test]
+fn archives_that_are_empty_cut_between_members_or_compressed_are_named() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for n in 0..3 {
+        std::fs::write(files.path().join(format!("{n}.txt")), "text").unwrap();
+    }
+    let (first, second) = (dir.path().join("a.tar"), dir.path().join("b.tar"));
+    crate::records::archive(&first, files.path());
+    let whole = std::fs::read(&first).unwrap();
+    let built = || loader_at(dir.path().to_str().unwrap()).format(Format::WebDataset).build();
+    let notice = || built().unwrap().notices().iter().find(|notice| notice.contains("end-of-archive")).cloned();
+    std::fs::write(&second, "").unwrap();
+    let error = built().unwrap_err();
+    assert_eq!((error.kind(), error.object()), (Kind::Undecodable, Some("b.tar")), "{error}");
+    assert!(error.to_string().contains("the object is truncated"), "{error}");
+    let members = (whole.iter().rposition(|byte| *byte != 0).unwrap() + 1).next_multiple_of(512);
+    std::fs::write(&second, &whole[..members]).unwrap();
+    let said = notice().expect("an archive without its end");
+    assert!(said.contains("'b.tar'") && !said.contains("a.tar"), "{said}");
+    std::fs::write(&second, &whole[..members + 512]).unwrap();
+    assert_eq!(notice(), None, "one block of zeroes is enough");
+    // What a tool wrote that packed too little to fill a block.
+    std::fs::write(&second, b"\x1F\x8B\x08\0\0\0\0\0").unwrap();
+    let error = built().unwrap_err();
+    assert!(error.to_string().contains("compressed with gzip") && error.object() == Some("b.tar"), "{error}");
+    std::fs::remove_file(&second).unwrap();
+    std::fs::rename(&first, dir.path().join("a.tar.gz")).unwrap();
+    let error = built().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("'a.tar.gz' is a compressed archive"), "{error}");
 }

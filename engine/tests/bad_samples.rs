@@ -1,7 +1,10 @@
 //! What happens to a sample that cannot be had: the three policies.
 
-use crate::common::{Delivered, bucket, drain, loader, plain_run, planned, take};
-use fuelrail::{BadSamples, Kind, SampleId};
+use crate::common::pictures::{png, scene};
+use crate::common::{Delivered, bucket, drain, loader, loader_at, plain_run, planned, take};
+use crate::records::archive;
+use ::png::{BitDepth, ColorType};
+use fuelrail::{BadSamples, Decode, Format, Kind, NO_LABEL, SampleId};
 use fuelrail_bucket::{DataSet, FaultKind};
 use std::collections::BTreeSet;
 
@@ -101,5 +104,43 @@ fn a_large_sample_is_left_out_whole() {
         // Two epochs that want it at the same time share one attempt, whatever the policy.
         let most = if policy == BadSamples::Skip { 2 * blocks } else { blocks };
         assert!((blocks..=most).contains(&asked), "{asked} requests for {blocks} blocks");
+    }
+}
+
+/// Labels that 31 bits do not hold, or that are no whole number, are not delivered as others, whether pictures are decoded or not.
+#[test]
+fn a_record_with_a_label_that_is_no_whole_number_is_a_bad_sample() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let picture = png(20, 10, ColorType::Rgb, BitDepth::Eight, &scene(20, 10, 3));
+    let labels = ["3", "2147483647\n", "2147483648", "4294967295", "-2", "c\tat", "7.0", ""];
+    for (n, label) in labels.iter().enumerate() {
+        std::fs::write(files.path().join(format!("{n}.png")), &picture).unwrap();
+        std::fs::write(files.path().join(format!("{n}.cls")), label).unwrap();
+    }
+    std::fs::write(files.path().join("8.png"), &picture).unwrap();
+    archive(&dir.path().join("a.tar"), files.path());
+    let plain = || {
+        let builder = loader_at(dir.path().to_str().unwrap()).format(Format::WebDataset).label_field("cls");
+        builder.shuffle(false).batch_size(16).epochs(2)
+    };
+    for builder in [plain(), plain().decode(Decode::exact(10, 20, 3))] {
+        let error = builder.clone().build().unwrap().next_batch().unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            error.kind() == Kind::Undecodable && error.object().is_some_and(|key| key.starts_with("a.tar")),
+            "{text}"
+        );
+        assert!(text.contains("the field 'cls' of record './2' is '2147483648'"), "{text}");
+        for policy in [BadSamples::Skip, BadSamples::Quarantine] {
+            let mut loader = builder.clone().bad_samples(policy).build().unwrap();
+            while let Some(batch) = loader.next_batch() {
+                let batch = batch.unwrap();
+                assert_eq!(batch.labels(), [3, 2_147_483_647, NO_LABEL]);
+                let left_out: Vec<u64> = batch.left_out().iter().map(|(id, _)| id.0).collect();
+                assert_eq!(left_out, [2, 3, 4, 5, 6, 7]);
+                assert!(batch.left_out()[3].1.to_string().contains(r"is 'c\tat'"), "{:?}", batch.left_out());
+            }
+            assert_eq!(loader.stats().left_out, 12);
+        }
     }
 }

@@ -111,6 +111,8 @@ fn keys_are_paths_within_and_braces_links_and_prefixes_work() {
     }
     fs::create_dir(root.join("hollow")).unwrap();
     assert!(keys(&at("/hollow/")).is_empty(), "a folder may be empty");
+    let error = loader_at(&at("/hollow/")).build().unwrap_err().to_string();
+    assert!(error.contains("there is no file in") && !error.contains("bucket"), "{error}");
     let mut got = Vec::new();
     get(&at("/dog/link"), &mut got).unwrap();
     assert!(got == all["cat/deep/0002"]);

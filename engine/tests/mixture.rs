@@ -1,7 +1,9 @@
 //! Mixtures through the whole loader: shares by prefix, the same samples and pixels on any number of ranks, logs that prove it, errors.
 
 use crate::common::{PATIENCE, bucket, folder, loader, needed};
-use fuelrail::{Audit, ByteSize, Decode, Fit, Format, Kind, Loader, LoaderBuilder, MixtureEpoch, OrderName, State};
+use fuelrail::{
+    Audit, ByteSize, Decode, Fit, Format, ImportanceMode, Kind, Loader, LoaderBuilder, MixtureEpoch, OrderName, State,
+};
 use fuelrail_bucket::{Bucket, DataSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -145,6 +147,8 @@ fn what_cannot_be_mixed_is_an_error_with_a_hint() {
         (plain().mixture("training/3/=0".parse().ok()), "all 0"),
         (plain().mixture_window(0), "windows of 0"),
         (plain().order(OrderName::Sticky), "order = sticky"),
+        (plain().shuffle(false), "shuffle = false"),
+        (plain().importance(ImportanceMode::On), "with importance"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(error.kind() == Kind::Usage && error.to_string().contains(cause), "{cause}: {error}");

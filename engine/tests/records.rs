@@ -3,7 +3,7 @@
 use crate::common::pictures::{png, scene};
 use crate::common::{folder, kept_in, loader, loader_at};
 use ::png::{BitDepth, ColorType};
-use fuelrail::{Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
+use fuelrail::{BadSamples, Decode, Format, Kind, LoaderBuilder, NO_LABEL, SampleId, State};
 use fuelrail_bucket::{Bucket, BucketConfig, Source, Tls};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn some(n: usize, len: usize) -> Vec<u8> {
 }
 
 /// Archives all files of a folder.
-fn archive(path: &Path, files: &Path) {
+pub(crate) fn archive(path: &Path, files: &Path) {
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "-cf"]).arg(path).arg("-C").arg(files).arg(".");
     assert!(tar.status().unwrap().success());
@@ -166,7 +166,7 @@ fn pictures_in_records_are_decoded_and_keep_their_labels() {
     archive(&dir.path().join("a.tar"), files.path());
     let builder =
         || loader_at(dir.path().to_str().unwrap()).format(Format::WebDataset).decode(Decode::exact(10, 20, 3));
-    let mut loader = builder().label_field("cls").bad_samples(fuelrail::BadSamples::Skip).build().unwrap();
+    let mut loader = builder().label_field("cls").bad_samples(BadSamples::Skip).build().unwrap();
     let batch = loader.next_batch().unwrap().unwrap();
     let mut labels = batch.labels().to_vec();
     labels.sort_unstable();
@@ -251,11 +251,24 @@ fn examples_have_their_features_and_one_with_a_wrong_checksum_is_a_bad_sample() 
     let names: Vec<&str> = batch.fields(1).map(|(name, _)| name).collect();
     assert!(!names.is_empty() && names.iter().all(|name| batch.field(1, name).is_some()), "{names:?}");
     drop((batch, loader));
-    // The last byte of the first record's data: the shard is read in one piece, so its scan finds out.
+    // The last byte of the first record's data, then a byte of its length.
     let data = 12 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     bytes[data - 1] ^= 1;
     fs::write(dir.path().join("a.tfrecord"), &bytes).unwrap();
-    let error = builder().build().unwrap_err();
+    let error = builder().build().unwrap().next_batch().unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Mismatch && error.to_string().contains("a.tfrecord"), "{error}");
+    for policy in [BadSamples::Skip, BadSamples::Quarantine] {
+        let mut loader = builder().bad_samples(policy).epochs(2).build().unwrap();
+        while let Some(batch) = loader.next_batch() {
+            let batch = batch.unwrap();
+            let (left_out, error) = &batch.left_out()[0];
+            assert_eq!((batch.len(), left_out.0, error.kind()), (3, 0, Kind::Mismatch), "{error}");
+        }
+        assert_eq!(loader.stats().left_out, 2);
+    }
+    bytes[0] ^= 1;
+    fs::write(dir.path().join("a.tfrecord"), &bytes).unwrap();
+    let error = builder().bad_samples(BadSamples::Skip).build().unwrap_err();
     assert!(error.kind() == Kind::Mismatch && error.to_string().contains("a.tfrecord"), "{error}");
 }
 

@@ -118,7 +118,7 @@ fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>)
     Ok(failed.first().map_or(ExitCode::SUCCESS, |(_, error)| ExitCode::from(error.kind().exit_code())))
 }
 
-/// What does not stand for itself in an http URI; a slash does.
+/// What does not stand for itself in an http or file URI; a slash does.
 const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
 
 /// Where objects of a bucket are named from: a URI up to its last slash, and the start that their keys have in common with it.
@@ -135,7 +135,8 @@ impl Root {
         let fixed = uri.split('{').next().unwrap_or(uri);
         let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];
         let key = access.cloud.endpoint(uri)?.prefix;
-        Ok(Root { key, encoded: uri.starts_with("http"), uri: uri.to_owned() })
+        let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        Ok(Root { key, encoded: matches!(&*scheme, "http" | "https" | "file"), uri: uri.to_owned() })
     }
 
     /// The path below that a key names.

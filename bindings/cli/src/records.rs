@@ -94,14 +94,16 @@ pub(crate) fn run(args: &Records) -> Outcome {
 /// Takes a record: its key, and name and bytes of its fields.
 type Take<'t> = &'t mut dyn FnMut(&str, &[(&str, &[u8])]) -> Outcome<()>;
 
-/// Reads every record of a data set in its own order, with the fields of these names, or all where there is none.
-pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<'_>) -> Outcome<()> {
+/// Reads every record of a data set in its own order, with the fields of these names, or all where there is none. Returns the loader's notices,
+/// which have been shown.
+pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<'_>) -> Outcome<Vec<String>> {
     if let Some(packed) = PackedRecords::open(&builder, fields)? {
         let bar = Bar::new(Some(packed.count()), "records");
-        return packed.read(0..packed.count(), &mut |number, read| {
+        packed.read(0..packed.count(), &mut |number, read| {
             bar.at(number, String::new);
             take(&number.to_string(), read)
-        });
+        })?;
+        return Ok(Vec::new());
     }
     let mut loader = builder.build()?;
     loader.notices().iter().for_each(|notice| note(notice));
@@ -117,7 +119,7 @@ pub(crate) fn each_record(builder: LoaderBuilder, fields: &[String], take: Take<
         records += batch.len() as u64;
         bar.at(records, String::new);
     }
-    Ok(())
+    Ok(loader.notices().to_vec())
 }
 
 fn line(out: &mut impl Write, json: bool, (key, field): (&str, &str), bytes: &[u8]) -> std::io::Result<()> {

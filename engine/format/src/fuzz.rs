@@ -153,19 +153,13 @@ fn rows(bytes: &[u8]) {
     any_reads(Format::Manifest, text, || manifest::Scan::new(syntax, size, |key| (key != "none").then_some((1, size))));
 }
 
-/// What is skipped is not checked: reads of the heads find all records that a read of the whole finds, and perhaps more.
+/// Every record is a frame of the length that it says; its data may be damaged.
 fn tfrecord(bytes: &[u8]) {
-    let run = |extra| {
-        let mut index = IndexBuilder::new(Format::TfRecord, [0; 16], 1);
-        scanned(&mut tfrecord::Scan::new(0, bytes.len() as u64), bytes, extra, &mut index).map(|()| index.to_bytes())
-    };
-    if let Ok(whole) = run(bytes.len()) {
-        assert_eq!(run(0).as_ref(), Ok(&whole));
-        let index = Index::open(whole).expect("what is built can be opened");
-        for field in index.iter().filter_map(|record| record.field(0)) {
-            let Field::Span(span) = field else { panic!("a frame is a range") };
-            tfrecord::check(&bytes[span.offset as usize..][..span.length as usize]).expect("it was checked");
-        }
+    let index = any_reads(Format::TfRecord, bytes, || tfrecord::Scan::new(0, bytes.len() as u64));
+    for field in index.iter().flat_map(|index| index.iter()).filter_map(|record| record.field(0)) {
+        let Field::Span(span) = field else { panic!("a frame is a range") };
+        let checked = tfrecord::check(&bytes[span.offset as usize..][..span.length as usize]);
+        assert!(checked.as_ref().map_or_else(|error| error.kind() == Kind::Mismatch, |_| true), "{checked:?}");
     }
     if let Ok(features) = Example::default().read(bytes) {
         let names = features.iter().map(|(name, feature)| (name, feature.values().count()));

@@ -7,7 +7,7 @@ pub mod encoding;
 #[cfg(test)]
 mod tests;
 
-pub use encoding::{Encoding, Value};
+pub use encoding::{Array, Encoding, Value};
 
 use crate::bytes::{take, u32_at};
 use crate::index::IndexBuilder;

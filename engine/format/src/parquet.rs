@@ -139,7 +139,7 @@ impl File {
             let is_bytes = matches!(descriptor.physical_type(), Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY);
             if descriptor.max_rep_level() > 1 || descriptor.max_rep_level() == 1 && is_bytes {
                 let cause = format!("column '{}' is a list of lists, texts or bytes", shown(name.as_bytes()));
-                return Err(unsupported(cause, "leave it out: name the other columns with --fields"));
+                return Err(unsupported(cause, "leave it out: name the other columns in the setting `fields`"));
             }
         }
         for (number, group) in metadata.row_groups().iter().enumerate() {
@@ -321,7 +321,7 @@ impl<T: DataType> Cursor for Values<T> {
             let (element, full) = (self.descriptor.repeated_ancestor_def_level(), self.descriptor.max_def_level());
             self.is_null = definitions.first().is_none_or(|level| level + 1 < element);
             if definitions.iter().any(|level| (element..full).contains(level)) {
-                let hint = "fill it, or leave the column out: name the others with --fields";
+                let hint = "fill it, or leave the column out: name the others in the setting `fields`";
                 return Err(unsupported("an element of its list is null", hint));
             }
             values.iter().for_each(|value| joined.extend_from_slice(value.as_bytes()));

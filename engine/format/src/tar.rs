@@ -2,8 +2,8 @@
 //!
 //! Read are ustar, GNU (long names, base-256 sizes) and pax (`path` and `size`, of one member or of all that follow). What is no regular
 //! file is skipped, as the webdataset package does: directories, links, devices. Sparse files and compressed archives are refused by name.
-//! The archive ends at its first block of zeroes or where the object ends between two members; anything else is an error, where Python's
-//! `tarfile` stops silently.
+//! The archive ends at its first block of zeroes. One that ends with the object between two members may have been cut there, which
+//! [`IndexBuilder::open_ends`] says; any other end is an error, where Python's `tarfile` stops silently.
 //!
 //! The key of a member is its path up to the first dot of the last component, its field the rest in lower case. Members whose first path
 //! component is `__NAME__`, or whose name has no dot, are skipped without ending a record.
@@ -136,10 +136,12 @@ impl crate::Scan for Scan {
         check_given(bytes, begin, self.needed.min(self.size - begin))?;
         while !self.done {
             if self.at == self.size && self.at > 0 {
+                index.note_open_end(self.object);
                 return self.end(index);
             }
             if self.size - self.at < self.needed {
-                return Err(cut_off(self.at, "a header", self.at + self.needed, self.size));
+                let short = cut_off(self.at, "a header", self.at + self.needed, self.size);
+                return Err(if self.at == 0 { compressed(bytes).unwrap_or(short) } else { short });
             }
             let given = usize::try_from(self.at - begin).ok().and_then(|from| bytes.get(from..));
             match given.filter(|given| given.len() as u64 >= self.needed) {
@@ -211,14 +213,15 @@ pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The error for a block that is no header; the first one tells compressed archives.
 fn not_a_header(at: u64, block: &[u8], flaw: String) -> Error {
+    let known = if at == 0 { compressed(block) } else { None };
+    known.unwrap_or_else(|| unsound(at, flaw))
+}
+
+/// The error for an archive that is compressed as a whole, where its first bytes say so.
+fn compressed(begin: &[u8]) -> Option<Error> {
     const COMPRESSED: [(&[u8], &str); 4] =
         [(b"\x1F\x8B", "gzip"), (b"\x28\xB5\x2F\xFD", "zstd"), (b"BZh", "bzip2"), (b"\xFD7zXZ", "xz")];
-    let compressed = COMPRESSED.iter().find(|(magic, _)| at == 0 && block.starts_with(magic));
-    match compressed {
-        Some((_, name)) => unsupported(
-            format!("the archive is compressed with {name}: ranges of it cannot be read"),
-            "decompress it, and compress its members if need be",
-        ),
-        None => unsound(at, flaw),
-    }
+    let (_, name) = COMPRESSED.iter().find(|(magic, _)| begin.starts_with(magic))?;
+    let flaw = format!("the archive is compressed with {name}: ranges of it cannot be read");
+    Some(unsupported(flaw, "unpack it to a plain .tar, or write shards without compression; members may be compressed"))
 }

@@ -110,7 +110,7 @@ impl Writer {
             }
             let names = fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
             let cause = format!("tokens are one field of numbers, and it has {}", shown(names.as_bytes()));
-            return Err(unsupported(cause, "name the field of the tokens with --fields; text has no tokens yet"));
+            return Err(unsupported(cause, "name the field of the tokens in `fields`; text has no tokens yet"));
         }
         let key = key.map(|key| (KEY, Value::Text(key)));
         // A column of bytes takes them as they are.

@@ -209,7 +209,7 @@ settings! {
         /// With `decode`, the other fields of a record that come with its pixels, such as `txt`; without any none. Under `parquet` also the
         /// columns that are read, and those below them, that of the pictures among them; without any all.
         fields: Vec<String> = Vec::new(),
-        /// The field of a record that is its label, as a decimal number; without one records have no label.
+        /// The field of a record that is its label, a whole number up to 2147483647; without one records have no label.
         label_field: Option<String> = None,
         /// Without a format, the names of the classes in the order in which labels number them; without any, all folders below the prefix,
         /// sorted. A validation set needs those of the training set: a class that it lacks would shift all after it.

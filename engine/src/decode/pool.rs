@@ -247,8 +247,9 @@ impl Shared {
         }
         let mut end = samples.len() * bytes;
         if let Some(records) = &self.records {
-            let label = |placed: &SampleSpan| records.label(placed.id, &raw[placed.offset..placed.offset + placed.len]);
-            samples.iter_mut().for_each(|placed| placed.label = label(placed));
+            // Those of samples that were decoded have been checked.
+            let bytes = |placed: &SampleSpan| &raw[placed.offset..placed.offset + placed.len];
+            samples.iter_mut().for_each(|placed| placed.label = records.label(placed.id, bytes(placed)).ok().flatten());
             match records.write_others(&samples, &raw, &mut slot[end..]) {
                 Some(len) => end += len,
                 None => return self.hand_over(Finished { seq, result: Err(no_room()) }),

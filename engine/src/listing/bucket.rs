@@ -36,18 +36,17 @@ pub(super) fn list(
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<KeptListing> {
     let Some(dir) = dir else { return list_all(route, source, progress) };
-    let cache = match ListingCache::open(&dir.path, route.source_id(&source.prefixes)) {
+    let mut notices = Vec::new();
+    let cache = match ListingCache::open(&dir.path, route.source_id(&source.prefixes), &mut notices) {
         Ok(cache) => cache,
         Err(error) => {
-            let notices = vec![format!("listing_dir: {error}; this listing is not saved")];
+            notices.push(format!("listing_dir: {error}; this listing is not saved"));
             return Ok(KeptListing { notices, ..list_all(route, source, progress)? });
         }
     };
     let max_age_s = dir.max_age.as_secs();
     route.run(async |client| {
-        Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices: Vec::new() }
-            .list(progress)
-            .await
+        Keeping { client: &client, source, cache, max_age_s, now_s: wall_now().0, notices }.list(progress).await
     })
 }
 

@@ -2,14 +2,12 @@
 //!
 //! Owns file names and messages; a damaged or foreign file costs a notice and a new listing.
 
-use crate::system::refused;
+use crate::system::{own_directory, refused};
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::Listing;
 use fuelrail_io::OwnDirectory;
 use fuelrail_wire::kept::{Flaw, HEADER_BYTES, Header, Holds, Name, NameKind, SourceId};
-use std::fs::DirBuilder;
 use std::io::{BufWriter, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,9 +63,9 @@ pub(super) struct OnDisk {
 }
 
 impl ListingCache {
-    /// Opens this user's directory in `dir`, creating both if needed. Only this user can read it: keys may be confidential.
-    pub(super) fn open(dir: &Path, source: SourceId) -> Result<ListingCache> {
-        Ok(ListingCache { own: Arc::new(own_directory(dir)?), source })
+    /// Opens this user's directory in `dir`, as [`own_directory`] does. Only this user can read it: keys may be confidential.
+    pub(super) fn open(dir: &Path, source: SourceId, notices: &mut Vec<String>) -> Result<ListingCache> {
+        Ok(ListingCache { own: Arc::new(own_directory("listing_dir", dir, notices)?), source })
     }
 
     pub(super) fn path(&self, kind: NameKind) -> PathBuf {
@@ -124,13 +122,6 @@ impl ListingCache {
             refused(&self.path(NameKind::Whole), "saving", &error)
         })
     }
-}
-
-/// Opens this user's directory in `dir`, creating both if needed.
-pub(crate) fn own_directory(dir: &Path) -> Result<OwnDirectory> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| refused(dir, "making", &error))?;
-    OwnDirectory::open(dir)
 }
 
 /// An age for people.
@@ -197,7 +188,7 @@ mod tests {
     #[test]
     fn torn_or_rotten_at_any_byte_it_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = ListingCache::open(&dir.path().join("new/er"), SourceId([7; 16])).unwrap();
+        let cache = ListingCache::open(&dir.path().join("new"), SourceId([7; 16]), &mut Vec::new()).unwrap();
         assert!(cache.load(|_| Ok(())).unwrap().is_none());
         let wanted: Vec<_> = listing().iter().collect();
         let bytes = cache.save(&listing(), 5).unwrap();
@@ -229,7 +220,7 @@ mod tests {
     #[test]
     fn only_the_listing_that_was_used_is_dropped_and_only_for_what_says_it_is_old() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = ListingCache::open(dir.path(), SourceId([7; 16])).unwrap();
+        let cache = ListingCache::open(dir.path(), SourceId([7; 16]), &mut Vec::new()).unwrap();
         cache.save(&listing(), 5).unwrap();
         let path = cache.path(NameKind::Whole);
         let mut saved = cache.saved(5);

@@ -39,7 +39,7 @@ pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
 impl Records {
-    pub(crate) fn find<P>(_: &Listing, _: Option<&P>, _: &Asked, _: Read<'_>) -> Result<Records> {
+    pub(crate) fn find<P>(_: &Listing, _: Option<&P>, _: &Asked, _: &mut Vec<String>, _: Read<'_>) -> Result<Records> {
         Err(Error::new(Kind::Usage, "this build reads no shards").with_hint("build it with the feature `formats`"))
     }
 
@@ -95,7 +95,7 @@ impl Records {
         match *self {}
     }
 
-    pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Option<u32> {
+    pub(crate) fn label(&self, _: SampleId, _: &[u8]) -> Result<Option<u32>> {
         match *self {}
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn content_of<'n>(_: SourceId, _: &Listing, _: impl Iterator<Item = &
 pub(crate) struct Kept;
 
 impl Kept {
-    pub(crate) fn open(_: &Path, _: SourceId, _: Format) -> Result<Kept> {
+    pub(crate) fn open(_: &Path, _: SourceId, _: Format, _: &mut Vec<String>) -> Result<Kept> {
         Ok(Kept)
     }
 

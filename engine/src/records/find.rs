@@ -70,13 +70,23 @@ fn of_shards(
     read: Read<'_>,
 ) -> Result<IndexBuilder> {
     let shards: Vec<u32> = (0..listing.len() as u32).filter(|at| is_shard(listing.key(*at as usize))).collect();
+    // Of an object without bytes nothing is read that its scan could refuse.
+    for at in shards.iter().copied().filter(|at| listing.size(*at as usize) == 0) {
+        let mut scan = begin(at, 0)?;
+        if scan.need() != Need::Done {
+            scan.give(&[], &mut index).map_err(|error| error.with_object(listing.key(at as usize)))?;
+        }
+    }
     let mut heads = read_apart(listing, shards.iter().copied(), PIECE_BYTES, (begin, &index), read)?;
     let whole = |at: &u32| ByteRange::pieces(*at, listing.size(*at as usize), PIECE_BYTES);
     let mut rest = &shards[..];
     while let Some(first) = rest.first() {
-        if let Some(known) = heads.remove(first) {
+        if let Some((known, is_open)) = heads.remove(first) {
             let extended = Index::open(known).and_then(|known| index.extend(&known));
             extended.map_err(|error| error.with_object(listing.key(*first as usize)))?;
+            if is_open {
+                index.note_open_end(*first);
+            }
             rest = &rest[1..];
             continue;
         }
@@ -299,6 +309,36 @@ fn of_mds(listing: &Listing, content: [u8; 16], read: Read<'_>) -> Result<IndexB
         Ok(Box::new(mds::Scan::new(object, size, &shards[at].shard, &set.columns)?) as Box<dyn Scan>)
     };
     scan(listing, heads, scanned, set.index(content, listing.len() as u32), read)
+}
+
+/// The error for a data set without a record.
+pub(super) fn nothing(listing: &Listing, format: Format) -> Error {
+    const COMPRESSED: [&str; 5] = [".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"];
+    let cause = format!("no record of {format} is in the {} objects of the data set", listing.len());
+    let mut keys = (0..listing.len()).map(|at| listing.key(at)).filter(|_| format == Format::WebDataset);
+    match keys.find(|key| COMPRESSED.iter().any(|end| key.ends_with(end))) {
+        Some(key) => {
+            let cause =
+                format!("{cause}; '{}' is a compressed archive, of which no ranges can be read", key.escape_debug());
+            Error::new(Kind::Usage, cause).with_hint("unpack it to a plain .tar, or write shards without compression")
+        }
+        None => Error::new(Kind::Usage, cause).with_hint("check the prefix and the format"),
+    }
+}
+
+/// What the notice of archives that may have been cut begins with.
+pub const OPEN_END: &str = "archives that end without an end-of-archive mark";
+/// Archives that it names.
+const NAMED_MAX: usize = 3;
+
+/// The notice of these objects, if there are any.
+pub(super) fn open_ends(listing: &Listing, objects: &[u32]) -> Option<String> {
+    let name = |at: &u32| format!("'{}'", listing.key(*at as usize).escape_debug());
+    let named: Vec<String> = objects.iter().take(NAMED_MAX).map(name).collect();
+    let more = objects.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let cure = "they may have been cut between two records: compare their sizes with the source, or write them again";
+    (!named.is_empty()).then(|| format!("{OPEN_END}: {}{more}; {cure}", named.join(", ")))
 }
 
 /// A key's folder with its slash, and the name in it.

@@ -17,8 +17,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 pub(crate) type Read<'r> =
     &'r mut dyn FnMut(Vec<ByteRange>, &mut dyn FnMut(ByteRange, &[u8]) -> Result<()>) -> Result<()>;
 
-/// The index of each such shard, as bytes.
-pub(super) type Heads = BTreeMap<u32, Vec<u8>>;
+/// The index of each such shard, as bytes, and whether it ends without the mark of its format.
+pub(super) type Heads = BTreeMap<u32, (Vec<u8>, bool)>;
 
 /// Begins the scan of an object of so many bytes.
 pub(super) type Begin<'b> = &'b dyn Fn(u32, u64) -> Result<Box<dyn Scan>>;
@@ -94,7 +94,7 @@ fn go_on(walk: Walk, heads: &mut Heads) -> Option<Walk> {
         Some(next) => far(next.first).then_some(walk),
         None if walk.refused => None,
         None => {
-            heads.insert(walk.object, walk.index.to_bytes());
+            heads.insert(walk.object, (walk.index.to_bytes(), !walk.index.open_ends().is_empty()));
             None
         }
     }

@@ -1,8 +1,7 @@
 //! The index of records on disk, for later runs over the same data set.
 
 use super::IndexBytes;
-use crate::listing::own_directory;
-use crate::system::random_number;
+use crate::system::{own_directory, random_number};
 use fuelrail_base::Result;
 use fuelrail_format::{Format, Index};
 use fuelrail_io::{OwnDirectory, try_lock};
@@ -26,9 +25,9 @@ impl Kept {
     ///
     /// # Errors
     /// `File` when the directory cannot be made or is not this user's.
-    pub(crate) fn open(dir: &Path, id: SourceId, format: Format) -> Result<Kept> {
+    pub(crate) fn open(dir: &Path, id: SourceId, format: Format, notices: &mut Vec<String>) -> Result<Kept> {
         let name = format!("fuelrail-{:032x}.{format}-records", u128::from_be_bytes(id.0));
-        Ok(Kept { own: own_directory(dir)?, name })
+        Ok(Kept { own: own_directory("listing_dir", dir, notices)?, name })
     }
 
     /// Lets one process of a machine look for records while others wait for what it keeps. The lock, which ends with the process; `None` after
@@ -78,7 +77,7 @@ mod tests {
     #[test]
     fn an_index_is_kept_beside_what_another_process_of_the_same_id_left() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Kept::open(dir.path(), SourceId([7; 16]), Format::Objects).unwrap();
+        let kept = Kept::open(dir.path(), SourceId([7; 16]), Format::Objects, &mut Vec::new()).unwrap();
         let left = format!("{}-{:x}", kept.name, std::process::id());
         kept.own.make_file(&left).unwrap();
         assert!(kept.save(b"index").unwrap().exists());

@@ -12,9 +12,9 @@ use crate::config::Config;
 use crate::loader::{Loader, Parts, Taken};
 use crate::prepared::Prepared;
 use crate::stats::Stats;
-use crate::system::refused;
+use crate::system::own_directory;
 use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
-use fuelrail_io::{LocalListener, OwnDirectory, wait_for};
+use fuelrail_io::{LocalListener, wait_for};
 use fuelrail_plan::run::{Cursor, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -50,7 +50,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// `Usage` without one, or when another process serves this URI there; `File` when it cannot be used.
-pub(crate) fn listen(config: &Config) -> Result<LocalListener> {
+pub(crate) fn listen(config: &Config, notices: &mut Vec<String>) -> Result<LocalListener> {
     if config.order.importance.is_some() || config.batch_size > BATCH_SAMPLES_MAX {
         let cause = format!("a shared read with importance, or batches of more than {BATCH_SAMPLES_MAX} samples");
         return Err(Error::new(Kind::Usage, cause).with_hint("let each job read alone"));
@@ -59,8 +59,7 @@ pub(crate) fn listen(config: &Config) -> Result<LocalListener> {
         let cause = "share_dir is not set, where the jobs find this process";
         return Err(Error::new(Kind::Usage, cause).with_hint("name a local directory, and the same for the jobs"));
     };
-    std::fs::create_dir_all(dir).map_err(|error| refused(dir, "making", &error))?;
-    LocalListener::bind(OwnDirectory::open(dir)?, &socket_name(&config.uri))
+    LocalListener::bind(own_directory("share_dir", dir, notices)?, &socket_name(&config.uri))
 }
 
 /// A read that is shared: made by [`LoaderBuilder::share`](crate::LoaderBuilder::share).

@@ -3,9 +3,9 @@
 //! Owns the directory's tag file, which says to backup programs that nothing here is worth keeping, and whose lock
 //! serialises processes that count and create segments. Never touches a file that is not a segment.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::{OwnDirectory, direct_unit, is_locked, next_written, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
 
-use crate::system::refused;
+use crate::system::{own_directory, refused};
 
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str =
@@ -43,16 +43,10 @@ pub(crate) struct Turn {
 }
 
 impl Directory {
-    /// Opens this user's directory in `path`, or makes it. Makes `path`, too, in a directory that is there: a mount point that is
-    /// missing is not filled in. Removes what processes left that died while they made a segment.
-    pub(crate) fn open(path: &Path) -> Result<Directory> {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if !path.is_dir() => {
-                return Err(refused(path, "making the directory", &error));
-            }
-            _ => {}
-        }
-        let own = Arc::new(OwnDirectory::open(path)?);
+    /// Opens this user's directory in `path`, or makes it, as [`own_directory`] does. Removes what processes left that died while they made a
+    /// segment.
+    pub(crate) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Directory> {
+        let own = Arc::new(own_directory("spill_dirs", path, notices)?);
         let tagged = tag(&own);
         let refusal = tagged.as_ref().err().cloned();
         let direct = match &tagged {

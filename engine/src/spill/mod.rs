@@ -29,7 +29,7 @@ use crate::layout::Layout;
 pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> Vec<Directory> {
     let mut directories: Vec<Directory> = Vec::new();
     for path in paths {
-        match Directory::open(path) {
+        match Directory::open(path, notices) {
             Ok(new) if directories.iter().any(|known| known.own.path() == new.own.path()) => {}
             Ok(new) => directories.push(new),
             Err(error) => notices.push(format!("disk: {} is not used: {error}", path.display())),

@@ -70,6 +70,11 @@ pub fn put_as(
     let (access, endpoint, key) = access.into().object(uri)?;
     options.validate(endpoint.dialect)?;
     if endpoint.scheme == Scheme::File {
+        // Where a scheme was forgotten, the object would be a file of the working directory.
+        if !uri.contains("://") && !uri.starts_with(['/', '.']) {
+            let cause = format!("'{}' has no scheme, and may be a bucket's key or a file", uri.escape_debug());
+            return Err(Error::new(Kind::Usage, cause).with_hint("write s3://BUCKET/KEY, or ./FILE"));
+        }
         rewind(source)?;
         if matches!(options.over, PutOver::Etag(_)) {
             return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fuelrail::internal::OPEN_END;
 use fuelrail::{ByteSize, Error, Format, Kind};
 use serde::Serialize;
 
@@ -45,8 +46,10 @@ pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Sha
     if format == Format::Mds {
         uri.truncate(uri.rfind('/').map_or(0, |slash| slash + 1));
     }
-    let config = load(None, &[given(trust), vec![("uri".into(), uri.clone())]].concat())?;
+    let mut config = load(None, &[given(trust), vec![("uri".into(), uri.clone())]].concat())?;
     let mut listed = fuelrail::list_with(config.access(), &uri, |_| {})?;
+    // A kept index does not say how an archive ends.
+    config.network.listing_dir = None;
     if !file.contains("://") && format != Format::Mds {
         listed.retain(|object| uri.ends_with(&format!("/{}", object.key)));
     }
@@ -58,7 +61,7 @@ pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Sha
     }
     let loader = once(config, Some(format)).listing(listed).batch_size(16);
     let (mut keys, mut fields, mut records) = (Vec::new(), BTreeMap::<String, Column>::new(), 0);
-    each_record(loader, &[], &mut |key, read| {
+    let notices = each_record(loader, &[], &mut |key, read| {
         records += 1;
         if keys.len() < KEYS {
             keys.push(key.to_owned());
@@ -72,6 +75,10 @@ pub(super) fn inspect(file: &str, format: Format, trust: &Trust) -> Outcome<(Sha
         }
         Ok(())
     })?;
+    if notices.iter().any(|notice| notice.starts_with(OPEN_END)) {
+        let error = Error::new(Kind::Undecodable, format!("{file}: an archive has no end-of-archive mark"));
+        return Err(error.with_hint("it may have been cut between two records: write or upload it again").into());
+    }
     let fields: Vec<Column> = fields.into_values().collect();
     let bytes = fields.iter().map(|field| field.bytes).sum();
     let found = Shards { format: format.to_string(), records, bytes, first_keys: keys, fields };

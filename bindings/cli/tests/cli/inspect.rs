@@ -112,4 +112,11 @@ fn shards_are_shown_with_their_fields() {
     fs::write(&damaged, bytes).unwrap();
     let refused = fuelrail(&["inspect", utf8(&damaged)]);
     assert!(refused.code != 0 && refused.err.contains("checksum"), "{}", refused.err);
+    let (cut, whole) = (dir.path().join("cut.tar"), fs::read(&files[0]).unwrap());
+    let members = (whole.iter().rposition(|byte| *byte != 0).unwrap() + 1).next_multiple_of(512);
+    fs::write(&cut, &whole[..members]).unwrap();
+    let refused = fuelrail(&["inspect", utf8(&cut)]);
+    assert!(refused.code != 0 && refused.err.contains("no end-of-archive mark"), "{}", refused.err);
+    fs::write(&cut, &whole[..members + 512]).unwrap();
+    fuelrail(&["inspect", utf8(&cut)]).done();
 }

@@ -27,7 +27,6 @@ fn wrong_use_is_2() {
         (&["lst"], "unrecognized subcommand 'lst'"),
         (&["ls", "ftp://127.0.0.1/b"], "scheme"),
         (&["ls", "http://"], "no host"),
-        (&["ls", "bucket/prefix"], "write http://"),
         (&["get", "http://127.0.0.1/b/k", "--json"], "--output"),
         (&["bench", "read"], "no uri is given"),
         (&["bench", "read", "http://h/b", "--batch-size", "many"], "--batch-size"),
@@ -101,6 +100,26 @@ fn what_is_not_there_is_1() {
     refused(&fuelrail(&["get", &bucket.url("training/3/00003.png")]), 1, "404");
     refused(&bench_read(&bucket.url(""), &[]), 1, "training/3/00003.png");
     refused(&fuelrail(&["inspect", "/no/such/file"]), 1, "/no/such/file");
+    refused(&fuelrail(&["ls", "bucket/prefix"]), 1, "s3://BUCKET/PREFIX/");
+}
+
+#[test]
+fn what_has_no_scheme_is_a_path_from_the_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("fold er")).unwrap();
+    std::fs::write(dir.path().join("fold er/100%.txt"), "text").unwrap();
+    let encoded = format!("file://{}/fold%20er", dir.path().display());
+    for uri in ["fold er", "fold er/", "./fold er", &encoded] {
+        let listed = program().args(["ls", uri]).current_dir(dir.path()).output().unwrap();
+        assert_eq!(Ended::new(listed).done(), "100%.txt\n", "{uri}");
+    }
+    // A target whose scheme was forgotten is no file.
+    let put = program().args(["put", "fold er/100%.txt", "bucket/key"]).current_dir(dir.path()).output().unwrap();
+    refused(&Ended::new(put), 2, "s3://BUCKET/KEY");
+    let copied = format!("file://{}/copied", dir.path().display());
+    let copied = program().args(["cp", "fold er", &copied]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(copied.status.code(), Some(0), "{copied:?}");
+    assert_eq!(std::fs::read(dir.path().join("copied/100%.txt")).unwrap(), b"text");
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub struct IndexBuilder {
     keys: Pieces,
     values: Pieces,
     known_values: BTreeMap<Box<[u8]>, u64>,
+    /// Not part of the index.
+    open_ends: Vec<u32>,
 }
 
 /// A list of bytes that grows at its end.
@@ -72,6 +74,7 @@ impl IndexBuilder {
             keys: Pieces::default(),
             values: Pieces::default(),
             known_values: BTreeMap::new(),
+            open_ends: Vec::new(),
         }
     }
 
@@ -120,6 +123,16 @@ impl IndexBuilder {
     /// If there is no such field.
     pub fn field_name(&self, number: usize) -> &str {
         &self.fields[number].0
+    }
+
+    /// Notes that an object ends without the mark that ends its format: it may have been cut between two records.
+    pub fn note_open_end(&mut self, object: u32) {
+        self.open_ends.push(object);
+    }
+
+    /// The objects that were noted so. The index does not keep them.
+    pub fn open_ends(&self) -> &[u32] {
+        &self.open_ends
     }
 
     /// How many records it has.

@@ -101,6 +101,35 @@ fn records_end_where_the_key_changes() {
 }
 
 #[test]
+fn an_archive_without_a_block_of_zeroes_at_its_end_is_noted() {
+    let open_ends = |archive: &[u8]| {
+        let mut index = IndexBuilder::new(Format::WebDataset, [0; 16], 4);
+        scan_whole(&mut Scan::new(3, archive.len() as u64), archive, &mut index).unwrap();
+        index.open_ends().to_vec()
+    };
+    let members = [member("1.a", b"x"), member("2.a", &[7; 600])].concat();
+    assert_eq!(open_ends(&members), [3]);
+    for blocks in [1, 2, 20] {
+        assert_eq!(open_ends(&[&members[..], &vec![0; blocks * 512]].concat()), [0; 0], "{blocks} blocks");
+    }
+}
+
+#[test]
+fn compressed_archives_are_named_however_short() {
+    for (magic, name) in
+        [(&b"\x1F\x8B\x08"[..], "gzip"), (b"\x28\xB5\x2F\xFD", "zstd"), (b"BZh9", "bzip2"), (b"\xFD7zXZ\0", "xz")]
+    {
+        for len in [100, 511, 512, 5000] {
+            let mut file = magic.to_vec();
+            file.resize(len, 0x55);
+            let error = read(&file).unwrap_err();
+            let says = format!("the archive is compressed with {name}");
+            assert!(error.to_string().contains(&says) && error.hint().is_some(), "{len} bytes: {error}");
+        }
+    }
+}
+
+#[test]
 fn duplicate_fields_are_named() {
     for name in ["d/1.A.b", "d/1.__key__"] {
         let archive = [member("d/1.a.b", b"x"), member(name, b"y")].concat();

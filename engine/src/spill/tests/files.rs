@@ -42,8 +42,24 @@ fn a_segment_is_made_whole_and_owned() {
     again.remove().unwrap();
     assert!(names(&path).is_empty() && segment.try_own().unwrap().is_none());
     assert_eq!(segment.scan().unwrap().records, [], "what is open stays readable");
-    let absent = Directory::open(&scratch.path().join("no/such")).unwrap_err();
-    assert!(absent.to_string().contains("no/such"), "a mount point that is missing is not filled in: {absent}");
+    let mut said = Vec::new();
+    let absent = Directory::open(&scratch.path().join("no/such"), &mut said).unwrap_err().to_string();
+    let parent = format!("{} does not exist", scratch.path().join("no").display());
+    assert!(
+        absent.contains(&parent) && absent.contains("no/such"),
+        "a mount point that is missing is not filled in: {absent}"
+    );
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let error = Directory::open(&path, &mut said).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} is a file, not a directory", file.display())), "{error}");
+    }
+    let made = scratch.path().join("made");
+    for _ in 0..2 {
+        Directory::open(&made, &mut said).unwrap();
+    }
+    assert_eq!(said, [format!("spill_dirs: made {}", made.display())], "once");
 }
 
 /// Every kind of look-alike, through everything that opens, recovers, makes room, lists, verifies and removes.

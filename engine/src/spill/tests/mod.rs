@@ -84,7 +84,7 @@ impl Told {
 }
 
 fn open(path: &Path) -> Directory {
-    Directory::open(path).unwrap()
+    Directory::open(path, &mut Vec::new()).unwrap()
 }
 
 /// A segment manager's work over these directories, for so many shards, with a limit in MiB and segments of one.

@@ -29,7 +29,7 @@ fn a_directory_of_another_user_is_refused_with_owner_and_mode() {
     if !give_away(scratch.path()) {
         return;
     }
-    let error = Directory::open(scratch.path()).unwrap_err().to_string();
+    let error = Directory::open(scratch.path(), &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("user 54321") && error.contains("mode 1777"), "{error}");
 }
 

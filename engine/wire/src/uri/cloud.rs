@@ -1,6 +1,6 @@
 //! The clouds' own forms: which server a bucket named by `s3://`, `gs://` or `az://` is on.
 
-use super::parse::{FORM, host_name, plain, refuse_length, server, user_information, web_scheme};
+use super::parse::{FORM, decoded, host_name, plain, refuse_length, server, user_information, web_scheme};
 use super::{AZURE_SUFFIXES, Addressing, Dialect, Endpoint, Scheme, expand, usage};
 use core::net::Ipv4Addr;
 use core::str::FromStr;
@@ -262,16 +262,19 @@ fn folder_of_uri(rest: &str) -> Result<Endpoint> {
             "write file:///FOLDER/ with three slashes, or its path",
         ));
     }
-    folder_of_path(path)
+    folder_of_path(&decoded(path, "path")?)
 }
 
-/// A path that begins with a slash or a dot: what is before its last slash is the bucket.
+/// A path: what is before its last slash is the bucket.
 fn folder_of_path(path: &str) -> Result<Endpoint> {
+    if path.is_empty() {
+        return Err(usage("the URI is empty", FORM));
+    }
     if path.starts_with('~') {
         return Err(usage("the path begins with '~', which only shells expand", "write the absolute path"));
     }
     if !path.starts_with(['/', '.']) {
-        return Err(usage("the URI has no scheme", FORM));
+        return folder_of_path(&format!("./{path}"));
     }
     let (folder, prefix) = match path.rsplit_once('/') {
         Some((folder, prefix)) => (folder, prefix),

@@ -90,8 +90,8 @@ fuelrail_base::named!(Addressing, "a way of addressing": Path = "path", VirtualH
 /// `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`. Which server they mean is settled by a [`Cloud`]; parsing alone takes the
 /// default one.
 ///
-/// Or from the path of a folder, `/FOLDER/`, `./FOLDER/` or `file:///FOLDER/`, where every character stands for itself, too: what is
-/// before the last slash is the bucket, and keys are paths within it.
+/// Or from the path of a folder, `/FOLDER/` or `FOLDER/`, where every character stands for itself, too, or `file:///FOLDER/`, which is
+/// percent-decoded: what is before the last slash is the bucket, and keys are paths within it. What has no scheme is a path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Endpoint {
     /// How the server is spoken to.
@@ -203,7 +203,11 @@ impl fmt::Display for Endpoint {
         if self.scheme == Scheme::File {
             let mut path = String::new();
             self.push_file_path(&mut path, &self.prefix);
-            return write!(f, "{}{path}", if path.starts_with('/') { "file://" } else { "" });
+            return if path.starts_with('/') {
+                write!(f, "file://{}", path.replace('%', "%25"))
+            } else {
+                f.write_str(&path)
+            };
         }
         if self.addressing == Addressing::VirtualHost {
             let word = if self.dialect == Dialect::Gcs { "gs" } else { "s3" };

@@ -117,7 +117,7 @@ fn port_of(text: &str) -> Result<Option<u16>> {
     port.map(Some).ok_or_else(|| usage("the URI's port is not a number from 1 to 65535", FORM))
 }
 
-fn decoded(text: &str, part: &str) -> Result<String> {
+pub(super) fn decoded(text: &str, part: &str) -> Result<String> {
     decode(text).map_err(|flaw| match flaw {
         Flaw::Percent => usage(
             &format!("a '%' in the {part} is not followed by two hexadecimal digits"),

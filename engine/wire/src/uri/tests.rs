@@ -31,8 +31,8 @@ fn takes_uris_apart() {
 #[test]
 fn refusals_say_what_to_write() {
     for (uri, says) in [
-        ("", "no scheme"),
-        ("h:80/b", "no scheme"),
+        ("", "is empty"),
+        ("file:///srv/100%/", "%25"),
         ("ftp://h/b", "none of http, https, s3"),
         ("file://host/srv/set", "another machine"),
         ("~/set", "which only shells expand"),
@@ -276,13 +276,18 @@ fn a_folder_is_a_bucket_and_keys_are_paths_within_it() {
         ("/srv/set", "/srv", "set"),
         ("/set", "/", "set"),
         ("/", "/", ""),
-        ("file:///srv/a b%20/x", "/srv/a b%20", "x"),
+        ("file:///srv/a b%20c/100%25/x%2Fy", "/srv/a b c/100%/x", "y"),
+        ("/srv/a%20b/x", "/srv/a%20b", "x"),
         ("file://localhost/srv/", "/srv", ""),
         (".", ".", ""),
         ("..", "..", ""),
         ("./set/", "./set", ""),
         ("../set", "..", "set"),
         (".hidden", ".", ".hidden"),
+        ("set", ".", "set"),
+        ("set/", "./set", ""),
+        ("a b/c%20/x", "./a b/c%20", "x"),
+        ("h:80/b", "./h:80", "b"),
     ] {
         let e = parsed(uri);
         assert_eq!((e.scheme, &*e.bucket, &*e.prefix), (Scheme::File, folder, prefix), "{uri}");
@@ -293,6 +298,7 @@ fn a_folder_is_a_bucket_and_keys_are_paths_within_it() {
     assert_eq!(source("/srv/{train,val}/").unwrap(), ("/srv".into(), String::new(), all(&["train/", "val/"])));
     assert_eq!(source("./x/{a,ab,b}").unwrap(), ("./x".into(), String::new(), all(&["a", "b"])));
     assert_eq!(source("/{srv,set}").unwrap(), ("/".into(), "s".into(), all(&["set", "srv"])));
+    assert_eq!(source("{train,val}/").unwrap(), (".".into(), String::new(), all(&["train/", "val/"])));
     for mixed in ["{/srv,./set}", "{/srv/,s3://bucket/}", "{./a,../a}"] {
         assert_eq!(source(mixed).unwrap_err().kind(), Kind::Usage, "{mixed}");
     }
