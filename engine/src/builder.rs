@@ -41,6 +41,8 @@ pub struct LoaderBuilder {
     ranges: Option<Vec<ByteRange>>,
     state: Option<State>,
     scores: Option<Vec<u8>>,
+    held: u64,
+    is_inner: bool,
     report: Option<WatchReporter>,
 }
 
@@ -137,6 +139,14 @@ impl LoaderBuilder {
         self
     }
 
+    /// Batches that the program still holds when it asks for the next one, which the least memory counts: in Python a `for` loop has one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn batches_held(mut self, held: u64) -> LoaderBuilder {
+        self.held = held;
+        self
+    }
+
     /// Called with the report when nothing moves, instead of a `tracing` warning.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
@@ -179,7 +189,7 @@ impl LoaderBuilder {
     }
 
     fn prepare(self) -> Result<Prepared> {
-        let LoaderBuilder { mut config, listing, ranges, state, scores, report } = self;
+        let LoaderBuilder { mut config, listing, ranges, state, scores, held, is_inner, report } = self;
         config.validate()?;
         let ring = config.ring.settle()?;
         let (access, source) = config.source()?;
@@ -231,7 +241,8 @@ impl LoaderBuilder {
         let (run, horizons) = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
         let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<Report>, |to| to.0);
         let (labels, packed, lent, shards) = (Arc::new(labels), packed.map(Arc::new), false, Shards::default());
-        let parts = Parts { config, objects, run, labels, records, fingerprint, saved, notices, lent, shards };
+        let parts =
+            Parts { config, objects, run, labels, records, fingerprint, saved, notices, lent, held, is_inner, shards };
         Ok(Prepared { parts, ring, directories, packed, horizons, report })
     }
 }
@@ -322,6 +333,6 @@ fn open_ranges(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> Res
     plain.network.shared_read = false;
     plain.order = Order { shuffle: false, ..Order::default() };
     let mut builder = LoaderBuilder::new(plain).ranges(ranges);
-    builder.listing = Some(KeptListing::plain(listing.clone()));
+    (builder.listing, builder.is_inner) = (Some(KeptListing::plain(listing.clone())), true);
     builder.build()
 }

@@ -45,6 +45,8 @@ pub(crate) struct Wanted {
     pub blocks: u64,
     /// Chunks that are held at a time, and the room of one, bytes.
     pub chunks: (u64, u64),
+    /// Batches that the program still holds when it asks for the next one.
+    pub batches_held: u64,
 }
 
 /// One shard's share.
@@ -100,6 +102,13 @@ impl Wanted {
         (least, (blocks * self.cached_block_bytes).next_multiple_of(PAGE_BYTES))
     }
 
+    /// Room that a shard has at least, in batches of the largest size. Of consecutive batches every `shards`-th is its own. Batches lie at the
+    /// lowest free addresses and differ in size: between two that are held may be nearly the room of one, and the next one still not fit.
+    fn batches_min(&self, shards: u16) -> u64 {
+        let held = if self.decoded_bytes > 0 { 0 } else { self.batches_held / u64::from(shards) };
+        1 + 2 * held
+    }
+
     /// Bytes that one shard needs to hold `batches` of the largest batches.
     fn needs(&self, shards: u16, batches: u64) -> u64 {
         let cache = (self.cache_bytes / u64::from(shards)).next_multiple_of(SAMPLE_ALIGN as u64);
@@ -111,7 +120,12 @@ impl Wanted {
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
         let each = self.needs(shards, batches) + self.index(shards).1;
         let shared = each.saturating_mul(u64::from(shards));
-        shared.saturating_add(self.extra_bytes(1))
+        shared.saturating_add(self.extra_bytes(self.decoded_min()))
+    }
+
+    /// Decoded batches that there is room for at least.
+    fn decoded_min(&self) -> u64 {
+        1 + self.batches_held
     }
 
     /// Bytes that this many decoded batches need.
@@ -119,23 +133,28 @@ impl Wanted {
         self.decoded_bytes.saturating_mul(batches).min(u64::MAX / 2).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Number of decoded batches: as many as requested, as far as memory beyond the shards' needs allows; at least one.
+    /// Number of decoded batches: as many as requested, as far as memory beyond the shards' needs allows; at least those that are held and one.
     fn decoded(&self, shards: u16) -> u64 {
         if self.decoded_bytes == 0 {
             return 0;
         }
-        let room = |batches| self.in_all(shards, batches) - self.extra_bytes(1);
+        let room = |batches| self.in_all(shards, batches) - self.extra_bytes(self.decoded_min());
         let taken = room(if self.feeds(shards, 2) { 2 } else { 1 });
         let holds = |n: u64| taken.saturating_add(self.extra_bytes(n)) <= self.memory_bytes;
-        (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1)
+        (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1).max(self.decoded_min())
     }
 
-    /// The spare memory that a shard sets aside of `batch_bytes`: none when fewer than two of the largest batches would fit in the rest.
-    fn spares(&self, batch_bytes: u64) -> Spares {
+    /// The spare memory that a shard sets aside of `batch_bytes`: none when fewer than two of the largest batches would fit in the rest, or than
+    /// there has to be room for.
+    fn spares(&self, shards: u16, batch_bytes: u64) -> Spares {
         let (longest, mean) = self.block_bytes;
         let spares = Spares::within(batch_bytes, longest, mean);
         let left = batch_bytes.saturating_sub(spares.bytes());
-        if self.hedged && left / 2 >= self.batch_bytes_max { spares } else { Spares::default() }
+        if self.hedged && left / self.batches_min(shards).max(2) >= self.batch_bytes_max {
+            spares
+        } else {
+            Spares::default()
+        }
     }
 
     /// Chunks that one of the shards holds. Owners are chosen by hash, so some have more than the mean: by four times its root, hardly ever.
@@ -143,7 +162,7 @@ impl Wanted {
         let (wanted, room) = self.chunks;
         let mean = wanted.div_ceil(u64::from(shards));
         let most = if shards == 1 { mean } else { (mean + 4 * mean.isqrt()).min(wanted) };
-        let left = (batch_bytes / 2).min(batch_bytes.saturating_sub(self.batch_bytes_max));
+        let left = (batch_bytes / 2).min(batch_bytes.saturating_sub(self.batches_min(shards) * self.batch_bytes_max));
         left.checked_div(room).map_or(0, |fit| fit.min(most))
     }
 
@@ -158,13 +177,14 @@ impl Wanted {
     pub(crate) fn share_out(&self) -> Result<Layout> {
         let shards = match self.shards {
             // A shard that cannot fill one batch while another is in use alternates between the two: use fewer shards.
-            0 => (1..=self.cores.max(1)).rev().find(|&n| self.feeds(n, 2)).unwrap_or(1),
+            0 => (1..=self.cores.max(1)).rev().find(|&n| self.feeds(n, self.batches_min(n).max(2))).unwrap_or(1),
             n => n,
         };
-        if !self.feeds(shards, 1) {
-            let need = self.in_all(shards, 1);
+        let least = self.batches_min(shards);
+        if !self.feeds(shards, least) {
+            let need = self.in_all(shards, least);
             let cause = format!(
-                "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}{}, a cache of {} and connections \
+                "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}{}{}, a cache of {} and connections \
                  need at least {need} bytes ({})",
                 ByteSize(self.memory_bytes),
                 self.memory_bytes,
@@ -172,6 +192,10 @@ impl Wanted {
                 match self.decoded_bytes {
                     0 => String::new(),
                     bytes => format!(", a decoded one of {}", ByteSize(bytes)),
+                },
+                match self.batches_held {
+                    0 => String::new(),
+                    held => format!(", {held} more that the program still holds"),
                 },
                 ByteSize(self.cache_bytes),
                 ByteSize(need),
@@ -184,7 +208,7 @@ impl Wanted {
         let (cached_block_bytes_min, index_bytes) = self.index(shards);
         let share = (self.memory_bytes - extra_bytes) / u64::from(shards) - index_bytes;
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, 1) {
+        let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, least) {
             rounded
         } else {
             share / PAGE_BYTES * PAGE_BYTES
@@ -192,11 +216,11 @@ impl Wanted {
         let cache_bytes = self.cache_bytes / u64::from(shards);
         let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
         let free = region_bytes - aligned - self.disk_bytes;
-        let scratch_bytes = self.scratch_bytes(free - self.batch_bytes_max);
+        let scratch_bytes = self.scratch_bytes(free - least * self.batch_bytes_max);
         let batch_bytes = free - scratch_bytes * self.connections_max as u64;
         let chunks = self.chunks(shards, batch_bytes);
         let batch_bytes = batch_bytes - chunks * self.chunks.1;
-        let spares = self.spares(batch_bytes);
+        let spares = self.spares(shards, batch_bytes);
         let batch_bytes = batch_bytes - spares.bytes();
         Ok(Layout {
             shards,
@@ -365,6 +389,27 @@ mod tests {
             block_bytes: (64 << 10, 8 << 10),
             blocks: 10_000,
             chunks: (0, 0),
+            batches_held: 0,
+        }
+    }
+
+    #[test]
+    fn batches_that_the_program_holds_have_room_beside_the_next_one() {
+        for (shards, held, raw) in [(1, 0, 1), (1, 1, 3), (1, 2, 5), (2, 1, 1), (2, 2, 3)] {
+            for decoded_bytes in [0, 3 << 20] {
+                let asked =
+                    |memory| Wanted { batches_held: held, decoded_bytes, decoded_batches: 5, ..wanted(memory, shards) };
+                let text = asked(4096).share_out().unwrap_err().to_string();
+                let need = text.split("raise memory_limit to ").nth(1).and_then(|rest| rest.split(',').next());
+                let need: u64 = need.unwrap().parse().unwrap();
+                let layout = asked(need).share_out().unwrap();
+                let decoded = if decoded_bytes == 0 { (0, raw) } else { (1 + held, 1) };
+                assert!(
+                    layout.batch_bytes >= decoded.1 * (10 << 20) && layout.decoded_batches == decoded.0,
+                    "{layout:?}"
+                );
+                asked(need - 4096 * u64::from(shards)).share_out().expect_err("less is refused");
+            }
         }
     }
 

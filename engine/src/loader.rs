@@ -1,6 +1,7 @@
 //! The loader: the consumer's end of the engine.
 
 mod facts;
+mod left_out;
 
 use crate::audit::Audit;
 use crate::batch::{Batch, Labels};
@@ -25,6 +26,7 @@ use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
 use futures_core::Stream;
+use left_out::LeftOut;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends.
+/// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends, but for the one of batches that are held: it goes on
+/// when some are dropped.
 pub struct Loader {
     parts: Parts,
     supply: Supply,
@@ -53,6 +56,10 @@ pub struct Loader {
     pending_since: Option<Instant>,
     /// Since when the caller's leases leave no room for the next batch; over calls that end without one, too.
     held_since: Option<Instant>,
+    /// The error of this call says so: it loses nothing.
+    is_refused: bool,
+    /// What was said of samples that are left out.
+    left_out: LeftOut,
     /// How much of what it knows of draws the run has learnt.
     learnt: Option<u64>,
     tally: Tally,
@@ -88,6 +95,10 @@ pub(crate) struct Parts {
     pub notices: Vec<String>,
     /// Its batches are lent to other processes, which may keep them for any time.
     pub lent: bool,
+    /// Batches that the program still holds when it asks for the next one.
+    pub held: u64,
+    /// It reads for another loader, which tells what is left out.
+    pub is_inner: bool,
     /// What reads it, once that has started.
     pub shards: Shards,
 }
@@ -171,6 +182,8 @@ impl Loader {
             stays_armed: false,
             pending_since: None,
             held_since: None,
+            is_refused: false,
+            left_out: LeftOut::default(),
             learnt: None,
             tally: Tally::default(),
             started: Instant::now(),
@@ -188,7 +201,7 @@ impl Loader {
     /// The next batch, in order; blocks until it is there. `None` when the run is over or has failed.
     ///
     /// # Errors
-    /// The error of a sample under `raise`; `Budget` when all memory is held by batches the caller keeps;
+    /// The error of a sample under `raise`; `Budget` when all memory is held by batches the caller keeps, after which the run goes on;
     /// `Environment` when a shard could not go on or the process was forked; `File` when the audit log cannot be written.
     pub fn next_batch(&mut self) -> Option<Result<Batch>> {
         match self.guarded(None) {
@@ -233,7 +246,7 @@ impl Loader {
         self.waker.event()
     }
 
-    /// An error is the last that is returned.
+    /// An error is the last that is returned, unless the caller can mend it.
     fn guarded(&mut self, patience: Option<Duration>) -> Result<Taken> {
         if self.failed {
             if self.guard.holds() {
@@ -242,7 +255,7 @@ impl Loader {
             return Ok(Taken::Over);
         }
         let outcome = self.guard.check().and_then(|()| self.take(patience));
-        self.failed |= outcome.is_err();
+        self.failed |= outcome.is_err() && !std::mem::take(&mut self.is_refused);
         // Another thread may have looked, found nothing, and now sleep on the eventfd: what it was armed for was taken here, or forgotten.
         if self.guard.holds() && (!self.stays_armed || !matches!(outcome, Ok(Taken::NotYet))) {
             self.waker.announce();
@@ -276,6 +289,9 @@ impl Loader {
         let Some(made) = made else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let (batch, seq) = made?;
+        if !self.parts.is_inner {
+            self.left_out.look_at(&batch, self.parts.config.bad_samples);
+        }
         self.count(&batch, seq)?;
         Ok(Taken::Batch(batch))
     }
@@ -355,6 +371,8 @@ impl Loader {
             if self.leases() == 0 || self.parts.lent || waited < LEASE_PATIENCE || !self.is_held_up_by_leases() {
                 self.held_since = None;
             } else if self.held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
+                // As long again until it is said again.
+                (self.held_since, self.is_refused) = (None, true);
                 break Err(self.lease_error());
             }
         };
@@ -382,13 +400,6 @@ impl Loader {
             None => self.parts.shards.snapshots(LOOK_AGAIN).iter().any(|s| s.waits_for_leases),
         };
         self.supply.stage().map_or_else(shards, DecodeStage::is_starved)
-    }
-
-    fn lease_error(&self) -> Error {
-        let leases = self.leases();
-        let need = self.slot_bytes_max();
-        Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
-            .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
     /// Where the run stands after the last batch taken.

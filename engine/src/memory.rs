@@ -159,7 +159,7 @@ pub(crate) fn share_out(
     objects: &Objects,
     topology: &Topology,
     records: Option<&Records>,
-    (disk, peers): (bool, PeerRoom),
+    (disk, peers, batches_held): (bool, PeerRoom, u64),
 ) -> Result<Layout> {
     let cores = topology.shards();
     // In whole granules of the region, so that as many batches fit as are said to.
@@ -185,6 +185,7 @@ pub(crate) fn share_out(
         block_bytes: (longest, mean),
         blocks,
         chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
+        batches_held,
     }
     .share_out()
 }

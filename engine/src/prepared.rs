@@ -46,12 +46,12 @@ impl Prepared {
         if let Some(packed) = self.packed.take() {
             return self.start_unpacking(&packed);
         }
-        let Parts { config, objects, run, notices, fingerprint, lent, shards, records, .. } = &mut self.parts;
+        let Parts { config, objects, run, notices, fingerprint, lent, shards, records, held, .. } = &mut self.parts;
         let directories = core::mem::take(&mut self.directories);
         let topology = config.topology();
         let peers = Peers::of(config, (objects, run, fingerprint), notices)?;
         let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
-        let layout = share_out(config, objects, &topology, records.as_deref(), (!directories.is_empty(), room))?;
+        let layout = share_out(config, objects, &topology, records.as_deref(), (!directories.is_empty(), room, *held))?;
         config.shards = Some(layout.shards);
         let seating = seat(config, &topology, notices);
         notices.extend(shortages(config, objects, &layout));
@@ -87,7 +87,7 @@ impl Prepared {
     }
 
     fn start_unpacking(mut self, packed: &Arc<Packed>) -> Result<Loader> {
-        let Parts { config, objects, run, notices, lent, shards, records, .. } = &mut self.parts;
+        let Parts { config, objects, run, notices, lent, shards, records, held, .. } = &mut self.parts;
         let topology = config.topology();
         let shares = packed.shares(config, objects.endpoint().scheme, run, &topology)?;
         if let Some(shards) = config.shards.filter(|shards| *shards > shares.reading_shards) {
@@ -99,7 +99,8 @@ impl Prepared {
                 "near: shards that read parts to be unpacked are not bound to cores, so not to node {node}"
             ));
         }
-        let layout = share_out(&shares.own, objects, &topology, records.as_deref(), (false, PeerRoom::default()))?;
+        let layout =
+            share_out(&shares.own, objects, &topology, records.as_deref(), (false, PeerRoom::default(), *held))?;
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
         let mut memory = MemoryStats::new(&shares.own, objects, &layout, &arena, &[]);

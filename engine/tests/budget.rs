@@ -164,5 +164,13 @@ fn a_budget_too_small_for_one_batch_names_the_bytes_needed() {
         let mut loader = builder().memory_limit(ByteSize(bytes)).epochs(2).build().unwrap();
         let delivered = crate::common::drain(&mut loader, &set).unwrap();
         assert_eq!(delivered.order.len(), 400, "{shards} shards, batches of {batch_size}");
+        // So is the one for a program that holds the last batch meanwhile, though batches differ in size.
+        let error = builder().batches_held(1).memory_limit(ByteSize(100_000)).build().expect_err("100 kB hold nothing");
+        let loader = builder().batches_held(1).memory_limit(ByteSize(needed(&error))).epochs(2).build().unwrap();
+        let (mut last, mut samples) = (None, 0);
+        for batch in loader {
+            samples += last.insert(batch.unwrap()).len();
+        }
+        assert_eq!(samples, 400, "{shards} shards, batches of {batch_size}");
     }
 }

@@ -451,6 +451,22 @@ fn a_function_that_takes_batches_is_called_once_for_each_and_tells_who_is_bad() 
 }
 
 #[test]
+fn what_is_wrong_with_a_whole_call_is_no_samples_fault_and_said_first() {
+    let set = DataSet::digits(8, 7);
+    let bucket = bucket(&set, "");
+    let function = DecodeFunction::of_batches(|samples, _| {
+        Err(Error::new(Kind::Program, format!("{} for {} samples", samples.len() - 1, samples.len())))
+    });
+    let builder = || loader(&bucket).batch_size(8).decode_with(Decode::exact(1, 4, 1), function.clone());
+    let error = builder().build().unwrap().next_batch().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.object(), error.cause()), (Kind::Program, None, "7 for 8 samples"));
+    let batch = builder().bad_samples(BadSamples::Skip).build().unwrap().next_batch().unwrap().unwrap();
+    assert_eq!((batch.len(), batch.left_out().len()), (0, 8));
+    let (_, error) = &batch.left_out()[0];
+    assert_eq!(error.cause(), "7 for 8 samples; called with this sample alone: 0 for 1 samples");
+}
+
+#[test]
 fn bytes_that_a_function_keeps_stay_behind_the_end_of_the_loader() {
     let set = DataSet::digits(200, 7);
     let (bucket, files) = (bucket(&set, ""), contents(&set));

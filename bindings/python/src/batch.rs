@@ -3,7 +3,7 @@
 use crate::error::usage;
 use crate::ffi::{self, Memory, View};
 use fuelrail::{Dtype, Shape};
-use pyo3::exceptions::{PyBufferError, PyIndexError, PyKeyError};
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ impl Batch {
         let batch = self.held(py)?;
         match usize::try_from(i) {
             Ok(at) if at < batch.len() => Ok((batch, at)),
-            _ => Err(PyIndexError::new_err(format!("sample {i} of a batch of {}", batch.len()))),
+            _ => Err(no_sample(i, batch.len())),
         }
     }
 
@@ -41,6 +41,17 @@ impl Batch {
         let shape = batch.shape().ok_or_else(|| PyBufferError::new_err(cause))?;
         Ok((batch, shape))
     }
+}
+
+/// The error for a sample that a batch of `count` does not have.
+pub(crate) fn no_sample(i: isize, count: usize) -> PyErr {
+    PyIndexError::new_err(format!("sample {i} of a batch of {count}: they are numbered from 0, and not from the end"))
+}
+
+/// The name of a field, which a batch is indexed by.
+pub(crate) fn field_name(of: &Bound<'_, PyAny>) -> PyResult<String> {
+    let hint = "a batch is indexed by the name of a field, batch[\"jpg\"]; a sample is batch.sample(i), for i in range(len(batch))";
+    of.extract::<String>().map_err(|_| PyTypeError::new_err(hint))
 }
 
 /// Bytes of a batch as a view: without a copy where they lie in it.
@@ -168,9 +179,9 @@ impl Batch {
     ///
     /// Raises KeyError where no sample has it; with `decode` also for one that `fields` does not name, and for the decoded one, which is
     /// `numpy()`.
-    fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
-        let batch = self.held(py)?;
-        column(py, field, (0..batch.len()).map(|i| Some(viewed(py, &batch, batch.field(i, field)?))))
+    fn __getitem__<'py>(&self, py: Python<'py>, field: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let (batch, field) = (self.held(py)?, field_name(field)?);
+        column(py, &field, (0..batch.len()).map(|i| Some(viewed(py, &batch, batch.field(i, &field)?))))
     }
 
     /// The pixels of a decoded batch as a read-only NumPy array of `shape`, without a copy: uint8, float16 or float32 by `decode_dtype`.
@@ -186,6 +197,25 @@ impl Batch {
         };
         let numbers = py.import("numpy")?.call_method1("asarray", (all,))?.call_method1("view", (dtype,))?;
         numbers.call_method1("reshape", (shape.dims(),))
+    }
+
+    /// The same for `numpy.asarray(batch)`.
+    ///
+    /// Raises BufferError where samples are not decoded, ValueError where another dtype is asked for without a copy.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let numbers = self.numpy(py)?;
+        let made = if copy == Some(true) { "array" } else { "asarray" };
+        let made = py.import("numpy")?.call_method1(made, (&numbers, dtype))?;
+        if copy == Some(false) && !made.is(&numbers) {
+            return Err(PyValueError::new_err("another dtype needs a copy"));
+        }
+        Ok(made)
     }
 
     /// A DLPack capsule of the pixels of a decoded batch, on the CPU: versioned and marked read-only from `max_version` (1, 0) on.

@@ -1,11 +1,11 @@
 //! `fuelrail.DeviceBatch`: samples on a GPU, which frameworks take by DLPack.
 
-use crate::batch::{by_name, column};
+use crate::batch::{by_name, column, field_name, no_sample};
 use crate::error::{raised, usage};
 use crate::ffi::{self, Element, Memory, Numbers, View};
 use fuelrail::{OtherFields, SampleId};
 use fuelrail_cuda::{FeedConfig, RawStream};
-use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -182,7 +182,7 @@ impl DeviceBatch {
     fn fields<'py>(&self, py: Python<'py>, i: isize) -> PyResult<Bound<'py, PyDict>> {
         let count = self.facts.ids.len();
         let at = usize::try_from(i).ok().filter(|at| *at < count);
-        let at = at.ok_or_else(|| PyIndexError::new_err(format!("sample {i} of a batch of {count}")))?;
+        let at = at.ok_or_else(|| no_sample(i, count))?;
         by_name(py, self.facts.other_fields.fields(at).map(|(name, bytes)| (name, held_view(py, bytes))))
     }
 
@@ -190,9 +190,9 @@ impl DeviceBatch {
     /// lack it.
     ///
     /// Raises KeyError where no sample has it, for the one that was decoded, and without `decode`.
-    fn __getitem__<'py>(&self, py: Python<'py>, field: &str) -> PyResult<Bound<'py, PyList>> {
-        let Facts { ids, other_fields, .. } = &self.facts;
-        column(py, field, (0..ids.len()).map(|i| Some(held_view(py, other_fields.field(i, field)?))))
+    fn __getitem__<'py>(&self, py: Python<'py>, field: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let (Facts { ids, other_fields, .. }, field) = (&self.facts, field_name(field)?);
+        column(py, &field, (0..ids.len()).map(|i| Some(held_view(py, other_fields.field(i, &field)?))))
     }
 
     /// The epoch, from 0.

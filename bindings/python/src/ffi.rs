@@ -1,4 +1,4 @@
-//! What hands out addresses: the buffer protocol and DLPack.
+//! What hands out addresses: the buffer protocol and DLPack; and what ends calls of Python functions on other threads.
 //!
 //! Both keep the memory they point into alive by owning a [`Memory`]: the object behind a buffer by its reference count, a DLPack tensor
 //! until its consumer calls the deleter. The memory is never written to while it is shared.
@@ -6,11 +6,11 @@
 use fuelrail::{Batch, Dtype, KeptBytes, Shape};
 use fuelrail_cuda::RawStream;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PySystemExit};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -53,6 +53,19 @@ pub(crate) fn copy_out(py: Python<'_>, from: &PyBuffer<u8>, to: &mut [u8]) -> Py
     // call's alone. A thread of the program that writes to an array it has returned gets a mixture of its bytes, as with any copy.
     py.detach(|| unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from.buf_ptr().cast(), to.len()) });
     Ok(())
+}
+
+/// The number by which the interpreter knows this thread.
+pub(crate) fn thread_number() -> c_ulong {
+    // SAFETY: it only asks the system for the number of the calling thread.
+    unsafe { ffi::PyThread_get_thread_ident() }
+}
+
+/// Raises `SystemExit` in a thread as soon as it runs Python code.
+pub(crate) fn raise_exit_in(py: Python<'_>, thread: c_ulong) {
+    let exit = py.get_type::<PySystemExit>();
+    // SAFETY: the interpreter is attached, and takes a reference of its own to the class. Of a thread that it does not know it does nothing.
+    unsafe { ffi::PyThreadState_SetAsyncExc(thread.cast_signed(), exit.as_ptr()) };
 }
 
 /// The object behind a memoryview.

@@ -18,6 +18,11 @@ pub(crate) struct Known {
     /// The batches taken whose losses were not reported, oldest first: number and samples. Empty where none are asked for.
     unreported: VecDeque<(u64, Vec<u64>)>,
     pub has_begun: bool,
+    /// The last error, which ended the run unless a batch came after it.
+    pub failed: Option<fuelrail::Error>,
+    /// The run is over, and whether it was said that there is nothing to iterate over.
+    is_over: bool,
+    is_told: bool,
     pub is_open: bool,
     pub batches: u64,
     pub samples: u64,
@@ -25,7 +30,11 @@ pub(crate) struct Known {
     pub classes: Vec<String>,
     pub notices: Vec<String>,
     pub keys: Keys,
+    pub check: Check,
 }
+
+/// Refuses a state, and its scores, that the loader cannot go on from.
+pub(crate) type Check = Arc<dyn Fn(&State, Option<&[u8]>) -> fuelrail::Result<()> + Send + Sync>;
 
 impl Known {
     pub(crate) fn of(engine: &fuelrail::Loader) -> Known {
@@ -35,6 +44,9 @@ impl Known {
             reporter: engine.reporter(),
             unreported: VecDeque::new(),
             has_begun: false,
+            failed: None,
+            is_over: false,
+            is_told: false,
             is_open: true,
             batches: engine.batches(),
             samples: engine.samples(),
@@ -42,11 +54,12 @@ impl Known {
             classes: engine.classes().to_vec(),
             notices: engine.notices().to_vec(),
             keys: Arc::new(engine.record_keys()),
+            check: Arc::new(engine.state_check()),
         }
     }
 
     pub(crate) fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {
-        self.has_begun = true;
+        (self.has_begun, self.failed) = (true, None);
         if let Some(state) = state {
             self.before = std::mem::replace(&mut self.state, state);
         }
@@ -56,6 +69,20 @@ impl Known {
             }
             self.unreported.push_back((seq, ids.iter().map(|id| id.0).collect()));
         }
+    }
+
+    /// There is no further batch.
+    ///
+    /// # Errors
+    /// The one that ended the run, again: what has failed does not look like what is complete.
+    pub(crate) fn ended(&mut self) -> fuelrail::Result<()> {
+        self.is_over = self.failed.is_none();
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether it is iterated over after its end, for the first time.
+    pub(crate) fn begins_again(&mut self) -> bool {
+        self.is_over && !std::mem::replace(&mut self.is_told, true)
     }
 
     /// Which unreported batch these samples include: the oldest one that they have all samples of, or else one that had none.

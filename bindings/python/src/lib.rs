@@ -14,6 +14,7 @@ mod error;
 mod ffi;
 mod known;
 mod loader;
+mod settings;
 mod transform;
 mod values;
 mod warnings;
@@ -27,6 +28,7 @@ fn _fuelrail(module: &Bound<'_, PyModule>) -> PyResult<()> {
     transform::begin();
     module.add_function(wrap_pyfunction!(transform::_end, module)?)?;
     module.py().import("atexit")?.call_method1("register", (module.getattr("_end")?,))?;
+    module.add_function(wrap_pyfunction!(settings::_check, module)?)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<device::DeviceBatch>()?;
     module.add_class::<batch::Batch>()

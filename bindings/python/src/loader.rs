@@ -3,12 +3,13 @@
 use crate::batch::Batch;
 use crate::device::{DeviceBatch, feed_config};
 use crate::engine::{Engine, Next};
-use crate::error::{raised, usage};
+use crate::error::{kept, raised, usage};
 use crate::known::Known;
+use crate::settings::config;
 use crate::transform::{self, Held};
 use crate::{values, warnings};
 use fuelrail::internal::ForkGuard;
-use fuelrail::{Config, LoaderBuilder, Overrides, SampleId, State};
+use fuelrail::{LoaderBuilder, SampleId, State};
 use fuelrail_cuda::FeedConfig;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 /// How long a wait goes on before signals are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Batches on a device without `device_depth`.
+const DEVICE_DEPTH: u64 = 3;
 
 /// Streams a bucket into batches, in an order that is a function of the seed. An iterator and a context manager.
 ///
@@ -29,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// ----------
 /// uri : str
 ///     `s3://BUCKET/PREFIX`, `gs://…`, `az://ACCOUNT/CONTAINER/PREFIX`, `http://HOST:PORT/BUCKET/PREFIX`, or a folder.
-/// batch_size : int
+/// batch_size : int, default 64
 ///     Samples per batch and rank.
 /// epochs : int, default 1
 ///     Epochs of the whole run, counted from epoch 0 also when resuming.
@@ -145,15 +148,26 @@ impl Loader {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch within [`LOOK_EVERY`].
-    fn take(&self, engine: &mut Engine) -> fuelrail::Result<Next> {
-        let next = engine.next_within(LOOK_EVERY)?;
-        match &next {
-            Next::Batch(batch) => self.known().took((batch.seq(), batch.ids()), engine.state()),
-            Next::OnDevice(batch) => self.known().took((batch.seq(), batch.ids()), batch.state().cloned()),
-            Next::NotYet | Next::Over => {}
+    /// Its function runs while it is waited for, so that this would wait for itself.
+    fn refuse_inside(&self, py: Python<'_>, what: &str) -> PyResult<()> {
+        if !self.function.is_called_here() {
+            return Ok(());
         }
-        Ok(next)
+        let hint = "call it where the batches are used: here it would wait for the function that calls it";
+        Err(usage(py, format!("{what} of a loader inside its own decode_with"), hint))
+    }
+
+    /// The next batch within [`LOOK_EVERY`]. What ended the run is told again.
+    fn take(&self, engine: &mut Engine) -> fuelrail::Result<Next> {
+        let next = engine.next_within(LOOK_EVERY);
+        match &next {
+            Ok(Next::Batch(batch)) => self.known().took((batch.seq(), batch.ids()), engine.state()),
+            Ok(Next::OnDevice(batch)) => self.known().took((batch.seq(), batch.ids()), batch.state().cloned()),
+            Ok(Next::NotYet) => {}
+            Ok(Next::Over) => self.known().ended()?,
+            Err(error) => self.known().failed = Some(kept(error)),
+        }
+        next
     }
 
     fn dict_of<'py>(&self, py: Python<'py>, state: &State) -> PyResult<Bound<'py, PyAny>> {
@@ -191,8 +205,8 @@ fn closed(py: Python<'_>) -> PyErr {
 impl Loader {
     #[new]
     #[pyo3(
-        signature = (uri, *, batch_size=None, decode_with=None, device=None, device_depth=3, state=None, **settings),
-        text_signature = "(uri, *, batch_size, epochs=1, seed=0, shuffle=True, rank=0, world=1, memory_limit=None, \
+        signature = (uri, *, batch_size=None, decode_with=None, device=None, device_depth=None, state=None, **settings),
+        text_signature = "(uri, *, batch_size=None, epochs=1, seed=0, shuffle=True, rank=0, world=1, memory_limit=None, \
                           cache_limit=0, spill_dirs=(), format=None, decode=None, decode_with=None, device=None, device_depth=3, state=None, **settings)"
     )]
     #[expect(clippy::too_many_arguments, reason = "they are the keywords of the class")]
@@ -202,24 +216,17 @@ impl Loader {
         batch_size: Option<&Bound<'_, PyAny>>,
         decode_with: Option<Py<PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
-        device_depth: usize,
+        device_depth: Option<&Bound<'_, PyAny>>,
         state: Option<&Bound<'_, PyAny>>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Loader> {
-        let mut overrides = Overrides::new();
-        let mut set = |name: String, value: &Bound<'_, PyAny>| {
-            overrides.extend(values::text(value)?.map(|text| (name, text)));
-            PyResult::Ok(())
-        };
-        set("uri".into(), uri)?;
-        batch_size.map(|value| set("batch_size".into(), value)).transpose()?;
-        settings.into_iter().flatten().try_for_each(|(name, value)| set(name.extract()?, &value))?;
-        let environment = fuelrail::environment_variables();
-        let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
-        let mut builder = LoaderBuilder::new(config.map_err(|error| raised(py, &error))?);
-        if batch_size.is_none() {
-            // After the settings: a misspelt `batch_size` is one of them, and its error says so.
-            return Err(PyTypeError::new_err("Loader() missing 1 required keyword-only argument: 'batch_size'"));
+        let mut builder = LoaderBuilder::new(config(uri, batch_size, settings)?);
+        if device.is_none() {
+            // The variable of a `for` loop has the last batch while the next one is taken. One on a device is copied.
+            builder = builder.batches_held(1);
+        }
+        if decode_with.as_ref().is_some_and(|function| !function.bind(py).is_callable()) {
+            return Err(PyTypeError::new_err("decode_with is called with samples, ids and epoch: pass a function"));
         }
         let function = decode_with.map(Held::new);
         if let Some(function) = function.clone() {
@@ -228,9 +235,10 @@ impl Loader {
             let policy = builder.config().bad_samples;
             builder = builder.decode_with(decode, transform::function(function, decode, policy));
         }
-        let feed = device.map(|device| feed_config(device, device_depth)).transpose()?;
+        let depth = device_depth.map(|depth| values::whole(depth, "device_depth")).transpose()?;
+        let feed = device.map(|device| feed_config(device, depth.unwrap_or(DEVICE_DEPTH) as usize)).transpose()?;
         let starting = match state {
-            Some(state) => values::resume(builder.clone(), state)?,
+            Some(state) => values::resume(builder.clone(), values::state(state)?),
             None => builder.clone(),
         };
         let (engine, known) = build(py, starting, feed.clone())?;
@@ -247,11 +255,16 @@ impl Loader {
         self.function.clear();
     }
 
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
+    fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        if slf.get().known().begins_again() {
+            let text = "a loader that is at its end is iterated over, and gives nothing; make a new one, or set epochs";
+            warnings::warn(slf.py(), text)?;
+        }
+        Ok(slf)
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.refuse_inside(py, "next()")?;
         loop {
             // Before a batch is taken: should a handler raise, none is lost.
             warnings::log(py)?;
@@ -327,7 +340,11 @@ impl Loader {
             let cause = "load_state_dict after the first batch was taken";
             return Err(usage(py, cause, "call it before, or make a loader with state="));
         }
-        let builder = values::resume(self.builder.clone(), state)?;
+        let (state, scores) = values::state(state)?;
+        // Refused before what is good is closed; it is not made anew before that, because there may not be memory for two.
+        let check = Arc::clone(&self.known().check);
+        py.detach(|| check(&state, scores.as_deref())).map_err(|error| raised(py, &error))?;
+        let builder = values::resume(self.builder.clone(), (state, scores));
         self.close(py)?;
         let (engine, known) = build(py, builder, self.feed.clone())?;
         let mut place = self.engine.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
@@ -370,6 +387,7 @@ impl Loader {
 
     /// Stops the threads and gives the memory back: all of it at once, when no batch and no view of one is left. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.refuse_inside(py, "close()")?;
         if !self.guard.holds() {
             // In a forked child, the thread that holds the lock may not exist.
             py.detach(|| drop(self.engine.try_lock().ok().and_then(|mut engine| engine.take())));
@@ -426,7 +444,8 @@ impl Loader {
     }
 
     /// The key of a sample's record or object.
-    fn record_key(&self, py: Python<'_>, id: u64) -> PyResult<String> {
+    fn record_key(&self, py: Python<'_>, id: &Bound<'_, PyAny>) -> PyResult<String> {
+        let id = values::whole(id, "the id of a sample")?;
         let (samples, is_open, keys) = {
             let known = self.known();
             (known.samples, known.is_open, Arc::clone(&known.keys))

@@ -28,6 +28,11 @@ pub(crate) fn log(py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     let collected = std::mem::take(&mut *COLLECTED.lock().unwrap_or_else(PoisonError::into_inner));
+    collected.iter().try_for_each(|text| warn(py, text))
+}
+
+/// Gives one warning to the logger `fuelrail`.
+pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("fuelrail",))?;
-    collected.iter().try_for_each(|text| logger.call_method1("warning", ("%s", text)).map(drop))
+    logger.call_method1("warning", ("%s", text)).map(drop)
 }

@@ -23,8 +23,11 @@ def test_views_are_read_only_typed_and_without_copies(digits):
         with pytest.raises(TypeError):
             batch.sample(0)[0] = 1
         for i in [32, -1]:
-            with pytest.raises(IndexError, match="of a batch of 32"):
+            with pytest.raises(IndexError, match="of a batch of 32: .* not from the end"):
                 batch.sample(i)
+        for use in [list, lambda batch: batch[0]]:
+            with pytest.raises(TypeError, match=r"batch.sample\(i\)"):
+                use(batch)
         with pytest.raises(KeyError):
             batch.sample(0, "jpg")
         with pytest.raises(KeyError):
@@ -71,6 +74,10 @@ def test_batches_that_are_kept_are_an_error_and_not_a_hang(digits):
         with pytest.raises(fuelrail.BudgetError, match="batches you hold leave no room") as raised:
             kept.extend(loader)
         assert "memory_limit" in raised.value.hint
+        # It loses nothing: the run goes on as soon as there is room.
+        position, held = loader.state_dict()["position"], len(kept)
+        kept.clear()
+        assert position == held * 100 % DIGITS and next(loader).step == held % 10
 
 
 def test_decoded_batches_are_arrays(digits):
@@ -82,8 +89,10 @@ def test_decoded_batches_are_arrays(digits):
         assert not images.flags.writeable and images.flags.c_contiguous
         assert bytes(images[5]) == bytes(batch.sample(5))
         assert numpy.asarray(batch.ids).dtype == numpy.uint64 and numpy.asarray(batch.labels).dtype == numpy.int32
+        assert numpy.asarray(batch).shape == images.shape and numpy.asarray(batch, dtype="float32").dtype == numpy.float32
         # Without a copy: the same memory.
         address = images.__array_interface__["data"][0]
+        assert numpy.asarray(batch).__array_interface__["data"][0] == address != numpy.array(batch).__array_interface__["data"][0]
         shared = numpy.from_dlpack(batch)
         assert shared.__array_interface__["data"][0] == address and not shared.flags.writeable
         assert numpy.asarray(batch.sample(1)).__array_interface__["data"][0] == address + 784

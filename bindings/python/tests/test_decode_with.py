@@ -147,17 +147,61 @@ def test_the_interpreter_ends_while_a_function_runs(digits):
     assert (run.returncode, run.stdout, run.stderr) == (0, "over\n", "")
 
 
-def test_a_function_may_close_the_loader_that_calls_it(digits):
-    loaders = []
+@pytest.mark.parametrize("use", [next, fuelrail.Loader.close])
+def test_a_function_that_uses_the_loader_that_calls_it_is_refused(digits, use):
+    loaders, refused = [], []
 
     def function(samples, ids, epoch):
         if loaders:
-            loaders[0].close()
+            with pytest.raises(fuelrail.UsageError, match="inside its own decode_with") as raised:
+                use(loaders[0])
+            refused.append(raised.value.hint)
         return facts(samples, ids, epoch)
 
-    loaders.append(loader_of(digits, function))
-    with pytest.raises(fuelrail.UsageError, match="closed"):
-        sum(map(len, loaders[0]))
+    with loader_of(digits, function, epochs=3) as loader:
+        loaders.append(loader)
+        assert sum(map(len, loader)) == 3 * DIGITS
+    assert refused and all(refused)
+
+
+def test_what_is_wrong_with_a_whole_call_is_said_and_blames_no_sample(digits):
+    calls = []
+
+    def function(samples, ids, epoch):
+        calls.append(len(samples))
+        return facts(samples, ids, epoch)[:-1]
+
+    with loader_of(digits, function, batch_size=8) as loader, pytest.raises(fuelrail.Error, match=r"8 sample.*\(7, 1, 4, 1\), not float32") as raised:
+        next(loader)
+    assert raised.value.object is None and set(calls) == {8}
+    # The error is told again, so that a run that failed does not look complete.
+    with loader_of(digits, function) as loader:
+        for _ in range(2):
+            with pytest.raises(fuelrail.Error, match="does not fit"):
+                next(loader)
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_the_interpreter_ends_though_a_function_never_returns(digits, catches):
+    program = f"""
+        import sys, time, fuelrail
+        def busy(samples, ids, epoch):
+            while True:
+                try:
+                    time.sleep(0.01)
+                except BaseException:
+                    if not {catches} or time.monotonic() - begun > 2:
+                        raise
+        begun = time.monotonic()
+        loader = fuelrail.Loader({digits.url + "training/"!r}, batch_size=32, decode="1x4x1", decode_with=busy,
+                                 decode_threads=2, memory_limit="64MiB", shards=1, pin=False)
+        time.sleep(0.5)
+        sys.exit(7)
+    """
+    begun = time.monotonic()
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout, run.stderr) == (7, "", "")
+    assert time.monotonic() - begun < 9, "it need not be waited for"
 
 
 def test_a_forked_child_ends_while_a_function_runs(digits):

@@ -111,10 +111,13 @@ def test_load_state_dict_is_for_before_the_first_batch(digits):
         loader.load_state_dict(state)
         assert ids(loader) == rest
         assert sorted(first + sum(rest, [])) == list(range(DIGITS))
-    with digits_loader(digits) as loader, pytest.raises(fuelrail.UsageError, match="seed"):
-        loader.load_state_dict(dict(state, seed=9))
-    with pytest.raises(fuelrail.UsageError, match="not a loader state"):
+    with digits_loader(digits) as loader:
+        with pytest.raises(fuelrail.UsageError, match="seed"):
+            loader.load_state_dict(dict(state, seed=9))
+        assert sum(map(len, loader)) == DIGITS, "what is refused closes nothing"
+    with pytest.raises(fuelrail.UsageError, match="not a loader state") as raised:
         digits_loader(digits, state={"epoch": 1})
+    assert raised.value.hint == "pass what state_dict() returned"
     with pytest.raises(TypeError, match="dict or its JSON"):
         digits_loader(digits, state=7)
 
@@ -264,8 +267,6 @@ def test_errors_say_what_to_do(digits, serve):
     assert isinstance(raised.value, (fuelrail.Error, ValueError))
     copied = pickle.loads(pickle.dumps(raised.value))
     assert str(copied) == str(raised.value) and copied.hint == raised.value.hint
-    with pytest.raises(TypeError, match="batch_size"):
-        fuelrail.Loader(digits.url)
     with pytest.raises(fuelrail.BudgetError, match="memory_limit") as raised:
         digits_loader(digits, memory_limit="64KiB")
     assert isinstance(raised.value, MemoryError) and raised.value.hint
@@ -276,7 +277,9 @@ def test_errors_say_what_to_do(digits, serve):
         with pytest.raises(fuelrail.NotFoundError) as raised:
             next(loader)
         assert raised.value.object.startswith("training/") and raised.value.attempts >= 0
-        assert next(loader, None) is None, "after an error it ends"
+        with pytest.raises(fuelrail.NotFoundError) as again:
+            next(loader)
+        assert str(again.value) == str(raised.value) and again.value.hint == raised.value.hint, "it does not look complete"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +293,7 @@ def test_errors_of_the_system_have_its_fields(name, kind, number, object):
     for error in [error, pickle.loads(pickle.dumps(error)), copy.copy(error)]:
         assert type(error) is getattr(fuelrail, name) and isinstance(error, OSError)
         assert (error.errno, error.strerror, error.filename, error.filename2) == (number, facts[0], object, None)
-        assert (str(error), error.args) == (facts[0], facts)
+        assert (str(error), error.args, repr(error)) == (facts[0], facts, f"{name}('it failed; look')")
         assert (error.kind, error.object, error.hint, error.attempts) == facts[1:]
 
 
@@ -430,6 +433,22 @@ def test_a_handler_that_raises_loses_no_batch(serve, digits):
         logger.removeFilter(refusal)
     assert raised == 5
     assert len(seen) == position["epoch"] * DIGITS + position["position"], "what was counted was given"
+
+
+def test_a_loader_at_its_end_says_so_once(digits, caplog):
+    with digits_loader(digits) as loader, caplog.at_level(logging.WARNING, logger="fuelrail"):
+        assert sum(map(len, loader)) == DIGITS and not caplog.records
+        assert list(loader) == list(loader) == []
+    assert [record.message for record in caplog.records if "at its end" in record.message] == [caplog.records[0].message]
+
+
+def test_samples_that_are_left_out_are_said_without_a_flood(serve, caplog):
+    script = ["--script", "missing_keys=*"]
+    with caplog.at_level(logging.WARNING, logger="fuelrail"):
+        with digits_loader(serve("digits", "--count", 40, *script), batch_size=8, bad_samples="skip") as loader:
+            assert [len(batch) for batch in loader] == [0] * 5 and loader.stats()["left_out"] == 40
+    said = [record.message for record in caplog.records if "left out" in record.message]
+    assert len(said) == 2 and "'training/" in said[0] and "404" in said[0] and "8 of 8 samples" in said[1], said
 
 
 def test_importing_is_quick_and_brings_neither_torch_nor_numpy():

@@ -4,6 +4,7 @@ import copy
 import inspect
 import itertools
 import json
+import pickle
 
 import pytest
 from conftest import DIGITS, SMALL, Bucket
@@ -75,6 +76,41 @@ def test_a_pass_is_an_epoch_and_the_next_one_the_next(digits):
     dataset.set_epoch(7)
     two = loader_over(digits_set(digits, epochs=2))
     assert len(two) == 20 and ids(two) == epochs[0] + epochs[1] and ids(two) == epochs[2] + epochs[3]
+
+
+def test_a_pass_left_by_break_is_over_and_one_that_is_closed_or_pickled_goes_on(digits):
+    epochs = of_the_engine(digits, 2)
+
+    def left():
+        dataset = digits_set(digits)
+        for step, _ in enumerate(dataset):
+            if step == 1:
+                return dataset
+
+    dataset = left()
+    assert ids(dataset) == epochs[1]
+    dataset.close()
+    dataset = left()
+    copied = pickle.loads(pickle.dumps(dataset))
+    dataset.close()
+    for goes_on in (dataset, copied):
+        assert ids(goes_on) == epochs[0][2:] and ids(goes_on) == epochs[1]
+        goes_on.close()
+
+
+def test_wrong_settings_are_refused_at_once(digits, monkeypatch):
+    for settings, message in [({"bach_size": 3}, "bach_size"), ({"seed": "x"}, "'x'"), ({"epochs": 1.5}, "epochs is 1.5"), ({"epochs": 0}, "epochs is 0")]:
+        with pytest.raises(fuelrail.UsageError, match=message) as raised:
+            digits_set(digits, **settings)
+        assert raised.value.hint
+    plain = digits_set(digits, transform=None, classes=iter("0123456789"))
+    assert set(next(iter(plain))) == {"image", "label", "id", "weight"}
+    plain.close()
+    assert len(plain) == 10, "an iterator of names is read once"
+    plain.close()
+    monkeypatch.setenv("RANK", "x")
+    with pytest.raises(fuelrail.UsageError, match="RANK='x'"):
+        len(digits_set(digits))
 
 
 def test_a_state_of_every_position_resumes_there(digits):

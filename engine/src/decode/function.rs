@@ -102,7 +102,8 @@ impl DecodeFunction {
     }
 
     /// As [`DecodeFunction::new`], of a function that takes all samples of a batch, in their order, and fills the places of all, one after
-    /// another. Where it fails it is called again with each sample alone, to know which to leave out.
+    /// another. Where it fails it is called again with each sample alone, to know which to leave out; but an error of kind `Program` is its own and
+    /// no sample's: under `raise` it ends the run as it is.
     pub fn of_batches(
         function: impl Fn(&[Undecoded<'_>], &mut [u8]) -> Result<()> + Send + Sync + 'static,
     ) -> DecodeFunction {

@@ -144,36 +144,74 @@ impl Shared {
         let (one, room) = (self.wanted.sample_bytes() as usize, window.room());
         let places = *index..*index + room / one;
         let out = window.unfilled_mut();
-        if places.len() > 1 && self.decode_together(decoder, work, places.clone(), out) {
-            places.for_each(|at| self.facts.ended(Some((work.samples[at].len, one))));
-        } else {
-            for (at, out) in places.zip(out.chunks_exact_mut(one)) {
-                let placed = work.samples[at];
-                let known = self.quarantined(placed.id);
-                let tried = known.is_none();
-                match known.map_or_else(|| self.decode_one(decoder, work, placed, out), Err) {
-                    Ok(()) => self.facts.ended(Some((placed.len, one))),
-                    Err(error) => self.set_aside(work, at, error, tried),
+        let together =
+            if places.len() > 1 { self.decode_together(decoder, work, places.clone(), out) } else { Ok(false) };
+        match together {
+            Ok(true) => places.for_each(|at| self.facts.ended(Some((work.samples[at].len, one)))),
+            // No sample's fault: none is tried alone, and none is named.
+            Err(error) if self.bad_samples == BadSamples::Raise => {
+                places.for_each(|at| self.set_aside(work, at, error.clone(), true));
+            }
+            _ => {
+                let of_all = together.err();
+                for (at, out) in places.zip(out.chunks_exact_mut(one)) {
+                    self.decode_alone(decoder, (work, at), out, of_all.as_ref());
                 }
             }
         }
         window.fill(room);
     }
 
+    /// Decodes one sample into its place, or records it as bad; `of_all` is what was wrong when its batch was decoded as a whole.
+    fn decode_alone(
+        &self,
+        decoder: &mut SampleDecoder,
+        (work, at): (&Work, usize),
+        out: &mut [u8],
+        of_all: Option<&Error>,
+    ) {
+        let placed = work.samples[at];
+        let known = self.quarantined(placed.id);
+        let tried = known.is_none();
+        match known.map_or_else(|| self.decode_one(decoder, work, placed, out), Err) {
+            Ok(()) => self.facts.ended(Some((placed.len, out.len()))),
+            Err(error) => {
+                let both = |all: &Error| format!("{}; called with this sample alone: {}", all.cause(), error.cause());
+                let error = match of_all.filter(|_| tried).map(both) {
+                    Some(cause) => error.because(cause),
+                    None => error,
+                };
+                self.set_aside(work, at, error, tried);
+            }
+        }
+    }
+
     /// Decodes the samples in these places by one call of the program's function. `false` where that failed, or one of them has to be left
     /// out: each is then decoded by itself.
-    fn decode_together(&self, decoder: &mut SampleDecoder, work: &Work, places: Range<usize>, out: &mut [u8]) -> bool {
-        let Some(function) = &self.function else { return false };
+    ///
+    /// # Errors
+    /// That of the function itself, of kind `Program`.
+    fn decode_together(
+        &self,
+        decoder: &mut SampleDecoder,
+        work: &Work,
+        places: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        let Some(function) = &self.function else { return Ok(false) };
         let samples = || places.clone().map(|at| work.samples[at]);
         if samples().any(|placed| self.quarantined(placed.id).is_some()) {
-            return false;
+            return Ok(false);
         }
         let Ok(found) = samples().map(|placed| self.bytes_of(work, placed)).collect::<Result<Vec<_>>>() else {
-            return false;
+            return Ok(false);
         };
         let undecoded = samples().zip(&found).map(|(placed, bytes)| self.undecoded(work, placed, bytes));
         let undecoded: Vec<Undecoded<'_>> = undecoded.collect();
-        self.guarded(decoder, |_| function.decode(&undecoded, out)).is_ok()
+        match self.guarded(decoder, |_| function.decode(&undecoded, out)) {
+            Err(error) if error.kind() == Kind::Program => Err(error),
+            decoded => Ok(decoded.is_ok()),
+        }
     }
 
     /// Decodes one sample. Errors name its object.

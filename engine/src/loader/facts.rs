@@ -3,11 +3,13 @@
 use super::{Loader, Parts};
 use crate::batch::key_of;
 use crate::config::Config;
+use crate::importance::drawn;
 use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max, decoded_batch_bytes};
+use crate::state::{State, state_at};
 use crate::stats::Stats;
-use fuelrail_base::{Duration, SampleId};
+use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_io::Arena;
-use fuelrail_plan::run::Run;
+use fuelrail_plan::run::{Cursor, Run};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -51,6 +53,14 @@ impl Loader {
     #[must_use]
     pub fn shared_memory(&self) -> Option<Memory> {
         self.from.relay.as_ref().filter(|_| self.borrows())?.memory()
+    }
+
+    /// The error for batches that the caller holds: it loses nothing.
+    pub(super) fn lease_error(&self) -> Error {
+        let leases = self.leases();
+        let need = self.slot_bytes_max();
+        Error::new(Kind::Budget, format!("the {leases} batches you hold leave no room for the next one"))
+            .with_hint(format!("drop batches before asking for more, or raise memory_limit by at least {need} bytes"))
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -150,6 +160,18 @@ impl Loader {
     pub fn record_keys(&self) -> impl Fn(SampleId) -> String + Send + Sync + 'static {
         let (objects, records) = (Arc::clone(&self.parts.objects), self.parts.records.clone());
         move |sample| key_of(&objects, records.as_deref(), sample).into_owned()
+    }
+
+    /// Whether a loader of these settings can go on from a state and its scores: a function, for use after this one is dropped. Its errors are those
+    /// of [`build`](crate::LoaderBuilder::build).
+    #[doc(hidden)]
+    pub fn state_check(&self) -> impl Fn(&State, Option<&[u8]>) -> Result<()> + Send + Sync + 'static {
+        let Parts { config, objects, run, fingerprint, .. } = self.parts.clone();
+        move |state, scores| {
+            state.check(&state_at(&run, &fingerprint, config.order.importance, Cursor::default()))?;
+            let run = run.clone().starting_at(Cursor { epoch: state.epoch, position: state.position })?;
+            drawn(&config, objects.catalog(), run, Some(state), scores).map(drop)
+        }
     }
 
     /// The listed length of a sample, bytes.

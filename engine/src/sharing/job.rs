@@ -87,10 +87,10 @@ fn agree(prepared: &Prepared) -> Result<Result<(Connection, bool), String>> {
 /// A loader whose batches come over this connection.
 fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Result<Loader> {
     prepared.settle();
-    let Parts { config, objects, records, .. } = &prepared.parts;
+    let Parts { config, objects, records, held, .. } = &prepared.parts;
     let topology = config.topology();
     let has_disk = !prepared.directories.is_empty();
-    let layout = share_out(config, objects, &topology, records.as_deref(), (has_disk, PeerRoom::default()))?;
+    let layout = share_out(config, objects, &topology, records.as_deref(), (has_disk, PeerRoom::default(), *held))?;
     let decodes = config.decode.shape.is_some() && !decoded;
     let alone = alone(&mut prepared, decodes.then_some(&layout));
     // What is decoded here needs memory here; the rest waits until this job reads alone.

@@ -36,6 +36,9 @@ class Error(Exception):
     def __str__(self):
         return self.args[0]
 
+    def __repr__(self):
+        return f"{type(self).__name__}({self.args[0]!r})"
+
 
 class UsageError(Error, ValueError):
     """A wrong argument, setting, variable or state."""

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, final
 
 import numpy
@@ -36,6 +36,7 @@ class Batch:
     def sample(self, i: int, field: str | None = None) -> memoryview: ...
     def fields(self, i: int) -> dict[str, memoryview | list[memoryview]]: ...
     def numpy(self) -> numpy.typing.NDArray[numpy.uint8 | numpy.float16 | numpy.float32]: ...
+    def __array__(self, dtype: numpy.typing.DTypeLike | None = None, copy: bool | None = None) -> numpy.typing.NDArray[Any]: ...
     def __dlpack__(
         self,
         *,
@@ -100,6 +101,8 @@ class DeviceBatch:
     def __enter__(self) -> DeviceBatch: ...
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None: ...
 
+def _check(uri: _Path, **settings: Any) -> None: ...
+
 # With `device` it delivers `DeviceBatch`: `typing.cast(fuelrail.DeviceBatch, batch)`. A union would make every program without a GPU check for it.
 @final
 class Loader(Iterator[Batch]):
@@ -107,7 +110,7 @@ class Loader(Iterator[Batch]):
         self,
         uri: _Path,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         epochs: int = 1,
         seed: int = 0,
         shuffle: bool = True,
@@ -115,7 +118,7 @@ class Loader(Iterator[Batch]):
         world: int = 1,
         memory_limit: _Size | None = None,
         cache_limit: _Size = 0,
-        spill_dirs: Sequence[_Path] = (),
+        spill_dirs: Iterable[_Path] = (),
         format: str | None = None,
         decode: str | None = None,
         decode_with: Callable[[list[memoryview], list[int], int], Any] | None = None,

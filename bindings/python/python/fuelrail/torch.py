@@ -1,6 +1,7 @@
 """Batches for PyTorch: `DataLoader(fuelrail.torch.IterableDataset(…), batch_size=None, num_workers=0)`."""
 
 import json
+import operator
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import torch.distributed
 import torch.utils.data
 
 from fuelrail._errors import Error, UsageError
-from fuelrail._fuelrail import Batch, DeviceBatch, Loader
+from fuelrail._fuelrail import Batch, DeviceBatch, Loader, _check
 
 __all__ = ["IterableDataset", "tensors"]
 
@@ -49,8 +50,9 @@ class IterableDataset(torch.utils.data.IterableDataset):
     """A data set for `DataLoader(…, batch_size=None, num_workers=0)`, and for torchdata's `StatefulDataLoader`.
 
     A pass over it, such as one `for` loop, delivers `epochs` epochs (1 by default), and the next pass those after. A pass that is left
-    early is over: the next one begins at the epoch where it would have begun, and ends the iterator before it. One loader serves all
-    passes: its cache stays, and the first batches of the next pass are fetched while the last ones of this pass are used. `close()` ends that.
+    early, as by `break`, is over: the next one begins at the epoch where it would have begun, and ends the iterator before it. After `close()`,
+    `load_state_dict()`, an error, and in a pickled copy, the next one goes on where this one stands. One loader serves all passes: its cache
+    stays, and the first batches of the next pass are fetched while the last ones of this pass are used. `close()` ends that.
 
     Parameters
     ----------
@@ -61,8 +63,8 @@ class IterableDataset(torch.utils.data.IterableDataset):
     rank, world : int, optional
         By default those of `torch.distributed`, else `RANK` and `WORLD_SIZE` of the environment, else 0 and 1, when the loader is opened:
         by the first batch, `len` or `state_dict()`.
-    transform : callable, default `tensors`
-        What becomes of a batch. One for which it raises comes again from the next iterator, for which the loader is opened anew.
+    transform : callable, optional
+        What becomes of a batch; without one what `tensors` makes of it. One for which it raises comes again from the next iterator, for which the loader is opened anew.
     peers : bool or sequence of str, default False
         `True`: ranks keep blocks for each other, at addresses that they tell each other over `torch.distributed`. All ranks open their data
         sets together then. Beyond one machine it wants `peer_ca_file`, `peer_cert_file` and `peer_key_file`, on one `peer_secret_file`. `peer_node` names
@@ -73,21 +75,31 @@ class IterableDataset(torch.utils.data.IterableDataset):
         self,
         uri: str | os.PathLike[str],
         *,
-        batch_size: int,
+        batch_size: int | None = None,
         epochs: int = 1,
         rank: int | None = None,
         world: int | None = None,
         state: dict[str, Any] | str | None = None,
-        transform: Callable[[Any], Any] = tensors,
+        transform: Callable[[Any], Any] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
-        if epochs < 1:
-            raise UsageError("epochs is 0; ask for at least one epoch", hint="ask for at least one epoch")
+        try:
+            whole = operator.index(epochs)
+        except TypeError:
+            whole = 0
+        if whole < 1:
+            hint = "ask for a whole number of epochs, at least one"
+            raise UsageError(f"epochs is {epochs!r}; {hint}", hint=hint)
+        # An iterator gives its items once, and the loader may be opened again.
+        settings = {name: list(value) if isinstance(value, Iterator) else value for name, value in settings.items()}
         self._settings = dict(settings, uri=uri, batch_size=batch_size)
+        # Here and not at the first batch. Addresses of ranks are not known yet.
+        apart = ["decode_with", "device", "device_depth"] + ["peers"] * isinstance(settings.get("peers"), bool)
+        _check(**{name: value for name, value in self._settings.items() if name not in apart}, rank=0, world=1)
         self._given_ranks = None if rank is None and world is None else (rank or 0, world or 1)
         self._ranks = self._given_ranks
-        self._epochs, self._transform = epochs, transform
+        self._epochs, self._transform = whole, transform or tensors
         self._loader, self._state, self._peers = None, state, None
         # The number of the pass, whether the next iterator goes on inside it, and how many iterators have begun.
         self._pass, self._goes_on, self._iterators = None, True, 0
@@ -114,7 +126,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
                     next(loader)
             except Error:
                 # The next iterator reads on from here.
-                self.close()
+                self._end()
                 raise
             if loader.epoch < end:
                 self._open(dict(loader.state_dict(), epoch=end, position=0))
@@ -138,7 +150,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
             # The next iterator tries again from here on, unless the state is another one by now.
             self._goes_on = True
             if loader is self._loader:
-                self.close()
+                self._end()
                 self._state = loader._state_before() if taken else self._state
             raise
 
@@ -152,7 +164,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
         return self._loader
 
     def _open(self, state):
-        self.close()
+        self._end()
         if self._given_ranks is None and (self._ranks is None or _is_distributed()):
             self._ranks = _ranks()
         rank, world = self._ranks
@@ -175,7 +187,7 @@ class IterableDataset(torch.utils.data.IterableDataset):
 
     def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
         """Goes on from a state: the next iterator begins there, also inside an epoch and for another number of ranks."""
-        self.close()
+        self._end()
         self._state, self._goes_on = state_dict, True
 
     def set_epoch(self, epoch: int) -> None:
@@ -220,15 +232,19 @@ class IterableDataset(torch.utils.data.IterableDataset):
         return self._opened().hand_over(seconds)
 
     def close(self) -> None:
-        """Stops the loader and gives its memory back. The next pass goes on where this one stands."""
+        """Stops the loader and gives its memory back. The next pass goes on where this one stands, also where it was left by `break`."""
+        self._end()
+        self._goes_on = True
+
+    def _end(self):
         if self._loader is not None:
             self._state = self._loader.state_dict()
             self._loader.close()
             self._loader = None
 
     def __getstate__(self):
-        """What goes to another process: where it stands, and neither its threads nor its rank."""
-        state = dict(self.__dict__, _loader=None, _ranks=self._given_ranks, _peers=None)
+        """What goes to another process: where it stands, and neither its threads nor its rank. There the pass goes on."""
+        state = dict(self.__dict__, _loader=None, _goes_on=True, _ranks=self._given_ranks, _peers=None)
         if self._loader is not None:
             state["_state"] = self._loader.state_dict()
         return state
@@ -262,8 +278,16 @@ def _is_distributed():
 def _ranks():
     if _is_distributed():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    world = int(os.environ.get("WORLD_SIZE", 1))
+    world = _number("WORLD_SIZE", 1)
     if world > 1 and "RANK" not in os.environ:
         hint = "call torch.distributed.init_process_group first, or pass rank= and world="
         raise UsageError(f"WORLD_SIZE is {world} and RANK is not set: each process would be rank 0; {hint}", hint=hint)
-    return int(os.environ.get("RANK", 0)), world
+    return _number("RANK", 0), world
+
+
+def _number(variable, default):
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        hint = "set it to a number, as torchrun does, or pass rank= and world="
+        raise UsageError(f"the environment has {variable}='{text}'; {hint}", hint=hint)
+    return int(text)
