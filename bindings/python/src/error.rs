@@ -6,11 +6,6 @@ use std::io;
 
 /// The exception for an error of the engine.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
-    // The engine's own hints about states name functions of Rust.
-    let of_rust = error
-        .hint()
-        .is_some_and(|hint| ["Loader::", "LoaderBuilder::", "Reporter::"].iter().any(|name| hint.contains(name)));
-    let error = &if of_rust { error.clone().with_hint("pass what state_dict() returned") } else { error.clone() };
     let source = std::error::Error::source(error);
     let of_system = source.and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
     let kind = match (error.kind(), of_system) {
