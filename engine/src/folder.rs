@@ -47,7 +47,7 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
     walk(source, progress, None)
 }
 
-/// All files in a folder, sorted by key, and what in it is no object but an error of [`list`]: its path within, and why.
+/// All files in a folder, sorted by key, and what in it is no object but an error of a listing: its path within, and why.
 ///
 /// # Errors
 /// As for a listing of the folder, but of the folder alone.

@@ -100,7 +100,7 @@ pub fn object_bytes(access: &Access, uri: &str, below: &str) -> Result<Option<u6
             let head = Ask::new(Method::HEAD, client.route.endpoint.object_path(&key));
             let answer = client.persist(AT_A_PROMPT, async || client.ask(&head).await).await;
             let answer = answer.map_err(Refused::into_error)?;
-            Ok(answer.header("content-length").and_then(|bytes| bytes.parse().ok()))
+            Ok(answer.header("content-length").and_then(|bytes| bytes.parse::<u64>().ok()))
         })
     });
     match asked {

@@ -67,7 +67,8 @@ pub fn put_as(
     source: &mut dyn Upload,
     progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    put_unless(&|| false, options, (&access.into(), uri, ""), source, progress)
+    let access: Access = access.into();
+    put_unless(&|| false, options, (&access, uri, ""), source, progress)
 }
 
 /// As [`put_as`], with `below` appended to the key that the URI names: any text, where a URI cannot hold some. Stops soon after `stopped`
