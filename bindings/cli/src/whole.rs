@@ -1,7 +1,7 @@
 //! Files that are either whole or not there: written beside their place, moved into it at the end.
 //!
-//! Owns the half-written file until then, and removes it when the writing stops early or a signal ends the process. What is not a regular file (a pipe,
-//! a device) is written directly: moving a file onto it would replace it.
+//! Owns the half-written file until then, and removes it when the writing stops early or a signal ends the process. What is not a
+//! regular file (a pipe, a device) is written directly: moving a file onto it would replace it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
