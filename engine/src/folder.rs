@@ -6,7 +6,7 @@
 use crate::system::random_number;
 use fuelrail_base::limits::KEY_BYTES_MAX;
 use fuelrail_base::{Error, Kind, Result};
-use fuelrail_flow::Listing;
+use fuelrail_flow::{Listed, Listing};
 use fuelrail_io::{FileMark, open_regular};
 use fuelrail_wire::{Endpoint, Scheme, Source};
 use std::fs::{self, DirEntry, File, Metadata};
@@ -16,6 +16,8 @@ use std::path::Path;
 
 /// What is being written is called so until it is whole, and is no object.
 const NEW: &str = ".fuelrail-new-";
+/// … and so what the commands are writing.
+const PART: (&str, &str) = (".fuelrail-", ".part");
 const PIECE_BYTES: usize = 1 << 20;
 /// How often a walk tells how far it is.
 const TOLD_EVERY: u64 = 1000;
@@ -42,7 +44,26 @@ pub(crate) fn settled(source: Source) -> Result<Source> {
 /// `Usage` for a name that is not UTF-8 or too long, `NotFound` for a folder that is not there and a link that leads nowhere, `Denied` and `File` for what the
 /// system refuses.
 pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Listing> {
-    let mut walk = Walk { endpoint: &source.endpoint, listing: Listing::default(), above: Vec::new(), progress };
+    walk(source, progress, None)
+}
+
+/// All files in a folder, sorted by key, and what in it is no object but an error of a listing: its path within, and why.
+///
+/// # Errors
+/// As for a listing of the folder, but of the folder alone.
+pub fn list_folder(folder: &str) -> Result<(Vec<Listed>, Vec<(String, Error)>)> {
+    let (source, mut left_out) = (Source::of_folders(vec![format!("{}/", folder.trim_end_matches('/'))])?, Vec::new());
+    let listing = walk(&source, &mut |_| {}, Some(&mut left_out))?;
+    Ok((listing.iter().collect(), left_out))
+}
+
+fn walk(
+    source: &Source,
+    progress: &mut impl FnMut(u64),
+    left_out: Option<&mut Vec<(String, Error)>>,
+) -> Result<Listing> {
+    let (listing, above) = (Listing::default(), Vec::new());
+    let mut walk = Walk { endpoint: &source.endpoint, listing, above, progress, left_out };
     for prefix in &source.prefixes {
         let (folder, start) = prefix.split_at(prefix.rfind('/').map_or(0, |slash| slash + 1));
         let (path, before) = (path_of(&source.endpoint, folder), walk.listing.len());
@@ -76,6 +97,8 @@ struct Walk<'a, P> {
     /// The folders that the present one lies in, by file system and number.
     above: Vec<(u64, u64)>,
     progress: &'a mut P,
+    /// What is no object, where that does not end the walk.
+    left_out: Option<&'a mut Vec<(String, Error)>>,
 }
 
 impl<P: FnMut(u64)> Walk<'_, P> {
@@ -88,7 +111,14 @@ impl<P: FnMut(u64)> Walk<'_, P> {
             Err(error) => return Err(refused("listing", &path, &error)),
         };
         for item in items {
-            self.item(&item.map_err(|error| refused("listing", &path, &error))?, within, start)?;
+            let item = item.map_err(|error| refused("listing", &path, &error))?;
+            let walked = self.item(&item, within, start);
+            match (walked, &mut self.left_out) {
+                (Err(error), Some(left_out)) => {
+                    left_out.push((format!("{within}{}", item.file_name().to_string_lossy()), error));
+                }
+                (walked, _) => walked?,
+            }
         }
         Ok(())
     }
@@ -99,14 +129,20 @@ impl<P: FnMut(u64)> Walk<'_, P> {
             let cause = format!("the name of the file '{}' is not UTF-8", item.path().display());
             return Err(Error::new(Kind::Usage, cause).with_hint("rename it: keys must be UTF-8"));
         };
-        if !name.starts_with(start) || name.starts_with(NEW) {
+        let is_part = name.starts_with(PART.0) && name.ends_with(PART.1);
+        if !name.starts_with(start) || name.starts_with(NEW) || is_part {
             return Ok(());
         }
         let path = item.path();
         let facts = match fs::metadata(&path) {
             Ok(facts) => facts,
             Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => return Ok(()),
-            Err(error) => return Err(refused("following", &path.display().to_string(), &error)),
+            Err(error) => {
+                let refused = refused("following", &path.display().to_string(), &error);
+                let is_dangling = error.kind() == ErrorKind::NotFound;
+                let cure = is_dangling.then_some("the link leads nowhere: remove it, or put back what it leads to");
+                return Err(cure.into_iter().fold(refused, Error::with_hint));
+            }
         };
         let key = format!("{within}{name}");
         if facts.is_dir() {

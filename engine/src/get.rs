@@ -3,11 +3,12 @@
 //! What is written cannot be taken back. So what broke off goes on from its last byte only under a strong entity tag; without one
 //! the object is fetched again from its start, and what comes again must hash as what was written.
 
+use std::fs;
 use std::io::Write;
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::digest::{Digest, Sum};
-use fuelrail_wire::{Framing, ResponseHead, Scheme, can_match};
+use fuelrail_wire::{Framing, PageStart, ResponseHead, Scheme, can_match, list_path, parse_list};
 use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
 use tokio::runtime::Runtime;
@@ -17,6 +18,7 @@ use crate::access::{Access, wherever};
 use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Ask, Client, Refused, Reply, runtime, within};
 use crate::folder;
 use crate::proxy::Route;
+use crate::upload::object_below;
 
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
 /// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature
@@ -58,8 +60,54 @@ async fn get_all(client: &Client<'_>, key: &str, progress: &mut Progress, out: &
         }
         outcome.map_err(|refused| Refused { got_further: progress.copied > before, ..refused })
     };
-    client.persist(AT_A_PROMPT, attempt).await.map_err(Refused::into_error)?;
-    progress.verdict()
+    let fetched = client.persist(AT_A_PROMPT, attempt).await;
+    match fetched {
+        Ok(()) => progress.verdict(),
+        Err(refused) if refused.status == Some(StatusCode::NOT_FOUND) => Err(absent(client, key, refused.error).await),
+        Err(refused) => Err(refused.error),
+    }
+}
+
+/// How long is looked for what may have been meant by a key that is not there.
+const HINT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The error for an object that is not there, with a hint at the objects under its key.
+async fn absent(client: &Client<'_>, key: &str, error: Error) -> Error {
+    let under = format!("{}/", key.trim_end_matches('/'));
+    let page = Ask::new(Method::GET, list_path(&client.route.endpoint, &under, PageStart::default(), 1));
+    let answer = client.ask(&Ask { limit: HINT_TIMEOUT, ..page }).await.ok();
+    let page = answer.and_then(|answer| parse_list(&answer.body).ok());
+    if page.is_some_and(|page| !page.entries.is_empty()) {
+        return error
+            .with_hint(format!("there are objects under {under}: write {under} (`fuelrail cp` copies them all)"));
+    }
+    error.with_hint("check bucket and key; `fuelrail ls` shows the keys")
+}
+
+/// The length of the object whose key is that of the URI with `below` appended, bytes; `None` where there is none.
+///
+/// # Errors
+/// As [`get_with`], but for `NotFound`.
+pub fn object_bytes(access: &Access, uri: &str, below: &str) -> Result<Option<u64>> {
+    let (access, endpoint, key) = object_below(access.clone(), uri, below)?;
+    if endpoint.scheme == Scheme::File {
+        let mut path = String::new();
+        endpoint.push_file_path(&mut path, &key);
+        return Ok(fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|facts| facts.len()));
+    }
+    let asked = wherever(&access, uri, endpoint, |route| {
+        route.run(async |client| {
+            let head = Ask::new(Method::HEAD, client.route.endpoint.object_path(&key));
+            let answer = client.persist(AT_A_PROMPT, async || client.ask(&head).await).await;
+            let answer = answer.map_err(Refused::into_error)?;
+            Ok(answer.header("content-length").and_then(|bytes| bytes.parse::<u64>().ok()))
+        })
+    });
+    match asked {
+        Ok((bytes, _)) => Ok(bytes),
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error.with_object(key)),
+    }
 }
 
 /// How far an object has come.

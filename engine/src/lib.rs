@@ -131,8 +131,9 @@ pub use upload::{
 pub mod internal {
     #[cfg(feature = "decode")]
     pub use crate::decode::PictureDecoder;
+    pub use crate::folder::list_folder;
     #[cfg(feature = "clouds")]
-    pub use crate::get::{GetConnection, Gets};
+    pub use crate::get::{GetConnection, Gets, object_bytes};
     pub use crate::listing::{listing_hash, no_objects};
     #[cfg(feature = "formats")]
     pub use crate::packed::PackedRecords;
@@ -143,6 +144,8 @@ pub mod internal {
     pub use crate::spill::{
         CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
     };
+    #[cfg(feature = "clouds")]
+    pub use crate::upload::put_unless;
     pub use fuelrail_io::{
         Finding, ForkGuard, Grade, MemoryUse, Probe, ProbeConfig, Topology, give_back_freed, memory_use, probe,
         probe_under, process_cpu, thread_cpu,

@@ -1,6 +1,7 @@
 //! Data sets in folders of this machine: through the same engine, on every ring, with the same errors.
 
 use crate::common::loader_at;
+use fuelrail::internal::list_folder;
 use fuelrail::{
     Access, Backend, Kind, Listed, Loader, LoaderBuilder, PutOptions, PutOver, Result, get, list, put, put_as,
 };
@@ -95,6 +96,7 @@ fn keys_are_paths_within_and_braces_links_and_prefixes_work() {
     symlink("cat", root.join("other")).unwrap();
     std::os::unix::net::UnixListener::bind(root.join("cat/socket")).unwrap();
     fs::write(root.join("cat/.fuelrail-new-1-0"), "half").unwrap();
+    fs::write(root.join("cat/.fuelrail-Ab0cde.part"), "half").unwrap();
     let keys = |uri: &str| list(uri, |_| {}).unwrap().into_iter().map(|o| o.key).collect::<Vec<_>>();
     let at = |rest: &str| format!("{}{rest}", root.display());
     assert_eq!(keys(&at("/cat")), keys(&at("/cat/")));
@@ -152,6 +154,19 @@ fn what_cannot_be_named_or_followed_is_an_error_that_says_so() {
         let error = list(dir.path().to_str().unwrap(), |_| {}).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+#[test]
+fn a_walk_that_goes_on_tells_what_is_no_object() {
+    let (dir, all) = folder(3);
+    symlink("nowhere", dir.path().join("dog/link")).unwrap();
+    fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"cat/\xFF")), "x").unwrap();
+    let (listed, mut left_out) = list_folder(dir.path().to_str().unwrap()).unwrap();
+    assert!(listed.iter().map(|object| &object.key).eq(all.keys()), "{listed:?}");
+    left_out.sort_by(|a, b| a.0.cmp(&b.0));
+    let said: Vec<_> = left_out.iter().map(|(path, error)| (path.as_str(), error.hint().unwrap())).collect();
+    let [("cat/\u{FFFD}", odd), ("dog/link", dangling)] = said[..] else { panic!("{said:?}") };
+    assert!(odd.contains("rename it") && dangling.contains("the link leads nowhere"), "{said:?}");
 }
 
 /// Breaks one file of a folder that is listed, and returns what reading it says.

@@ -1,7 +1,10 @@
 //! One object, fetched by itself: whole, of one version, and as its checksum says, or an error.
 
+use crate::common::bucket;
 use crate::common::services::{Answer, Heard, Service};
-use fuelrail::{Access, Kind, Result, get_with};
+use fuelrail::internal::object_bytes;
+use fuelrail::{Access, Kind, Result, get, get_with, put};
+use fuelrail_bucket::DataSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What the server's answers bring together.
@@ -81,6 +84,18 @@ fn a_length_is_held_against_what_is_behind_it() {
         Some(first) => part('a', first, 250, "\"x\""),
     });
     assert_eq!(got(&server).unwrap(), "a".repeat(250).into_bytes());
+}
+
+#[test]
+fn a_key_that_is_not_there_is_told_from_a_prefix() {
+    let bucket = bucket(&DataSet::digits(3, 1), "");
+    put(&bucket.url("up/a"), b"x").unwrap();
+    for (key, said) in [("up", "under up/: write up/"), ("down", "`fuelrail ls` shows the keys")] {
+        let error = get(&bucket.url(key), &mut Vec::new()).unwrap_err();
+        assert!(error.kind() == Kind::NotFound && error.hint().unwrap().contains(said), "{error}");
+    }
+    let bytes = |below: &str| object_bytes(&Access::default(), &bucket.url("up/"), below);
+    assert_eq!([bytes("a"), bytes("b")], [Ok(Some(1)), Ok(None)]);
 }
 
 #[test]

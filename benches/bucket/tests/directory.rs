@@ -115,6 +115,11 @@ fn objects_can_be_put_only_when_writable() {
     }
     let listing = client.request("GET", "/bucket?list-type=2", &[]).unwrap();
     assert_eq!(elements(listing.text(), "Key"), ["a/b/c d.bin", "zero", "ümlaut+%"]);
+    // Buckets hold `zero/below` beside `zero`, folders do not: no server error, which clients would retry.
+    for key in ["zero/below", "zero/deep/below"] {
+        let reply = client.put(&target(&bucket, key), b"x", &[]);
+        assert_eq!((reply.status, elements(reply.text(), "Code")), (409, vec!["PathConflict".to_owned()]), "{key}");
+    }
     let before = client.request("HEAD", "/bucket/zero", &[]).unwrap();
     assert_eq!(client.put("/bucket/zero", b"new", &[]).status, 200);
     let after = client.request("HEAD", "/bucket/zero", &[]).unwrap();

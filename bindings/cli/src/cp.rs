@@ -12,14 +12,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuelrail::{Access, BadSamples, Batch, ByteRange, ByteSize, Error, Kind, Listed, LoaderBuilder};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use fuelrail::{
+    Access, BadSamples, Batch, ByteRange, ByteSize, Error, Kind, Listed, Loader, LoaderBuilder, PutOptions,
+};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, Stop, file, stop_on_signals, usage};
+use crate::failure::{Failure, Outcome, Stop, file, is_signalled, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{PIECE_BYTES, Trust, WHOLE_BYTES, batch_samples, given, load, once};
 use crate::whole::WholeFile;
@@ -35,15 +36,15 @@ const EXAMPLES: &str = "Examples:
 /// Copy objects out of a bucket or into one: single ones, prefixes, folders
 ///
 /// A URI that ends in / or has braces stands for all objects under it, a folder for all files in it. The path after the
-/// URI's last /, or below the folder, is kept.
+/// URI's last /, or below the folder, is kept. What cannot be copied is named, and the rest copied all the same.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
     /// What to copy: a URI, a file or a folder
     from: String,
-    /// Where to: a file, a folder or a URI
+    /// Where to: a file, a folder (one that ends in / is made) or a URI
     to: String,
-    /// Skip what is there with the same length: the rest of an interrupted copy
+    /// Skip what is there with the same length: the rest of an interrupted copy, or a single object
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
@@ -53,19 +54,54 @@ pub(crate) struct Cp {
     json: bool,
 }
 
-pub(crate) fn run(args: &Cp) -> Outcome {
+pub(crate) fn run(args: &Cp, stop: &Stop) -> Outcome {
     let from_folder = Path::new(&args.from).is_dir();
     match (is_uri(&args.from), is_uri(&args.to)) {
         (true, true) => Err(usage("both ends are URIs", "copy to a folder of this machine first, and from there")),
         (false, false) => Err(usage("neither end is a URI", "write s3://BUCKET/PREFIX/ or http://HOST/BUCKET/KEY")),
-        (true, false) if is_tree(&args.from) => tree(args, &args.from, copy_down),
-        (true, false) => get::run(&get::Get::of(&args.from, args.trust.clone(), &args.to, args.json)),
+        (true, false) if is_tree(&args.from) => tree(args, &args.from, stop, copy_down),
+        (true, false) => one_down(args, stop),
         (false, true) if from_folder && args.to.contains('{') => {
             Err(usage("the target has braces, which stand for several prefixes", "copy to one prefix at a time"))
         }
-        (false, true) if from_folder => tree(args, &format!("{}/", args.to.trim_end_matches('/')), copy_up),
-        (false, true) => put::run(&put::Put::of(&args.from, &args.to, args.trust.clone(), args.json)),
+        (false, true) if from_folder => tree(args, &format!("{}/", args.to.trim_end_matches('/')), stop, copy_up),
+        (false, true) => one_up(args, stop),
     }
+}
+
+fn one_down(args: &Cp, stop: &Stop) -> Outcome {
+    let get = get::Get::of(&args.from, &args.trust, args.json);
+    let path = get.place(&args.to)?;
+    if args.resume && path.is_file() {
+        let bytes = fuelrail::internal::object_bytes(&args.trust.access(&args.from)?, &args.from, "")?;
+        if bytes.is_some_and(|bytes| is_there(&path, bytes)) {
+            return skipped(args, &path.display().to_string());
+        }
+    }
+    get::save(&get, &path, stop)
+}
+
+fn one_up(args: &Cp, stop: &Stop) -> Outcome {
+    let put = put::Put::of(&args.from, &args.to, args.trust.clone(), args.json);
+    if args.resume {
+        let access = args.trust.access(&args.to)?;
+        let there = fuelrail::internal::object_bytes(&access, &args.to, &put.below(&access)?)?;
+        let file = fs::metadata(&args.from).ok().filter(fs::Metadata::is_file);
+        if file.is_some_and(|file| there == Some(file.len())) {
+            return skipped(args, &args.to);
+        }
+    }
+    put::run(&put, stop)
+}
+
+/// Tells of a single object that is there already.
+fn skipped(args: &Cp, there: &str) -> Outcome {
+    if args.json {
+        let done = json!({ "schema": 1, "from": args.from, "to": args.to, "objects": 0, "bytes": 0, "skipped": 1 });
+        return JsonTo::Output.show(&done, String::new);
+    }
+    note(&format!("skipped: {there} has the same length"));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_uri(text: &str) -> bool {
@@ -81,23 +117,23 @@ fn is_tree(uri: &str) -> bool {
 const NAMED_MAX: usize = 10;
 
 /// Copies a tree, and tells what came of it.
-fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>) -> Outcome {
+fn tree(args: &Cp, uri: &str, stop: &Stop, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>) -> Outcome {
     let start = Instant::now();
     let access = args.trust.access(uri)?;
     let Cp { from, to, resume, trust, .. } = args;
-    let (stop, bar, total) = (stop_on_signals()?, Bar::new(None, "bytes"), Mutex::default());
+    let (bar, total) = (Bar::new(None, "bytes"), Mutex::default());
     let job = Job { from, to, resume: *resume, trust, stop, bar, total };
     copy(&job, &access, &Root::of(&access, uri)?)?;
-    let Job { stop, bar, total, .. } = job;
+    let Job { bar, total, .. } = job;
     drop(bar);
     let Totals { objects, bytes, skipped, failed } = total.into_inner().expect("no thread panics in between");
-    if failed.is_empty() {
-        stop.check().map_err(|error| error.with_hint("the same command with --resume copies the rest"))?;
-    }
-    let wall_s = start.elapsed().as_secs_f64();
     for (key, error) in failed.iter().take(NAMED_MAX) {
         note(&format!("'{}' was not copied: {error}", key.escape_debug()));
     }
+    if failed.is_empty() || is_signalled() {
+        stop.check().map_err(|error| error.with_hint("the same command with --resume copies the rest"))?;
+    }
+    let wall_s = start.elapsed().as_secs_f64();
     if args.json {
         let failures: Vec<_> =
             failed.iter().map(|(key, error)| json!({ "key": key, "error": error.to_string() })).collect();
@@ -118,15 +154,10 @@ fn tree(args: &Cp, uri: &str, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>)
     Ok(failed.first().map_or(ExitCode::SUCCESS, |(_, error)| ExitCode::from(error.kind().exit_code())))
 }
 
-/// What does not stand for itself in an http or file URI; a slash does.
-const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
-
 /// Where objects of a bucket are named from: a URI up to its last slash, and the start that their keys have in common with it.
 struct Root {
     uri: String,
     key: String,
-    /// Keys are percent-encoded in the URI.
-    encoded: bool,
 }
 
 impl Root {
@@ -135,21 +166,12 @@ impl Root {
         let fixed = uri.split('{').next().unwrap_or(uri);
         let uri = &fixed[..=fixed.rfind('/').unwrap_or(fixed.len() - 1)];
         let key = access.cloud.endpoint(uri)?.prefix;
-        let scheme = uri.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
-        Ok(Root { key, encoded: matches!(&*scheme, "http" | "https" | "file"), uri: uri.to_owned() })
+        Ok(Root { key, uri: uri.to_owned() })
     }
 
     /// The path below that a key names.
     fn below<'k>(&self, key: &'k str) -> &'k str {
         key.strip_prefix(&self.key).unwrap_or(key)
-    }
-
-    /// The URI of what lies at a path below.
-    fn uri_of(&self, below: &str) -> String {
-        if !self.encoded {
-            return format!("{}{below}", self.uri);
-        }
-        format!("{}{}", self.uri, utf8_percent_encode(below, NOT_LITERAL))
     }
 }
 
@@ -160,7 +182,7 @@ struct Job<'a> {
     /// What is there with the same length is skipped.
     resume: bool,
     trust: &'a Trust,
-    stop: Stop,
+    stop: &'a Stop,
     bar: Bar,
     total: Mutex<Totals>,
 }
@@ -188,6 +210,8 @@ impl Job<'_> {
                 total.bytes += bytes;
                 self.bar.at(total.bytes, || format!("{} objects, {}", total.objects, ByteSize(total.bytes)));
             }
+            // The whole copy ends: that says so.
+            Err(Failure::Error(error)) if error.kind() == Kind::Cancelled => {}
             Err(Failure::Error(error)) => total.failed.push((key.to_owned(), error)),
             Err(Failure::ReaderGone) => unreachable!("files have no reader that could go"),
         }
@@ -203,9 +227,25 @@ impl Job<'_> {
     }
 
     fn goes_on(&self) -> bool {
-        self.stop.check().is_ok()
+        !self.stop.is_asked()
+    }
+
+    /// The next batch, as long as the copy goes on.
+    fn next(&self, loader: &mut Loader) -> Option<fuelrail::Result<Batch>> {
+        while self.goes_on() {
+            match loader.next_batch_within(LOOK_EVERY) {
+                Ok(fuelrail::Taken::Batch(batch)) => return Some(Ok(batch)),
+                Ok(fuelrail::Taken::NotYet) => {}
+                Ok(fuelrail::Taken::Over) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
     }
 }
+
+/// How often is looked whether a copy goes on.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// So many failures end a copy.
 const FAILURES_MAX: usize = 100;
@@ -225,8 +265,6 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     let mut wanted = Vec::with_capacity(listed.len());
     for object in listed {
         match place(folder, root, &object.key) {
-            // What a console shows as an empty folder.
-            Ok(_) if object.size == 0 && object.key.ends_with('/') => {}
             Ok(path) if job.resume && is_there(&path, object.size) => job.skipped(1),
             Ok(_) => wanted.push(object),
             Err(error) => job.ended(&object.key, Err(error.into())),
@@ -255,10 +293,10 @@ fn is_there(path: &Path, size: u64) -> bool {
 /// The file of a key. Only names that stay below the folder, and that no two keys share.
 fn place(folder: &Path, root: &Root, key: &str) -> fuelrail::Result<PathBuf> {
     let below = root.below(key);
-    let names = below.strip_suffix('/').unwrap_or(below).split('/');
-    if names.clone().any(|name| matches!(name, "" | "." | "..") || name.contains('\0')) {
+    let names = below.split('/');
+    if !names.clone().all(get::is_name) {
         return Err(Error::new(Kind::Usage, "its key is not a valid path inside a folder")
-            .with_hint("copy this object by itself, to a file name"));
+            .with_hint("fetch this object by itself: `fuelrail get URI -o FILE`"));
     }
     Ok(folder.join(names.collect::<PathBuf>()))
 }
@@ -276,7 +314,7 @@ fn batches(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> O
         }
         // Gone before the scope ends: writers end with it.
         let to_writers = to_writers;
-        while let Some(batch) = loader.next_batch().filter(|_| job.goes_on()) {
+        while let Some(batch) = job.next(&mut loader) {
             let batch = batch?;
             for (sample, error) in batch.left_out() {
                 job.ended(loader.key(*sample), Err(error.clone().into()));
@@ -323,7 +361,7 @@ fn pieces(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Ou
     loader.notices().iter().for_each(|notice| note(notice));
     // The object being written; `None` once it has failed.
     let (mut at, mut whole): (Option<u32>, Option<WholeFile>) = (None, None);
-    while let Some(batch) = loader.next_batch().filter(|_| job.goes_on()) {
+    while let Some(batch) = job.next(&mut loader) {
         let batch = batch?;
         let good = batch.samples().map(|sample| (sample.id, Ok(sample.bytes)));
         let mut all: Vec<_> = good.chain(batch.left_out().iter().map(|(id, error)| (*id, Err(error)))).collect();
@@ -371,8 +409,7 @@ fn create(path: &Path) -> Outcome<WholeFile> {
 const SENDERS: usize = 8;
 
 fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
-    let folder = Path::new(job.from);
-    let mut files = fuelrail::list(&format!("{}/", job.from.trim_end_matches('/')), |_| {})?;
+    let (mut files, left_out) = fuelrail::internal::list_folder(job.from)?;
     if job.resume {
         let there = match fuelrail::list_with(access, &root.uri, |_| {}) {
             Err(error) if error.kind() == Kind::NotFound => Vec::new(),
@@ -389,16 +426,19 @@ fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
         for _ in 0..SENDERS.min(files.len()) {
             scope.spawn(|| {
                 while let Some(object) = files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| job.goes_on()) {
-                    job.ended(&object.key, send(access, folder, root, object));
+                    job.ended(&object.key, send(job, access, root, object));
                 }
             });
         }
     });
+    // Last: were they many, they would end the copy.
+    left_out.into_iter().for_each(|(path, error)| job.ended(&path, Err(error.into())));
     Ok(())
 }
 
-fn send(access: &Access, folder: &Path, root: &Root, object: &Listed) -> Outcome<u64> {
-    let path = folder.join(&object.key);
+fn send(job: &Job<'_>, access: &Access, root: &Root, object: &Listed) -> Outcome<u64> {
+    let path = Path::new(job.from).join(&object.key);
     let mut source = File::open(&path).map_err(|error| file("reading", &path, &error))?;
-    Ok(fuelrail::put_with(access, &root.uri_of(&object.key), &mut source, |_| {})?.bytes)
+    let to = (access, root.uri.as_str(), object.key.as_str());
+    Ok(put::send(job.stop, &PutOptions::default(), to, &mut source, |_| {})?.bytes)
 }

@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail doctor --disk /mnt/nvme --json | jq '.findings[] | select(.grade != \"good\")'
   fuelrail doctor --imds
 
-Exit codes: 0 when the engine can run at its best, 3 when io_uring is refused. Nothing is asked over the network unless --imds \
+Exit codes: 0 when the engine can use io_uring here, whatever else could be better, 3 when io_uring is refused. Nothing is asked over the network unless --imds \
 is given.";
 
 /// Say what this machine allows: io_uring, memory, cores, network cards, disk, GPU; with cures

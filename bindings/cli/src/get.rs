@@ -1,17 +1,17 @@
 //! `fuelrail get`: one object, resumed at the byte where it broke off.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::ByteSize;
+use fuelrail::{ByteSize, Error, Kind};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, output, usage};
+use crate::failure::{Failure, Outcome, Stop, file, interruptible, output, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::Trust;
 use crate::whole::WholeFile;
@@ -41,14 +41,37 @@ pub(crate) struct Get {
 }
 
 impl Get {
-    /// Of one object, to a file; to one of its name where that is a folder.
-    pub(crate) fn of(uri: &str, trust: Trust, to: &str, json: bool) -> Get {
-        let mut output = PathBuf::from(to);
-        if to.ends_with('/') || output.is_dir() {
-            output.push(uri.rsplit('/').next().unwrap_or_default());
-        }
-        Get { uri: uri.to_owned(), trust, output: Some(output), json }
+    /// Of one object, to standard output.
+    fn shown(uri: &str, trust: &Trust) -> Get {
+        Get { uri: uri.to_owned(), trust: trust.clone(), output: None, json: false }
     }
+
+    /// Of one object, to a file.
+    pub(crate) fn of(uri: &str, trust: &Trust, json: bool) -> Get {
+        Get { json, ..Get::shown(uri, trust) }
+    }
+
+    /// The file that is meant by `to`: one of the object's name where that is a folder, which is made.
+    pub(crate) fn place(&self, to: &str) -> Outcome<PathBuf> {
+        let path = PathBuf::from(to);
+        if !to.ends_with('/') && !path.is_dir() {
+            return Ok(path);
+        }
+        let key = self.trust.access(&self.uri)?.cloud.endpoint(&self.uri)?.prefix;
+        let name = key.rsplit('/').next().unwrap_or_default();
+        if !is_name(name) {
+            let cause = format!("'{}' does not end in the name of a file", self.uri);
+            let cure = "name the file to write, too; a URI that ends in / stands for all objects under it";
+            return Err(Error::new(Kind::Usage, cause).with_hint(cure).into());
+        }
+        fs::create_dir_all(&path).map_err(|error| file("making", &path, &error))?;
+        Ok(path.join(name))
+    }
+}
+
+/// Whether a part of a key can be the name of a file in its folder.
+pub(crate) fn is_name(part: &str) -> bool {
+    !matches!(part, "" | "." | "..") && !part.contains('\0')
 }
 
 /// Print objects, one after another
@@ -70,24 +93,34 @@ const CAT_EXAMPLES: &str = "Examples:
 
 pub(crate) fn run_cat(args: &Cat) -> Outcome {
     for uri in &args.uris {
-        run(&Get { uri: uri.clone(), trust: args.trust.clone(), output: None, json: false })?;
+        show(&Get::shown(uri, &args.trust))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn run(args: &Get) -> Outcome {
+pub(crate) fn run(args: Get) -> Outcome {
+    match args.output.clone() {
+        Some(path) => interruptible(move |stop| save(&args, &path, stop)),
+        None => show(&args),
+    }
+}
+
+/// Writes the object to standard output.
+fn show(args: &Get) -> Outcome {
+    if io::stdout().is_terminal() {
+        return Err(usage("an object is bytes, not text for a terminal", "add -o FILE, or pipe it into a program"));
+    }
+    // The bare descriptor: the standard library's handle would look for line ends in the bytes.
+    let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| output(&error))?;
+    copy(args, &mut File::from(out), &Stop::default())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the object to a file.
+pub(crate) fn save(args: &Get, path: &Path, stop: &Stop) -> Outcome {
     let start = Instant::now();
-    let Some(path) = &args.output else {
-        if io::stdout().is_terminal() {
-            return Err(usage("an object is bytes, not text for a terminal", "add -o FILE, or pipe it into a program"));
-        }
-        // The bare descriptor: the standard library's handle would look for line ends in the bytes.
-        let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| output(&error))?;
-        copy(args, &mut File::from(out))?;
-        return Ok(ExitCode::SUCCESS);
-    };
     let mut file = WholeFile::create(path)?;
-    let bytes = copy(args, &mut file)?;
+    let bytes = copy(args, &mut file, stop)?;
     file.finish()?;
     let (file, wall_s) = (path.display().to_string(), start.elapsed().as_secs_f64());
     if args.json {
@@ -100,17 +133,20 @@ pub(crate) fn run(args: &Get) -> Outcome {
 }
 
 /// Copies the object to `out`, which keeps no bytes back, under a progress bar.
-fn copy(args: &Get, out: &mut (impl Write + Send)) -> Outcome<u64> {
-    let mut watched = Watched { out, bar: Bar::new(None, "bytes"), bytes: 0, reader_gone: false };
-    match fuelrail::get_with(&args.trust.access(&args.uri)?, &args.uri, &mut watched) {
-        Err(_) if watched.reader_gone => Err(Failure::ReaderGone),
-        copied => Ok(copied?),
+fn copy(args: &Get, out: &mut (impl Write + Send), stop: &Stop) -> Outcome<u64> {
+    let mut watched = Watched { out, stop, bar: Bar::new(None, "bytes"), bytes: 0, reader_gone: false };
+    let copied = fuelrail::get_with(&args.trust.access(&args.uri)?, &args.uri, &mut watched);
+    if watched.reader_gone {
+        return copied.map_err(|_| Failure::ReaderGone);
     }
+    stop.check()?;
+    Ok(copied?)
 }
 
 /// Counts for the progress bar, and remembers that the reader has gone, which an error from below no longer tells.
 struct Watched<'a, W> {
     out: &'a mut W,
+    stop: &'a Stop,
     bar: Bar,
     bytes: u64,
     reader_gone: bool,
@@ -118,6 +154,9 @@ struct Watched<'a, W> {
 
 impl<W: Write> Write for Watched<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.stop.is_asked() {
+            return Err(io::Error::other("interrupted"));
+        }
         let written = self.out.write(bytes);
         self.reader_gone |= written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
         self.bytes += *written.as_ref().unwrap_or(&0) as u64;

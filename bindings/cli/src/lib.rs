@@ -1,7 +1,8 @@
 //! The `fuelrail` command: one subcommand per file, each a function from its arguments to an exit code.
 //!
 //! Owns the argument parser, the one-line form of every error, and the exit codes: 0 done, 1 failed on data or network, 2
-//! wrong usage or configuration, 3 refused by the environment. Never exits but by returning from `main`.
+//! wrong usage or configuration, 3 refused by the environment, 130 interrupted (143 by SIGTERM). Exits by returning from `main`, but at a
+//! second signal.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -35,7 +36,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 
-use self::failure::{Failure, Outcome};
+use self::failure::{Failure, Outcome, interruptible};
 use self::screen::{complain, print};
 
 const EXAMPLES: &str = "Examples:
@@ -50,7 +51,7 @@ const EXAMPLES: &str = "Examples:
   fuelrail doctor
 
 Every command takes --help, and all that report something take --json. Exit codes: 0 done, 1 failed on data or network, 2 \
-wrong usage or configuration, 3 refused by the environment.";
+wrong usage or configuration, 3 refused by the environment, 130 interrupted.";
 
 const COMPLETIONS: &str = "Examples:
   fuelrail completions bash > ~/.local/share/bash-completion/completions/fuelrail
@@ -110,7 +111,7 @@ pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(Failure::Error(error)) => {
             complain(&error);
-            ExitCode::from(error.kind().exit_code())
+            ExitCode::from(failure::exit_code(&error))
         }
     }
 }
@@ -120,11 +121,11 @@ fn run(command: Command) -> Outcome {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ls(args) => ls::run(&args),
-        Command::Cp(args) => cp::run(&args),
+        Command::Cp(args) => interruptible(move |stop| cp::run(&args, stop)),
         Command::Cat(args) => get::run_cat(&args),
-        Command::Get(args) => get::run(&args),
-        Command::Put(args) => put::run(&args),
-        Command::Pack(args) => pack::run(&args),
+        Command::Get(args) => get::run(args),
+        Command::Put(args) => interruptible(move |stop| put::run(&args, stop)),
+        Command::Pack(args) => interruptible(move |stop| pack::run(&args, stop)),
         Command::Records(args) => records::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Share(args) => share::run(&args),

@@ -22,11 +22,11 @@ pub(crate) use self::arguments::Pack;
 use self::reader::Reader;
 use self::source::Source;
 use self::target::{Made, Shard, Target};
-use crate::failure::{Outcome, Stop, stop_on_signals, usage};
+use crate::failure::{Outcome, Stop, usage};
 use crate::screen::{Bar, JsonTo, note};
 
-pub(crate) fn run(args: &Pack) -> Outcome {
-    let (start, stop) = (Instant::now(), stop_on_signals()?);
+pub(crate) fn run(args: &Pack, stop: &Stop) -> Outcome {
+    let start = Instant::now();
     Writer::new(args.format, args.shard_size, None)?;
     let source = Source::list(args)?;
     let made = Made {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Pack) -> Outcome {
         shard_bytes_max: args.shard_size,
         fields: args.fields.clone(),
     };
-    let (mut target, whole) = Target::open(args, &source, made)?;
+    let (mut target, whole) = Target::open(args, &source, made, stop)?;
     let skipped = whole.iter().filter(|whole| **whole).count();
     if !(target.manifest.complete && skipped == whole.len()) {
         pack(args, &source, &mut target, &whole, stop)?;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Pack) -> Outcome {
 }
 
 /// Writes the shards that are not there: those of the manifest that are missing or damaged, and all after them.
-fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop: Stop) -> Outcome<()> {
+fn pack(args: &Pack, source: &Source, target: &mut Target, whole: &[bool], stop: &Stop) -> Outcome<()> {
     let mut begin = 0;
     let mut jobs: Vec<Job> = Vec::new();
     for (number, shard) in target.manifest.shards.iter().enumerate() {

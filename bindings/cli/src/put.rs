@@ -1,15 +1,16 @@
 //! `fuelrail put`: one object into a bucket, whole or not at all.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use fuelrail::{ByteSize, PutOptions, PutOver, Stored};
+use fuelrail::{Access, ByteSize, PutOptions, PutOver, Stored, Upload};
 use serde_json::json;
 
-use crate::failure::{Outcome, file, usage};
+use crate::failure::{Outcome, Stop, file, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::Trust;
 
@@ -22,7 +23,7 @@ const EXAMPLES: &str = "Examples:
 /// Put one file into a bucket as an object
 ///
 /// Replaces the object that was there, unless --if-new; readers see the old one or the new one, never a part of it. Above 64 MiB it
-/// goes in parts, four at a time. What fails is sent again. A URI that ends in / gets the file's name. At most 5 TiB.
+/// goes in parts, four at a time. What fails is sent again. A URI that ends in /, or names a bucket alone, gets the file's name. At most 5 TiB.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Put {
@@ -45,24 +46,48 @@ impl Put {
     pub(crate) fn of(file: &str, uri: &str, trust: Trust, json: bool) -> Put {
         Put { file: file.into(), uri: uri.to_owned(), if_new: false, trust, json }
     }
+
+    /// What is appended to the key that the URI names: the file's name, where it stands for a folder or a bucket.
+    pub(crate) fn below(&self, access: &Access) -> Outcome<String> {
+        let there = access.cloud.endpoint(&self.uri)?;
+        let is_folder = self.uri.ends_with('/') || there.prefix.is_empty();
+        let name = self.file.file_name().filter(|_| is_folder && !there.bucket.is_empty());
+        Ok(name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+    }
 }
 
-pub(crate) fn run(args: &Put) -> Outcome {
+/// Puts an object, to the key of a URI with the last part appended, unless a stop is requested meanwhile: nothing of it stays then.
+pub(crate) fn send(
+    stop: &Stop,
+    options: &PutOptions,
+    to: (&Access, &str, &str),
+    source: &mut dyn Upload,
+    progress: impl FnMut(u64) + Send,
+) -> fuelrail::Result<Stored> {
+    stop.uploading(|| fuelrail::internal::put_unless(&|| stop.is_asked(), options, to, source, progress))
+}
+
+pub(crate) fn run(args: &Put, stop: &Stop) -> Outcome {
     let start = Instant::now();
-    let mut source = File::open(&args.file).map_err(|error| file("reading", &args.file, &error))?;
-    let about = source.metadata().map_err(|error| file("reading", &args.file, &error))?;
+    let unreadable = |error: io::Error| file("reading", &args.file, &error);
+    // Opening a pipe would wait for who writes to it.
+    let about = fs::metadata(&args.file).map_err(unreadable)?;
     if !about.is_file() {
         let cause = format!("{} is not a regular file", args.file.display());
         return Err(usage(cause, "an object's length must be known before it is sent: write it to a file first"));
     }
-    let name = args.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let uri = if args.uri.ends_with('/') { format!("{}{name}", args.uri) } else { args.uri.clone() };
+    let mut source = File::open(&args.file).map_err(unreadable)?;
+    // Some files of the system have no length.
+    source.seek(SeekFrom::End(0)).map_err(unreadable)?;
+    let access = args.trust.access(&args.uri)?;
+    let below = args.below(&access)?;
+    let slash = if below.is_empty() || args.uri.ends_with('/') { "" } else { "/" };
+    let uri = format!("{}{slash}{below}", args.uri);
     let bar = Bar::new(Some(about.len()), "bytes");
     let over = if args.if_new { PutOver::Nothing } else { PutOver::Anything };
     let options = PutOptions { over, ..PutOptions::default() };
-    let stored = fuelrail::put_as(&options, &args.trust.access(&uri)?, &uri, &mut source, |sent| {
-        bar.at(sent, || ByteSize(sent).to_string());
-    })?;
+    let progress = |sent| bar.at(sent, || ByteSize(sent).to_string());
+    let stored = send(stop, &options, (&access, &args.uri, &below), &mut source, progress)?;
     drop(bar);
     let Stored { bytes, etag, .. } = stored;
     let (file, wall_s) = (args.file.display().to_string(), start.elapsed().as_secs_f64());

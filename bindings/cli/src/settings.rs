@@ -67,6 +67,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
     text.parse::<ByteSize>().map(|size| size.0)
 }
 
+/// A path from the root: in a setting a relative one is refused, because ranks may start elsewhere; of a command it is meant from here.
+///
+/// # Errors
+/// An empty path.
+pub(crate) fn from_here(text: &str) -> std::io::Result<PathBuf> {
+    std::path::absolute(text)
+}
+
 /// The folder or prefix that was named, as the engine reads it.
 pub(crate) fn located(text: &str) -> Outcome<String> {
     if text.contains("://") {

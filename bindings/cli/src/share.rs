@@ -10,9 +10,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::read::LoaderSettings;
-use crate::failure::{Outcome, stop_on_signals};
+use crate::failure::{Outcome, stop_on_signals, usage};
 use crate::screen::{JsonTo, Table, note};
-use crate::settings::{given, load};
+use crate::settings::{from_here, given, load};
 
 const EXAMPLES: &str = "Examples:
   fuelrail share s3://bucket/training/ --share-dir /run/fuelrail --jobs 4 --batch-size 256 --epochs 90
@@ -30,9 +30,9 @@ pub(crate) struct Share {
     /// What to read, as the jobs name it
     uri: String,
     /// A local directory where the jobs find this process
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = from_here)]
     share_dir: PathBuf,
-    /// Begin when so many jobs are there
+    /// Begin when so many jobs are there, at least one
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[serde(skip)]
     jobs: usize,
@@ -54,6 +54,9 @@ pub(crate) struct Share {
 }
 
 pub(crate) fn run(args: &Share) -> Outcome {
+    if args.jobs == 0 {
+        return Err(usage("--jobs is 0: no job would ever be the first", "give the number of jobs to wait for"));
+    }
     let config = load(args.config.as_deref(), &given(args))?;
     let stop = stop_on_signals()?;
     let sharing = LoaderBuilder::new(config).share(SharingOptions { jobs: args.jobs, wait: args.wait })?;

@@ -1,12 +1,13 @@
 //! Files that are either whole or not there: written beside their place, moved into it at the end.
 //!
-//! Owns the half-written file until then, and removes it when the writing stops early. What is not a regular file (a pipe,
-//! a device) is written directly: moving a file onto it would replace it.
+//! Owns the half-written file until then, and removes it when the writing stops early or a signal ends the process. What is not a
+//! regular file (a pipe, a device) is written directly: moving a file onto it would replace it.
 
-use std::fs::{self, File, Permissions};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{Builder, NamedTempFile};
 
@@ -22,8 +23,32 @@ pub struct WholeFile {
 #[derive(Debug)]
 enum To {
     /// Beside its place until the end.
-    Beside(NamedTempFile),
+    Beside(NamedTempFile<(File, Unfinished)>),
     Place(File),
+}
+
+/// The name of a half-written file, known for as long as it is one: by it a thread that ends the process removes the file.
+#[derive(Debug)]
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn all() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+        static ALL: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        Unfinished::all().remove(&self.0);
+    }
+}
+
+/// Removes what is half written, before a process ends that does not come to do so.
+pub(crate) fn remove_unfinished() {
+    for path in Unfinished::all().iter() {
+        let _ = fs::remove_file(path);
+    }
 }
 
 impl WholeFile {
@@ -34,9 +59,13 @@ impl WholeFile {
             File::options().write(true).open(path).map(To::Place)
         } else {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            // What any new file may have, less the process's mask; a scratch file is its owner's alone.
-            let anybody = Permissions::from_mode(0o666);
-            Builder::new().prefix(".fuelrail-").suffix(".part").permissions(anybody).tempfile_in(folder).map(To::Beside)
+            // Opened here: with the permissions of any new file, and errors that do not name the scratch file. Listings leave it out by this name.
+            let create = |part: &Path| -> io::Result<_> {
+                Unfinished::all().insert(part.to_owned());
+                let (known, file) = (Unfinished(part.to_owned()), File::create_new(part)?);
+                Ok((file, known))
+            };
+            Builder::new().prefix(".fuelrail-").suffix(".part").make_in(folder, create).map(To::Beside)
         };
         let to = opened.map_err(|error| file("writing", path, &error))?;
         Ok(WholeFile { path: path.to_owned(), to })
@@ -63,7 +92,7 @@ impl WholeFile {
 impl Write for WholeFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.to {
-            To::Beside(part) => part.write(bytes),
+            To::Beside(part) => part.as_file_mut().0.write(bytes),
             To::Place(file) => file.write(bytes),
         }
     }
@@ -76,6 +105,7 @@ impl Write for WholeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Failure;
 
     #[test]
     fn a_file_is_whole_or_not_there() {
@@ -93,7 +123,8 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        assert!(WholeFile::create(&dir.path().join("no/folder")).is_err());
+        let refused = WholeFile::create(&dir.path().join("no/folder")).unwrap_err();
+        assert!(matches!(&refused, Failure::Error(error) if !error.to_string().contains(".part")), "{refused:?}");
         assert!(WholeFile::create(dir.path()).is_err(), "a folder is not written to");
     }
 
@@ -112,6 +143,17 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_is_half_written_is_known_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = || Unfinished::all().iter().filter(|path| path.starts_with(dir.path())).count();
+        let (early, whole) = (WholeFile::create(&dir.path().join("a")), WholeFile::create(&dir.path().join("b")));
+        assert_eq!((known(), fs::read_dir(dir.path()).unwrap().count()), (2, 2));
+        drop(early);
+        whole.unwrap().finish().unwrap();
+        assert_eq!((known(), fs::read_dir(dir.path()).unwrap().count()), (0, 1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! arrived.
 
 use crate::client::{AT_A_PROMPT, Answer, Ask, Client, Refused};
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::multipart::checksum;
 use fuelrail_wire::{Dialect, base64, sign};
 use hyper::Method;
@@ -17,6 +17,9 @@ pub const PART_BYTES: u64 = 16 << 20;
 
 /// Largest object that one request may bring: what S3 allows.
 pub(super) const PUT_BYTES_MAX: u64 = 5 << 30;
+
+/// How often is looked whether the caller stops an upload.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Where an object's bytes are read from, from the start as often as it takes: a file, or a cursor over memory. Feature `clouds`.
 pub trait Upload: Read + Seek + Send {}
@@ -88,6 +91,8 @@ pub(super) struct Exchange<'a> {
     pub(super) client: &'a Client<'a>,
     pub(super) path: String,
     pub(super) over: &'a PutOver,
+    /// Whether the caller stops it.
+    pub(super) stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Properties by which a stored object is recognised as the one that was sent.
@@ -101,6 +106,17 @@ pub(super) struct Likeness {
 impl Exchange<'_> {
     pub(super) fn dialect(&self) -> Dialect {
         self.client.route.endpoint.dialect
+    }
+
+    /// Waits for `work`; `Cancelled` once the caller stops the upload.
+    pub(super) async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        while !(self.stopped)() {
+            if let Ok(done) = tokio::time::timeout(LOOK_EVERY, &mut work).await {
+                return done;
+            }
+        }
+        Err(interrupted())
     }
 
     /// Adds the checksum header with which the server verifies these bytes.
@@ -161,6 +177,11 @@ impl Exchange<'_> {
         let same_checksum = told.into_iter().any(|told| like.checksums.iter().any(|wanted| wanted == told));
         (same_length && (same_etag || same_checksum)).then_some(etag)
     }
+}
+
+/// The error of an upload that its caller has stopped.
+pub(super) fn interrupted() -> Error {
+    Error::new(Kind::Cancelled, "the upload was interrupted")
 }
 
 /// Kind and hint that are specific to uploads, for a refused request.
@@ -226,7 +247,6 @@ fn explained(mut refused: Refused, over: &PutOver) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuelrail_base::Duration;
     use hyper::StatusCode;
     use hyper::header::HeaderMap;
 

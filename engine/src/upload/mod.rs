@@ -12,13 +12,13 @@ mod parts;
 
 use crate::access::{Access, wherever};
 use crate::folder;
-use exchange::Exchange;
+use exchange::{Exchange, interrupted};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_wire::multipart::PARTS_MAX;
-use fuelrail_wire::{Dialect, Scheme};
+use fuelrail_wire::{Dialect, Endpoint, Scheme};
 use one::{length, rewind};
 use parts::Plan;
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 
 pub use exchange::{PART_BYTES, PARTS_ABOVE_BYTES, PutOptions, PutOver, Stored, UPLOAD_BYTES_MAX, Upload};
 
@@ -65,9 +65,25 @@ pub fn put_as(
     access: impl Into<Access>,
     uri: &str,
     source: &mut dyn Upload,
+    progress: impl FnMut(u64) + Send,
+) -> Result<Stored> {
+    let access: Access = access.into();
+    put_unless(&|| false, options, (&access, uri, ""), source, progress)
+}
+
+/// As [`put_as`], with `below` appended to the key that the URI names: any text, where a URI cannot hold some. Stops soon after `stopped`
+/// says so, and removes the parts that the server has.
+///
+/// # Errors
+/// As [`put_as`]; `Cancelled` once it was stopped.
+pub fn put_unless(
+    stopped: &(dyn Fn() -> bool + Sync),
+    options: &PutOptions,
+    (access, uri, below): (&Access, &str, &str),
+    source: &mut dyn Upload,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    let (access, endpoint, key) = access.into().object(uri)?;
+    let (access, endpoint, key) = object_below(access.clone(), uri, below)?;
     options.validate(endpoint.dialect)?;
     if endpoint.scheme == Scheme::File {
         // Where a scheme was forgotten, the object would be a file of the working directory.
@@ -80,7 +96,9 @@ pub fn put_as(
             return Err(Error::new(Kind::Usage, "a folder judges no entity tags of what is replaced")
                 .with_hint("put it over anything, or over nothing"));
         }
-        let stored = folder::put(&endpoint, &key, options.over == PutOver::Nothing, source, &mut progress);
+        let mut source = Stoppable { source, stopped };
+        let stored = folder::put(&endpoint, &key, options.over == PutOver::Nothing, &mut source, &mut progress);
+        let stored = stored.map_err(|error| if stopped() { interrupted() } else { error });
         return stored.map(|(bytes, etag)| Stored { bytes, etag: Some(etag) }).map_err(|e| e.with_object(key));
     }
     let bytes = length(source)?;
@@ -90,7 +108,8 @@ pub fn put_as(
     }
     let stored = wherever(&access, uri, endpoint, |route| {
         route.run(async |client| {
-            let exchange = Exchange { client: &client, path: route.endpoint.object_path(&key), over: &options.over };
+            let path = route.endpoint.object_path(&key);
+            let exchange = Exchange { client: &client, path, over: &options.over, stopped };
             let taken = match plan(options, bytes, route.endpoint.dialect) {
                 Some(plan) => parts::put(&exchange, source, plan, &mut progress).await?,
                 None => None,
@@ -98,18 +117,42 @@ pub fn put_as(
             match taken {
                 Some(stored) => Ok(stored),
                 // Short, or the server knows no parts.
-                None => one::put(&exchange, source, bytes, &mut progress).await,
+                None => exchange.unless_stopped(one::put(&exchange, source, bytes, &mut progress)).await,
             }
         })
     });
     stored.map(|(stored, _)| stored).map_err(|e| e.with_object(key))
 }
 
+/// How the object is reached whose key is that of the URI with `below` appended, where its bucket is, and its key.
+pub(crate) fn object_below(access: Access, uri: &str, below: &str) -> Result<(Access, Endpoint, String)> {
+    if below.is_empty() {
+        return access.object(uri);
+    }
+    let access = access.settled(uri)?;
+    let mut endpoint = access.cloud.endpoint(uri)?;
+    endpoint.prefix.push_str(below);
+    let key = endpoint.prefix.clone();
+    Ok((access, endpoint, key))
+}
+
+/// A source that fails once its reader is stopped.
+struct Stoppable<'a> {
+    source: &'a mut dyn Upload,
+    stopped: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        if (self.stopped)() { Err(std::io::Error::other("interrupted")) } else { self.source.read(bytes) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use exchange::PUT_BYTES_MAX;
-    use std::io::{Read, Seek, SeekFrom};
+    use std::io::{Seek, SeekFrom};
 
     #[test]
     fn parts_are_as_long_as_ten_thousand_need() {

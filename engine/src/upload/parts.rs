@@ -4,7 +4,7 @@
 
 use super::exchange::{Exchange, Likeness, PUT_BYTES_MAX, PutOver, Stored, Upload};
 use super::one::{PIECE_BYTES, check_end, md5_of, read_more, rewind};
-use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY};
+use crate::client::{ANSWER_TIMEOUT, Answer, Ask, Refused, UNDER_WAY, within};
 use crate::connect::Load;
 use crate::system::random_number;
 use fuelrail_base::{Duration, Error, Kind, Result};
@@ -26,6 +26,8 @@ const PARTS_AT_ONCE_MAX: u64 = 4;
 const PARTS_BYTES_MAX: u64 = 256 << 20;
 /// How long a server may take to make an object of parts: Google speaks of minutes.
 const COMPLETE_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long the parts of an upload that was interrupted may take to be removed: a person waits for the end.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How an object is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,12 +93,12 @@ pub(super) async fn put(
     };
     let journey =
         Journey { exchange, plan, name, taken_bytes: Cell::new(0), running: RefCell::default(), moved: Arc::default() };
-    let outcome = async {
+    // The id is known: from here on nothing is left behind where the caller stops.
+    let outcome = exchange.unless_stopped(async {
         let parts = journey.bring_all(source, progress).await?;
         journey.complete(&parts).await
-    }
-    .await;
-    match outcome {
+    });
+    match outcome.await {
         Ok(etag) => Ok(Some(Stored { bytes: plan.bytes, etag })),
         Err(error) => Err(journey.give_up(error).await),
     }
@@ -302,7 +304,12 @@ impl Journey<'_> {
         // Blocks of Azure's that no list names go by themselves.
         let Name::Id(id) = &self.name else { return error };
         let remove = Ask::new(Method::DELETE, with_query(&self.exchange.path, &[("uploadId", id)]));
-        match self.exchange.persist(&remove).await {
+        let removing = self.exchange.persist(&remove);
+        let removed = match error.kind() {
+            Kind::Cancelled => within(ABORT_TIMEOUT, removing).await.unwrap_or_else(|late| Err(late.into())),
+            _ => removing.await,
+        };
+        match removed {
             Err(refused) if !is_over(&refused) => {
                 let cause = format!("{error}; and the parts it left could not be removed: {}", refused.error.cause());
                 Error::new(error.kind(), cause)

@@ -2,6 +2,7 @@
 
 use super::{brought, content, list};
 use crate::common::side_by_side;
+use fuelrail::internal::put_unless;
 use fuelrail::{Access, Kind, PutOptions, PutOver, Result, Stored, put, put_as};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, FaultKind, Source, UploadLimits};
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -184,6 +185,45 @@ fn what_is_refused_for_good_is_given_up() {
         limited(UploadLimits { bytes_max: 0, ..UploadLimits::default() }, "error=1.0,per_key_max=99,only=k?uploadId");
     let error = put_parts(&bucket, 43_210).unwrap_err().to_string();
     assert!(error.contains("free space there") && error.contains("AbortIncompleteMultipartUpload"), "{error}");
+}
+
+/// Servers that take longer than any test: a caller that stops waits for none of them.
+#[test]
+fn an_upload_that_is_stopped_leaves_nothing() {
+    let stopped = |bucket: &Bucket, len: usize, stop: &(dyn Fn() -> bool + Sync)| {
+        let (access, uri) = (Access::default(), bucket.url(""));
+        let outcome = put_unless(stop, &options(), (&access, &uri, "k"), &mut Cursor::new(content(len)), |_| {});
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind(), error.object()), (Kind::Cancelled, Some("k")), "{error}");
+    };
+    let bucket = start("slowdown=1.0,retry_after=60,per_key_max=99,only=k?partNumber=*");
+    put(&bucket.url("k"), b"old").unwrap();
+    stopped(&bucket, 43_210, &|| bucket.counters().part_requests > 0);
+    let counters = bucket.counters();
+    assert_eq!((counters.create_requests, counters.abort_requests, counters.uploads_open), (1, 1, 0));
+    assert_eq!(brought(&bucket.url("k")), b"old");
+
+    let silent = start("latency=fixed:60s");
+    stopped(&silent, 5, &|| silent.counters().put_requests > 0);
+
+    let dir = tempfile::tempdir().unwrap();
+    let uri = format!("{}/", dir.path().display());
+    let to = (&Access::default(), uri.as_str(), "k");
+    let outcome = put_unless(&|| true, &options(), to, &mut Cursor::new(content(5)), |_| {});
+    assert_eq!(outcome.unwrap_err().kind(), Kind::Cancelled);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_key_may_hold_what_no_uri_does() {
+    let bucket = start("");
+    for uri in ["s3://bucket/s3/".to_owned(), bucket.url("http/")] {
+        let to = (&access(&bucket, &uri), uri.as_str(), "a\nb%0A?");
+        put_unless(&|| false, &options(), to, &mut Cursor::new(b"x"), |_| {}).unwrap();
+    }
+    for prefix in ["s3/", "http/"] {
+        assert_eq!(list(&bucket.url(prefix)).unwrap()[0].key, format!("{prefix}a\nb%0A?"));
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ impl Refusal {
             "AccessDenied" | "InvalidAccessKeyId" | "SignatureDoesNotMatch" => 403,
             "NoSuchBucket" | "NoSuchKey" | "NoSuchUpload" => 404,
             "MethodNotAllowed" => 405,
-            "BlobAlreadyExists" => 409,
+            "BlobAlreadyExists" | "PathConflict" => 409,
             "PreconditionFailed" => 412,
             "InvalidRange" => 416,
             "InternalError" => 500,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -160,7 +161,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Makes the folders down to `folder`, refusing to pass through a link that leaves the root.
+    /// Makes the folders down to `folder`, refusing to pass through a link that leaves the root, or a file.
     fn make_folder(&self, folder: &Path, key: &str) -> Result<(), Refusal> {
         let mut existing = folder;
         while fs::symlink_metadata(existing).is_err() {
@@ -170,7 +171,14 @@ impl FileStore {
         if !real.starts_with(&self.root) {
             return Err(Refusal::new("InvalidURI", "the key leads out of the bucket"));
         }
-        fs::create_dir_all(folder).map_err(|e| Refusal::from_io(key, &e))
+        fs::create_dir_all(folder).map_err(|e| match e.kind() {
+            // Buckets hold both, folders do not. What it is about stays so: no retry helps.
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                let cause = format!("`{key}` lies below an object, and a file cannot be a folder, too.");
+                Refusal::new("PathConflict", cause)
+            }
+            _ => Refusal::from_io(key, &e),
+        })
     }
 
     /// Whether every step from the root is a folder and no link.

@@ -13,7 +13,7 @@ use crate::failure::{Outcome, usage};
 use crate::report::chart::{Axis, Bar as Bars, Hue, bars};
 use crate::report::{FactsPage, seconds, write_page};
 use crate::screen::{Bar, JsonTo, Table, micros, note};
-use crate::settings::{bytes, given, load};
+use crate::settings::{bytes, from_here, given, load};
 
 const EXAMPLES: &str = "Examples:
   fuelrail bench read http://127.0.0.1:9000/bucket/training/ --batch-size 512 --epochs 2 --cache-limit 1gb
@@ -118,7 +118,7 @@ pub(crate) struct LoaderSettings {
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
     /// Keep the bucket's listing, and the index of records, in DIR for later runs
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = from_here)]
     listing_dir: Option<PathBuf>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Read {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shared_read: bool,
     /// A local directory where loaders share the rate of requests, and the read
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = from_here)]
     share_dir: Option<PathBuf>,
     /// A TOML file with settings
     #[arg(long, value_name = "FILE")]

@@ -5,14 +5,15 @@ use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
-use fuelrail::{Access, Error, Kind, Listed, State};
+use fuelrail::{Access, Error, Kind, Listed, PutOptions, State};
 use fuelrail_format::write::mds;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::Pack;
 use super::source::Source;
-use crate::failure::{Outcome, usage};
+use crate::failure::{Outcome, Stop, usage};
+use crate::put;
 use crate::settings::located;
 
 const MANIFEST: &str = "pack.json";
@@ -70,11 +71,12 @@ pub(super) struct Target {
     uri: String,
     there: HashMap<String, Listed>,
     pub(super) manifest: Manifest,
+    stop: Stop,
 }
 
 impl Target {
     /// Reads what an earlier run left, and checks that it was made of the same. Which of its shards are whole is the second part.
-    pub(super) fn open(args: &Pack, source: &Source, made: Made) -> Outcome<(Target, Vec<bool>)> {
+    pub(super) fn open(args: &Pack, source: &Source, made: Made, stop: &Stop) -> Outcome<(Target, Vec<bool>)> {
         let uri = format!("{}/", located(&args.target)?.trim_end_matches('/'));
         let access = args.trust.access(&uri)?;
         let [own, around] = [places(&access, &uri)?, places(&source.access, &source.uri)?];
@@ -89,7 +91,7 @@ impl Target {
         let there = listed.into_iter().map(|one| (one.key.get(root..).unwrap_or(&one.key).to_owned(), one)).collect();
         let (source, shards) = (source.uri.clone(), Vec::new());
         let manifest = Manifest { version: VERSION, source, made, complete: false, columns: None, state: None, shards };
-        let mut target = Target { access, uri, there, manifest };
+        let mut target = Target { access, uri, there, manifest, stop: stop.clone() };
         target.forget_unfinished();
         if target.there.contains_key(MANIFEST) {
             target.go_on()?;
@@ -143,7 +145,8 @@ impl Target {
 
     /// Writes an object, whole or not at all. Its entity tag, where the bucket gave it one.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Outcome<Option<String>> {
-        let stored = fuelrail::put_with(&self.access, &self.uri_of(name), &mut Cursor::new(bytes), |_| {});
+        let (options, to) = (PutOptions::default(), (&self.access, self.uri.as_str(), name));
+        let stored = put::send(&self.stop, &options, to, &mut Cursor::new(bytes), |_| {});
         let stored = stored.map_err(|error| {
             let first = error.hint().map_or(String::new(), |hint| format!("{hint}; then "));
             error.with_hint(format!("{first}run the same command again: it goes on"))

@@ -1,8 +1,11 @@
 //! `cp` and `cat`: trees and single objects, both ways, and what is left when they are cut short.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use fuelrail_bucket::{Bucket, DataSet};
 
@@ -109,6 +112,123 @@ fn keys_that_would_leave_the_folder_or_are_no_paths_are_refused_and_the_others_c
     assert!(failed.iter().any(|key| key.starts_with("t/e")), "a file cannot be a folder, too: {done}");
     assert_eq!(fs::read_to_string(inner.join("a")).unwrap(), "1");
     assert!(!dir.path().join("b").exists() && ended.err.contains("was not copied"), "{}", ended.err);
+}
+
+/// The keys that a copy could not copy, in their order.
+fn failed(document: &str) -> Vec<String> {
+    let done: serde_json::Value = serde_json::from_str(document).unwrap();
+    done["failed"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn two_keys_never_share_a_file() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    for (key, bytes) in [("t/k", &b"AAAA"[..]), ("t/k/", b"BBBBBBB")] {
+        fuelrail::put(&bucket.url(key), bytes).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for more in [&["--json"][..], &["--json", "--resume"]] {
+        let ended = fuelrail(&[&["cp", &bucket.url("t/"), utf8(dir.path())], more].concat());
+        assert!(ended.code != 0 && failed(&ended.out) == ["t/k/"], "{}", ended.out);
+        assert_eq!(fs::read_to_string(dir.path().join("k")).unwrap(), "AAAA");
+    }
+}
+
+#[test]
+fn a_single_object_is_named_by_its_key_in_a_folder_that_is_made() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("new/er");
+    for key in ["t/uni-ä sp", "t/.."] {
+        fuelrail::put(&bucket.url(key), b"x").unwrap();
+    }
+    let to = format!("{}/", folder.display());
+    assert_eq!(fuelrail(&["cp", &bucket.url("t/uni-ä sp"), &to]).code, 0);
+    assert_eq!(fs::read_to_string(folder.join("uni-ä sp")).unwrap(), "x");
+    let ended = fuelrail(&["cp", &bucket.url("t/.."), &to]);
+    assert!(ended.code == 2 && ended.err.contains("the name of a file"), "{}", ended.err);
+    let ended = fuelrail(&["cp", &bucket.url("t/uni-ä sp"), utf8(&dir.path().join("absent/file"))]);
+    assert!(ended.code == 1 && ended.err.contains("absent/file: No such file") && !ended.err.contains(".part"));
+    assert_eq!(count(dir.path()), 1);
+}
+
+#[test]
+fn a_single_object_that_is_there_is_skipped_too() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let [file, back] = ["file", "back"].map(|name| dir.path().join(name));
+    fs::write(&file, "four").unwrap();
+    let skipped = |from: &str, to: &str| {
+        let told = fuelrail(&["cp", from, to, "--resume", "--json"]).json();
+        told["skipped"] == 1
+    };
+    let (up, down) = (bucket.url("up/"), bucket.url("up/file"));
+    assert!(!skipped(utf8(&file), &up) && skipped(utf8(&file), &up) && skipped(utf8(&file), &down));
+    assert!(!skipped(&down, utf8(&back)) && skipped(&down, utf8(&back)));
+    fs::write(&file, "seven b").unwrap();
+    assert!(!skipped(utf8(&file), &up) && !skipped(&down, utf8(&back)));
+    assert_eq!(fs::read_to_string(&back).unwrap(), "seven b");
+}
+
+#[test]
+fn what_no_uri_can_name_goes_up_the_same_way_to_every_server() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("up");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a\nb%0A{c}"), "x").unwrap();
+    let endpoint = format!("http://{}", bucket.addr());
+    let to_s3 = ["--endpoint", &endpoint, "--anonymous", "true"];
+    assert_eq!(fuelrail(&["cp", utf8(&folder), &bucket.url("http")]).code, 0);
+    assert_eq!(fuelrail(&[&["cp", utf8(&folder), "s3://bucket/s3"], &to_s3[..]].concat()).code, 0);
+    for prefix in ["http", "s3"] {
+        let listed = fuelrail::list(&bucket.url(&format!("{prefix}/")), |_| {}).unwrap();
+        assert_eq!(listed.iter().map(|object| &*object.key).collect::<Vec<_>>(), [format!("{prefix}/a\nb%0A{{c}}")]);
+    }
+    // A bucket alone stands for a folder.
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let ended = fuelrail(&[&["cp", utf8(&file), "s3://bucket"], &to_s3[..]].concat());
+    assert!(ended.code == 0 && ended.err.contains("s3://bucket/file"), "{}", ended.err);
+    assert_eq!(fuelrail(&["cat", &bucket.url("file")]).done(), "x");
+}
+
+#[test]
+fn what_is_no_object_in_a_folder_is_named_and_the_rest_copied() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("good"), "x").unwrap();
+    fs::write(dir.path().join(".fuelrail-Ab0cde.part"), "left by a copy that was killed").unwrap();
+    fs::write(dir.path().join(OsStr::from_bytes(b"odd\xFF")), "x").unwrap();
+    symlink("nowhere", dir.path().join("link")).unwrap();
+    let ended = fuelrail(&["cp", utf8(dir.path()), &bucket.url("up/"), "--json"]);
+    let mut failed = failed(&ended.out);
+    failed.sort();
+    assert!(ended.code != 0 && failed == ["link", "odd\u{FFFD}"], "{}", ended.out);
+    assert!(ended.err.contains("the link leads nowhere"), "{}", ended.err);
+    assert_eq!(fuelrail(&["ls", &bucket.url("up/")]).done(), "up/good\n");
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for command in ["cp", "put"] {
+        let ended = fuelrail(&[command, utf8(&pipe), "http://127.0.0.1:1/bucket/k"]);
+        assert!(ended.code == 2 && ended.err.contains("not a regular file"), "{command}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_missing_key_hints_at_the_objects_under_it() {
+    let (dir, bucket) = served(&[("up/a", "1")]);
+    let ended = fuelrail(&["cp", &bucket.url("up"), utf8(&dir.path().join("d"))]);
+    assert!(ended.code == 1 && ended.err.contains("there are objects under up/: write up/"), "{}", ended.err);
+    for command in ["get", "cat"] {
+        let ended = fuelrail(&[command, &bucket.url("down")]);
+        assert!(ended.code == 1 && !ended.err.contains("--manifest"), "{}", ended.err);
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod refusals;
 mod seccomp;
 mod serve;
 mod share;
+mod signals;
 mod tune;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};

@@ -181,6 +181,9 @@ fn put_that_cannot_be_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let ended = fuelrail(&["put", utf8(&dir.path().join("absent")), &bucket.url("k")]);
     assert!(ended.code == 1 && ended.err.contains("absent"), "{}", ended.err);
+    // A file of the system without a length.
+    let ended = fuelrail(&["put", "/proc/cpuinfo", &bucket.url("k")]);
+    assert!(ended.code == 1 && ended.err.contains("/proc/cpuinfo"), "{}", ended.err);
     let ended = fuelrail(&["put", utf8(dir.path()), &bucket.url("k")]);
     assert!(ended.code == 2 && ended.err.contains("not a regular file"), "{}", ended.err);
 

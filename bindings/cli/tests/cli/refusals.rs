@@ -37,6 +37,7 @@ fn wrong_use_is_2() {
         (&["bench", "read", "http://h/b", "--rank", "2", "--world", "2"], "rank 2 of a world of 2"),
         (&["bench", "read", "http://h/b", "--config", "/no/such.toml"], "/no/such.toml"),
         (&["bench", "read", "http://h/b", "--step-ms", "1e30"], "--step-ms"),
+        (&["share", "http://h/b", "--share-dir", "/tmp", "--jobs", "0"], "--jobs is 0"),
         (&["serve", "/no/such/folder"], "neither a data set nor a folder"),
         (&["serve", "digits", "--scale", "2"], "--scale does not apply to digits"),
         (&["serve", "digits", "--script", "reset=2"], "outside 0 to 1"),
@@ -169,6 +170,9 @@ fn doctor_grades_every_finding_and_cures_what_is_not_good() {
     for finding in findings {
         assert!(finding["grade"] == "good" || finding["cure"].is_string(), "{finding}");
     }
+    // Of other findings the exit code says nothing, and neither does the help.
+    assert_eq!(fuelrail(&["doctor", "--disk", "/no/such/folder"]).code, code);
+    assert!(fuelrail(&["doctor", "--help"]).done().contains("0 when the engine can use io_uring"));
     let text = fuelrail(&["doctor"]);
     assert_eq!(text.code, code);
     for finding in findings {

@@ -74,6 +74,16 @@ fn commands_that_read_in_one_order_share_a_pass() {
 }
 
 #[test]
+fn a_relative_share_dir_is_meant_from_here() {
+    let (bucket, dir) = (bucket_of(&DataSet::digits(5, 3), ""), tempfile::tempdir().unwrap());
+    let uri = bucket.url("");
+    let args = ["bench", "read", &uri, "--share-dir", "sh", "--listing-dir", "listings"];
+    let output = program().args(args).args(SMALL).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(dir.path().join("listings").is_dir());
+}
+
+#[test]
 fn another_setting_is_refused_and_ctrl_c_ends_it() {
     let (set, dir) = (DataSet::digits(40, 3), tempfile::tempdir().unwrap());
     let bucket = bucket_of(&set, "");
