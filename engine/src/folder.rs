@@ -47,21 +47,20 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
     walk(source, progress, None)
 }
 
-/// All files in a folder, sorted by key, and what in it is no object but an error of a listing: its path within, and why.
+/// Paths within a folder of what is no object, and why.
+pub(crate) type LeftOut = Vec<(String, Error)>;
+
+/// All files in a folder, sorted by key, and what in it is no object but an error of a listing.
 ///
 /// # Errors
 /// As for a listing of the folder, but of the folder alone.
-pub fn list_folder(folder: &str) -> Result<(Vec<Listed>, Vec<(String, Error)>)> {
+pub fn list_folder(folder: &str) -> Result<(Vec<Listed>, LeftOut)> {
     let (source, mut left_out) = (Source::of_folders(vec![format!("{}/", folder.trim_end_matches('/'))])?, Vec::new());
     let listing = walk(&source, &mut |_| {}, Some(&mut left_out))?;
     Ok((listing.iter().collect(), left_out))
 }
 
-fn walk(
-    source: &Source,
-    progress: &mut impl FnMut(u64),
-    left_out: Option<&mut Vec<(String, Error)>>,
-) -> Result<Listing> {
+fn walk(source: &Source, progress: &mut impl FnMut(u64), left_out: Option<&mut LeftOut>) -> Result<Listing> {
     let (listing, above) = (Listing::default(), Vec::new());
     let mut walk = Walk { endpoint: &source.endpoint, listing, above, progress, left_out };
     for prefix in &source.prefixes {
