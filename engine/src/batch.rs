@@ -301,9 +301,11 @@ impl Labels {
         named: &[String],
         keys: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<Labels> {
-        // A prefix without its last slash may be the name of a folder, as it is on disk.
-        let below = |key: &str| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
-        let is_folder = !prefix.is_empty() && !prefix.ends_with('/') && keys.clone().all(below);
+        // A prefix without its last slash may be the name of a folder, as it is on disk: of one with folders, or it is a class itself.
+        let below = |key: &'a str| key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+        let is_folder = !prefix.is_empty()
+            && keys.clone().all(|key| below(key).is_some())
+            && keys.clone().filter_map(below).any(|rest| rest.contains('/'));
         let base = if is_folder { prefix.len() + 1 } else { prefix.rfind('/').map_or(0, |at| at + 1) };
         let class = |key: &'a str| key.get(base..).and_then(|rest| rest.split_once('/')).map(|(class, _)| class);
         let mut classes = named.to_vec();
@@ -344,6 +346,8 @@ mod tests {
         assert_eq!(classes_of("http://h:1/bucket/training", keys.into_iter()).unwrap(), labels.classes);
         let both = keys.into_iter().chain(["training-more/a/1.png"]);
         assert_eq!(Labels::new("training", &[], both).unwrap().classes, ["training", "training-more"]);
+        let one = ["training/7/1.png", "training/7/2.png"];
+        assert_eq!(Labels::new("training/7", &[], one.into_iter()).unwrap().classes, ["7"], "a class of its own");
     }
 
     #[test]

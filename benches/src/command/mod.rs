@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use fuelrail::ByteSize;
 use fuelrail_cli::bench::{shard_text, this_program};
-use fuelrail_cli::failure::{Outcome, stop_on_signals, usage};
+use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, note};
+use fuelrail_cli::signals::stop_on_signals;
 use fuelrail_cli::train::folders;
 
 use crate::cores::{CoresReport, Coring, cores};

@@ -10,8 +10,9 @@ use clap::Args;
 use crate::harness::Spread;
 use crate::scenario::{Column, Report, RunResult, Runner, SCENARIOS, Scenario, Task, read, value};
 use fuelrail_cli::bench::{setting, this_program};
-use fuelrail_cli::failure::{Outcome, stop_on_signals, usage};
+use fuelrail_cli::failure::{Outcome, usage};
 use fuelrail_cli::screen::{Bar, JsonTo, Table, print, telling};
+use fuelrail_cli::signals::stop_on_signals;
 use fuelrail_cli::train::{find_trainer, folders};
 
 const EXAMPLES: &str = "Examples:

@@ -20,9 +20,10 @@ use fuelrail::{
 };
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, Stop, file, is_signalled, usage};
+use crate::failure::{Failure, Outcome, Stop, file, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{PIECE_BYTES, Trust, WHOLE_BYTES, batch_samples, given, load, once};
+use crate::signals::is_signalled;
 use crate::whole::WholeFile;
 use crate::{get, put};
 

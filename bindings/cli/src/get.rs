@@ -11,9 +11,10 @@ use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, Stop, file, interruptible, output, usage};
+use crate::failure::{Failure, Outcome, Stop, file, output, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::Trust;
+use crate::signals::interruptible;
 use crate::whole::WholeFile;
 
 const EXAMPLES: &str = "Examples:

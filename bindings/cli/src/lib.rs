@@ -25,6 +25,7 @@ pub mod screen;
 mod serve;
 mod settings;
 mod share;
+pub mod signals;
 pub mod train;
 mod tune;
 pub mod tuning;
@@ -36,8 +37,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 
-use self::failure::{Failure, Outcome, interruptible};
+use self::failure::{Failure, Outcome};
 use self::screen::{complain, print};
+use self::signals::interruptible;
 
 const EXAMPLES: &str = "Examples:
   fuelrail demo
@@ -111,7 +113,7 @@ pub fn run_command_line<C: Parser>(run: impl FnOnce(C) -> Outcome) -> ExitCode {
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(Failure::Error(error)) => {
             complain(&error);
-            ExitCode::from(failure::exit_code(&error))
+            ExitCode::from(signals::exit_code(&error))
         }
     }
 }

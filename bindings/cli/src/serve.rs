@@ -10,8 +10,9 @@ use fuelrail::{ByteSize, Error, Kind};
 use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, Counters, DataSet, Script, SetKind, Source, Tls};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, Outcome, stop_on_signals, usage};
+use crate::failure::{Failure, Outcome, usage};
 use crate::screen::{Bar, JsonTo, Table, note, print};
+use crate::signals::stop_on_signals;
 
 const EXAMPLES: &str = "Examples:
   fuelrail serve digits --count 14000 --port 9000

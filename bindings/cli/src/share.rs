@@ -10,9 +10,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::read::LoaderSettings;
-use crate::failure::{Outcome, stop_on_signals, usage};
+use crate::failure::{Outcome, usage};
 use crate::screen::{JsonTo, Table, note};
 use crate::settings::{from_here, given, load};
+use crate::signals::stop_on_signals;
 
 const EXAMPLES: &str = "Examples:
   fuelrail share s3://bucket/training/ --share-dir /run/fuelrail --jobs 4 --batch-size 256 --epochs 90

@@ -23,7 +23,7 @@ impl Server for Folder {
     }
 
     fn uri(&self, key: &str) -> String {
-        format!("file://{}/{key}", self.0.path().display())
+        format!("file://{}/{}", self.0.path().display(), key.replace('%', "%25"))
     }
 
     fn access(&self) -> Access {

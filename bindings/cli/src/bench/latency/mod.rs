@@ -22,10 +22,11 @@ use serde_json::json;
 pub use self::drive::Load;
 use self::drive::{Clock, Measured, Queue};
 pub use self::histogram::{Latencies, LatencyResult, LatencySummary};
-use crate::failure::{Outcome, Stop, file, stop_on_signals, usage};
+use crate::failure::{Outcome, Stop, file, usage};
 use crate::machine::Machine;
 use crate::screen::{Bar, JsonTo, Table, note};
 use crate::settings::{self, Trust};
+use crate::signals::stop_on_signals;
 
 const EXAMPLES: &str = "Examples:
   fuelrail bench latency http://127.0.0.1:9000/bucket/
