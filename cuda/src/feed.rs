@@ -134,7 +134,7 @@ impl Feed {
     ///
     /// # Errors
     /// What the loader reports, after the batches before it; at once, `Environment` when the device fails or a copy hangs, with
-    /// the batch and the device; `Budget` when the batches held leave no buffer.
+    /// the batch and the device; `Budget` when the batches held leave no buffer, after which the next call goes on.
     pub fn next(&mut self, stream: RawStream) -> Option<Result<DeviceBatch>> {
         loop {
             match self.next_within(stream, LOOK_AGAIN) {
@@ -156,7 +156,11 @@ impl Feed {
         }
         stream.check()?;
         let outcome = self.ring.context.check_fork().and_then(|()| self.take(stream, patience));
-        self.over = matches!(outcome, Ok(DeviceTaken::Over) | Err(_));
+        self.over = match &outcome {
+            Ok(taken) => matches!(taken, DeviceTaken::Over),
+            // Batches that are held end nothing: it is still being waited for the next one.
+            Err(_) => self.ring.failure().is_some() || self.asked.take().is_none(),
+        };
         outcome
     }
 

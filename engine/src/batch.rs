@@ -303,7 +303,9 @@ impl Labels {
     ) -> Result<Labels> {
         // A prefix without its last slash may be the name of a folder, as it is on disk: of one with folders, or it is a class itself.
         let below = |key: &'a str| key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+        let is_class = named.iter().any(|class| prefix.rsplit('/').next() == Some(class));
         let is_folder = !prefix.is_empty()
+            && !is_class
             && keys.clone().all(|key| below(key).is_some())
             && keys.clone().filter_map(below).any(|rest| rest.contains('/'));
         let base = if is_folder { prefix.len() + 1 } else { prefix.rfind('/').map_or(0, |at| at + 1) };

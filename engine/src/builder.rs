@@ -147,6 +147,14 @@ impl LoaderBuilder {
         self
     }
 
+    /// Whoever asks for batches tells of samples that are left out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn inner(mut self) -> LoaderBuilder {
+        self.is_inner = true;
+        self
+    }
+
     /// Called with the report when nothing moves, instead of a `tracing` warning.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {

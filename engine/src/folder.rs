@@ -97,7 +97,7 @@ struct Walk<'a, P> {
     above: Vec<(u64, u64)>,
     progress: &'a mut P,
     /// What is no object, where that does not end the walk.
-    left_out: Option<&'a mut Vec<(String, Error)>>,
+    left_out: Option<&'a mut LeftOut>,
 }
 
 impl<P: FnMut(u64)> Walk<'_, P> {

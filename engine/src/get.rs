@@ -78,8 +78,10 @@ async fn absent(client: &Client<'_>, key: &str, error: Error) -> Error {
     let answer = client.ask(&Ask { limit: HINT_TIMEOUT, ..page }).await.ok();
     let page = answer.and_then(|answer| parse_list(&answer.body).ok());
     if page.is_some_and(|page| !page.entries.is_empty()) {
-        return error
-            .with_hint(format!("there are objects under {under}: write {under} (`fuelrail cp` copies them all)"));
+        return error.with_hint(format!(
+            "there are objects under '{}': add the slash to the URI (`fuelrail cp` copies them all)",
+            under.escape_debug()
+        ));
     }
     error.with_hint("check bucket and key; `fuelrail ls` shows the keys")
 }

@@ -216,7 +216,7 @@ impl Loader {
     /// as copies that end meanwhile. Zero only looks.
     ///
     /// # Errors
-    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
+    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`], but for `Budget` where batches are held.
     pub fn next_batch_within(&mut self, patience: Duration) -> Result<Taken> {
         self.guarded(Some(patience))
     }
@@ -225,7 +225,7 @@ impl Loader {
     /// a [`Stream`] is woken: for programs that have a loop of their own. Batches that are held for ever are not found out here.
     ///
     /// # Errors
-    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`].
+    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`], but for `Budget` where batches are held.
     pub fn try_next_batch(&mut self) -> Result<Taken> {
         // A forked child shares the eventfd: what it reads, the parent would miss.
         if self.guard.holds() {
@@ -371,7 +371,7 @@ impl Loader {
             if self.leases() == 0 || self.parts.lent || waited < LEASE_PATIENCE || !self.is_held_up_by_leases() {
                 self.held_since = None;
             } else if self.held_since.get_or_insert_with(Instant::now).elapsed() >= LEASE_PATIENCE {
-                // As long again until it is said again.
+                // The next call waits as long before the same error.
                 (self.held_since, self.is_refused) = (None, true);
                 break Err(self.lease_error());
             }

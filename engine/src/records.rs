@@ -182,16 +182,16 @@ impl Records {
     ///
     /// # Errors
     /// `Mismatch` for a wrong checksum, `Undecodable` for lengths that do not add up; those of [`Records::label`].
-    fn check(&self, sample: SampleId, bytes: &[u8]) -> Result<()> {
+    fn check(&self, sample: SampleId, bytes: &[u8]) -> Result<Option<u32>> {
         match &self.split {
             Split::Ranges => {}
             Split::Columns(columns) => columns.split(bytes).map(drop)?,
             Split::Example => tfrecord::check(bytes).map(drop)?,
         }
-        self.label(sample, bytes).map(drop)
+        self.label(sample, bytes)
     }
 
-    /// Leaves out the records of a batch that are not as they say of themselves.
+    /// Notes the labels of a batch's records, and leaves out the records of a batch that are not as they say of themselves.
     ///
     /// # Errors
     /// The first one's, under `raise`.
@@ -202,9 +202,14 @@ impl Records {
         policy: BadSamples,
     ) -> Result<()> {
         let Assembled { slot, samples, left_out, .. } = assembled;
-        let mut flawed = samples.iter().enumerate().filter_map(|(at, placed)| {
-            let error = self.check(placed.id, &slot[placed.offset..placed.offset + placed.len]).err()?;
-            Some((at, placed.id, error.with_object(&*objects.name(placed.id))))
+        let mut flawed = samples.iter_mut().enumerate().filter_map(|(at, placed)| {
+            match self.check(placed.id, &slot[placed.offset..placed.offset + placed.len]) {
+                Ok(label) => {
+                    placed.label = label;
+                    None
+                }
+                Err(error) => Some((at, placed.id, error.with_object(&*objects.name(placed.id)))),
+            }
         });
         if policy == BadSamples::Raise {
             return flawed.next().map_or(Ok(()), |(.., error)| Err(error));

@@ -24,7 +24,7 @@
  */
 typedef enum fuelrail_next {
   /**
-   * It failed: see the error. A run that has failed is over.
+   * It failed: see the error. A run that has failed is over, but for `budget`: release batches, and ask again.
    */
   FUELRAIL_NEXT_ERROR = -1,
   /**

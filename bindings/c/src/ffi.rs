@@ -29,7 +29,7 @@ pub struct Setting {
 /// What `fuelrail_loader_next` found.
 #[repr(C)]
 pub enum Next {
-    /// It failed: see the error. A run that has failed is over.
+    /// It failed: see the error. A run that has failed is over, but for `budget`: release batches, and ask again.
     Error = -1,
     /// A batch.
     Batch = 0,

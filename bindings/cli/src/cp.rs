@@ -86,7 +86,9 @@ fn one_up(args: &Cp, stop: &Stop) -> Outcome {
     let put = put::Put::of(&args.from, &args.to, args.trust.clone(), args.json);
     if args.resume {
         let access = args.trust.access(&args.to)?;
-        let there = fuelrail::internal::object_bytes(&access, &args.to, &put.below(&access)?)?;
+        // Who may only write is not told what is there.
+        let there = fuelrail::internal::object_bytes(&access, &args.to, &put.below(&access)?);
+        let there = there.or_else(|error| if error.kind() == Kind::Denied { Ok(None) } else { Err(error) })?;
         let file = fs::metadata(&args.from).ok().filter(fs::Metadata::is_file);
         if file.is_some_and(|file| there == Some(file.len())) {
             return skipped(args, &args.to);
@@ -351,7 +353,7 @@ fn in_order(job: &Job<'_>, objects: Vec<Listed>, longest: u64) -> Outcome<Loader
     let mut settings = given(job.trust);
     settings.push(("uri".into(), job.from.to_owned()));
     let builder = once(load(None, &settings)?, None).listing(objects).batch_size(batch_samples(longest));
-    Ok(builder.bad_samples(BadSamples::Skip))
+    Ok(builder.bad_samples(BadSamples::Skip).inner())
 }
 
 /// Copies objects that are too long for a batch: many pieces of each are under way at once, and are written in order.

@@ -70,7 +70,7 @@ pub(crate) fn send(
 pub(crate) fn run(args: &Put, stop: &Stop) -> Outcome {
     let start = Instant::now();
     let unreadable = |error: io::Error| file("reading", &args.file, &error);
-    // Opening a pipe would wait for who writes to it.
+    // Opening a pipe would wait until another process opens it.
     let about = fs::metadata(&args.file).map_err(unreadable)?;
     if !about.is_file() {
         let cause = format!("{} is not a regular file", args.file.display());

@@ -257,7 +257,7 @@ impl Loader {
 
     fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
         if slf.get().known().begins_again() {
-            let text = "a loader that is at its end is iterated over, and gives nothing; make a new one, or set epochs";
+            let text = "this loader is at its end: the loop gets no batch; make a new one, or set epochs";
             warnings::warn(slf.py(), text)?;
         }
         Ok(slf)

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long it leaves them alone before `SystemExit` is raised in them, each time.
-const EXIT_EVERY: Duration = Duration::from_millis(200);
+const EXIT_EVERY: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// Address of the function that this thread is inside of; 0 outside.

@@ -15,7 +15,7 @@ impl LeftOut {
     pub(super) fn look_at(&mut self, batch: &Batch, policy: BadSamples) {
         let left_out = batch.left_out();
         let Some((_, error)) = left_out.first() else { return };
-        let (key, cause) = (error.object().unwrap_or("a sample"), error.cause());
+        let (key, cause) = (error.object().unwrap_or("a sample").escape_debug(), error.cause());
         if !std::mem::replace(&mut self.of_one, true) {
             tracing::warn!(
                 "bad_samples = {policy}: '{key}' is left out: {cause}; further ones are counted in the statistics, as left_out, and not logged"
@@ -25,7 +25,7 @@ impl LeftOut {
             let (epoch, step, all) = (batch.epoch(), batch.step(), batch.len() + left_out.len());
             tracing::warn!(
                 "bad_samples = {policy}: {} of {all} samples of the batch of epoch {epoch}, step {step}, are left out, '{key}' among them: \
-                 {cause}; if that is not the data, set bad_samples = raise",
+                 {cause}; if you did not expect this, set bad_samples = raise",
                 left_out.len()
             );
         }

@@ -79,13 +79,13 @@ pub(super) async fn put(
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<Option<Stored>> {
     // The server will judge it in the end: here only the sending is spared.
-    if *exchange.over == PutOver::Nothing && exchange.is_taken().await {
+    if *exchange.over == PutOver::Nothing && exchange.unless_stopped(async { Ok(exchange.is_taken().await) }).await? {
         return Err(Error::new(Kind::Exists, "the object exists already, and the upload was to create a new one")
             .with_hint("choose another key"));
     }
     let name = match exchange.dialect() {
         Dialect::Azure => Name::Blocks(random_number()),
-        Dialect::S3 | Dialect::Gcs => match begin(exchange).await {
+        Dialect::S3 | Dialect::Gcs => match exchange.unless_stopped(async { Ok(begin(exchange).await) }).await? {
             Ok(id) => Name::Id(id),
             Err(refused) if is_unknown(&refused) && plan.bytes <= PUT_BYTES_MAX => return Ok(None),
             Err(refused) => return Err(refused.error),

@@ -172,7 +172,7 @@ impl FileStore {
             return Err(Refusal::new("InvalidURI", "the key leads out of the bucket"));
         }
         fs::create_dir_all(folder).map_err(|e| match e.kind() {
-            // Buckets hold both, folders do not. What it is about stays so: no retry helps.
+            // Buckets hold both, folders do not. A retry cannot help.
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
                 let cause = format!("`{key}` lies below an object, and a file cannot be a folder, too.");
                 Refusal::new("PathConflict", cause)

@@ -12,6 +12,7 @@ pub(crate) use parse::host_of_server;
 use crate::escape::push_path;
 use core::fmt;
 use fuelrail_base::{Error, Kind};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 /// What follows `ACCOUNT.blob.` and `ACCOUNT.dfs.` in Azure's hosts: the public cloud, China, the US government, Germany.
 const AZURE_SUFFIXES: [&str; 4] =
@@ -196,6 +197,9 @@ impl Endpoint {
     }
 }
 
+/// What does not stand for itself in a `file://` URI.
+const NOT_LITERAL: &AsciiSet = &CONTROLS.add(b'%');
+
 impl fmt::Display for Endpoint {
     /// A URI that parses to the same endpoint: escaped, but for a bucket in the host of Amazon or Google, whose own form it has.
     /// What a [`Cloud`] changed is not in it.
@@ -204,7 +208,7 @@ impl fmt::Display for Endpoint {
             let mut path = String::new();
             self.push_file_path(&mut path, &self.prefix);
             return if path.starts_with('/') {
-                write!(f, "file://{}", path.replace('%', "%25"))
+                write!(f, "file://{}", utf8_percent_encode(&path, NOT_LITERAL))
             } else {
                 f.write_str(&path)
             };

@@ -278,6 +278,7 @@ fn a_folder_is_a_bucket_and_keys_are_paths_within_it() {
         ("/", "/", ""),
         ("file:///srv/a b%20c/100%25/x%2Fy", "/srv/a b c/100%/x", "y"),
         ("/srv/a%20b/x", "/srv/a%20b", "x"),
+        ("file:///srv/a%0Ab/", "/srv/a\nb", ""),
         ("file://localhost/srv/", "/srv", ""),
         (".", ".", ""),
         ("..", "..", ""),
