@@ -140,7 +140,7 @@ pub fn no_objects(uri: &str) -> Error {
 /// `File` when it cannot be read, `Usage` naming the line that is wrong.
 pub fn read_manifest(path: &Path) -> Result<Vec<Listed>> {
     let file = format_args!("manifest {}", path.display());
-    let text = std::fs::read(path).map_err(|e| Error::new(Kind::File, e.to_string()).within(file))?;
+    let text = std::fs::read(path).map_err(|e| Error::from_io(Kind::File, file, e))?;
     let entries = manifest::parse(&text).map_err(|e| e.within(file))?;
     let listed = |Entry { key, size, etag }| Listed { key, size, etag };
     let mut found: Vec<Listed> = entries.into_iter().map(listed).collect();

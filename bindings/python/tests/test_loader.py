@@ -117,7 +117,7 @@ def test_load_state_dict_is_for_before_the_first_batch(digits):
         assert sum(map(len, loader)) == DIGITS, "what is refused closes nothing"
     with pytest.raises(fuelrail.UsageError, match="not a loader state") as raised:
         digits_loader(digits, state={"epoch": 1})
-    assert raised.value.hint == "pass what state_dict() returned"
+    assert raised.value.hint == "pass the JSON that a loader gave as its state"
     with pytest.raises(TypeError, match="dict or its JSON"):
         digits_loader(digits, state=7)
 
