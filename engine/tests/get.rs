@@ -90,7 +90,7 @@ fn a_length_is_held_against_what_is_behind_it() {
 fn a_key_that_is_not_there_is_told_from_a_prefix() {
     let bucket = bucket(&DataSet::digits(3, 1), "");
     put(&bucket.url("up/a"), b"x").unwrap();
-    for (key, said) in [("up", "under up/: write up/"), ("down", "`fuelrail ls` shows the keys")] {
+    for (key, said) in [("up", "under 'up/': add the slash"), ("down", "`fuelrail ls` shows the keys")] {
         let error = get(&bucket.url(key), &mut Vec::new()).unwrap_err();
         assert!(error.kind() == Kind::NotFound && error.hint().unwrap().contains(said), "{error}");
     }

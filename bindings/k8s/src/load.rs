@@ -16,6 +16,8 @@ use crate::plan::Report;
 
 /// Passes in a row that may fetch about as much as one before them: a disk that is busy gets other tries.
 const IDLE_PASSES_MAX: u32 = 3;
+/// How much longer a pass takes for each idle one before it, ms: one of few batches may end before the disk has taken anything.
+const IDLE_PAUSE_MS: u64 = 3_000;
 
 /// The kubelet reports this as the node's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -88,9 +90,9 @@ impl Load {
         let boot_id = fs::read_to_string(BOOT_ID).map_err(|error| format!("{BOOT_ID}: {error}"))?;
         let mut report = Report { boot_id: boot_id.trim().to_owned(), ..Report::default() };
         // The first pass loads, the second checks. A disk that is too slow to take all gets more, while they bring it nearer.
-        let (mut least, mut idle) = (u64::MAX, 0);
+        let (mut least, mut idle, mut step_ms) = (u64::MAX, 0, 0);
         while idle < IDLE_PASSES_MAX {
-            let read = self.pass()?;
+            let read = self.pass(step_ms)?;
             let number = |value: &Value| value.as_u64().ok_or("fuelrail bench read: its result lacks a number");
             let shards = read["shards"].as_array().ok_or("fuelrail bench read: its result lacks shards")?;
             let landed: Result<u64, _> = shards.iter().map(|shard| number(&shard["landed_bytes"])).sum();
@@ -104,6 +106,7 @@ impl Load {
             }
             idle = if report.missing_bytes > least - least / 16 { idle + 1 } else { 0 };
             least = least.min(report.missing_bytes);
+            step_ms = u64::from(idle) * IDLE_PAUSE_MS / number(&read["batches"])?.max(1);
         }
         let listed = self.fuelrail(&["cache", "ls", "--json"], true)?;
         let segments = listed["directories"].as_array().into_iter().flatten();
@@ -118,10 +121,10 @@ impl Load {
         Ok(report)
     }
 
-    /// One epoch of the share.
-    fn pass(&self) -> Result<Value, String> {
-        let (share, of) = (self.share.to_string(), self.of.to_string());
-        let mut arguments = vec!["bench", "read", "--epochs", "1", "--hash", "false", "--json"];
+    /// One epoch of the share, with so long a pause behind each batch.
+    fn pass(&self, step_ms: u64) -> Result<Value, String> {
+        let (share, of, step_ms) = (self.share.to_string(), self.of.to_string(), step_ms.to_string());
+        let mut arguments = vec!["bench", "read", "--epochs", "1", "--hash", "false", "--step-ms", &step_ms, "--json"];
         if self.of > 1 {
             arguments.extend(["--order", "sticky", "--world", &of, "--rank", &share]);
         }

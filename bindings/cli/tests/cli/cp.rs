@@ -224,7 +224,7 @@ fn a_pipe_is_refused_at_once() {
 fn a_missing_key_hints_at_the_objects_under_it() {
     let (dir, bucket) = served(&[("up/a", "1")]);
     let ended = fuelrail(&["cp", &bucket.url("up"), utf8(&dir.path().join("d"))]);
-    assert!(ended.code == 1 && ended.err.contains("there are objects under up/: write up/"), "{}", ended.err);
+    assert!(ended.code == 1 && ended.err.contains("there are objects under 'up/': add the slash"), "{}", ended.err);
     for command in ["get", "cat"] {
         let ended = fuelrail(&[command, &bucket.url("down")]);
         assert!(ended.code == 1 && !ended.err.contains("--manifest"), "{}", ended.err);
