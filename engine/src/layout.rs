@@ -102,10 +102,14 @@ impl Wanted {
         (least, (blocks * self.cached_block_bytes).next_multiple_of(PAGE_BYTES))
     }
 
-    /// Room that a shard has at least, in batches of the largest size. Of consecutive batches every `shards`-th is its own. Where batches differ
-    /// much in size, two that are held may lie so that the next one of the largest does not fit between them: hardly ever, and an error then.
+    /// Batches of a shard that the program still holds: of consecutive ones every `shards`-th is its own.
+    fn held(&self, shards: u16) -> u64 {
+        if self.decoded_bytes > 0 { 0 } else { self.batches_held / u64::from(shards) }
+    }
+
+    /// Room that a shard has at least, in batches of the largest size.
     fn batches_min(&self, shards: u16) -> u64 {
-        1 + if self.decoded_bytes > 0 { 0 } else { self.batches_held / u64::from(shards) }
+        1 + self.held(shards)
     }
 
     /// Bytes that one shard needs to hold `batches` of the largest batches.
@@ -119,12 +123,7 @@ impl Wanted {
     fn in_all(&self, shards: u16, batches: u64) -> u64 {
         let each = self.needs(shards, batches) + self.index(shards).1;
         let shared = each.saturating_mul(u64::from(shards));
-        shared.saturating_add(self.extra_bytes(self.decoded_min()))
-    }
-
-    /// Decoded batches that there is room for at least.
-    fn decoded_min(&self) -> u64 {
-        1 + self.batches_held
+        shared.saturating_add(self.extra_bytes(1 + self.batches_held))
     }
 
     /// Bytes that this many decoded batches need.
@@ -137,10 +136,10 @@ impl Wanted {
         if self.decoded_bytes == 0 {
             return 0;
         }
-        let room = |batches| self.in_all(shards, batches) - self.extra_bytes(self.decoded_min());
+        let room = |batches| self.in_all(shards, batches) - self.extra_bytes(1 + self.batches_held);
         let taken = room(if self.feeds(shards, 2) { 2 } else { 1 });
         let holds = |n: u64| taken.saturating_add(self.extra_bytes(n)) <= self.memory_bytes;
-        (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1).max(self.decoded_min())
+        (1..=self.decoded_batches).rev().find(|&n| holds(n)).unwrap_or(1).max(1 + self.batches_held)
     }
 
     /// The spare memory that a shard sets aside of `batch_bytes`: none when fewer than two of the largest batches would fit in the rest, or than
@@ -149,11 +148,8 @@ impl Wanted {
         let (longest, mean) = self.block_bytes;
         let spares = Spares::within(batch_bytes, longest, mean);
         let left = batch_bytes.saturating_sub(spares.bytes());
-        if self.hedged && left / self.batches_min(shards).max(2) >= self.batch_bytes_max {
-            spares
-        } else {
-            Spares::default()
-        }
+        let have_room = self.hedged && left / self.batches_min(shards).max(2) >= self.batch_bytes_max;
+        if have_room { spares } else { Spares::default() }
     }
 
     /// Chunks that one of the shards holds. Owners are chosen by hash, so some have more than the mean: by four times its root, hardly ever.
@@ -181,7 +177,9 @@ impl Wanted {
         };
         let least = self.batches_min(shards);
         if !self.feeds(shards, least) {
-            let need = self.in_all(shards, least);
+            // Batches lie at the lowest free addresses and differ in size: between two that are held may be nearly the room of one, and the next
+            // one still not fit.
+            let need = self.in_all(shards, least + self.held(shards));
             let cause = format!(
                 "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}{}{}, a cache of {} and connections \
                  need at least {need} bytes ({})",
@@ -394,7 +392,7 @@ mod tests {
 
     #[test]
     fn batches_that_the_program_holds_have_room_beside_the_next_one() {
-        for (shards, held, raw) in [(1, 0, 1), (1, 1, 2), (1, 2, 3), (2, 1, 1), (2, 2, 2)] {
+        for (shards, held, raw) in [(1, 0, 1), (1, 1, 3), (1, 2, 5), (2, 1, 1), (2, 2, 3)] {
             for decoded_bytes in [0, 3 << 20] {
                 let asked =
                     |memory| Wanted { batches_held: held, decoded_bytes, decoded_batches: 5, ..wanted(memory, shards) };
@@ -407,7 +405,9 @@ mod tests {
                     layout.batch_bytes >= decoded.1 * (10 << 20) && layout.decoded_batches == decoded.0,
                     "{layout:?}"
                 );
-                asked(need - 4096 * u64::from(shards)).share_out().expect_err("less is refused");
+                let less = asked(need - 4096 * u64::from(shards)).share_out();
+                // Where batches of one size would fit in less, less is not refused.
+                assert!(decoded.1 > 1 || less.is_err(), "{less:?}");
             }
         }
     }
