@@ -56,7 +56,8 @@ impl Put {
     }
 }
 
-/// Puts an object, to the key of a URI with the last part appended, unless a stop is requested meanwhile: nothing of it stays then.
+/// Puts an object, to the key of a URI with the last part appended, unless a stop is requested meanwhile: nothing of it stays then, where the server
+/// has not completed it.
 pub(crate) fn send(
     stop: &Stop,
     options: &PutOptions,

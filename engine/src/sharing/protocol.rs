@@ -298,5 +298,8 @@ pub(super) fn difference(ours: &Terms, theirs: &Terms, decodes: bool) -> Option<
 
 /// What the socket is called, in the directory of this user.
 pub(super) fn socket_name(uri: &str) -> String {
-    format!("fuelrail-share-{:016x}", xxh3_64(uri.as_bytes()))
+    // A relative path is another folder elsewhere.
+    let path = if uri.contains("://") { None } else { std::path::absolute(uri).ok() };
+    let path = path.as_deref().and_then(std::path::Path::to_str);
+    format!("fuelrail-share-{:016x}", xxh3_64(path.unwrap_or(uri).as_bytes()))
 }
