@@ -159,7 +159,11 @@ impl Audit {
         let begun_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         let header = Header { fuelrail_audit: 1, rank, world, begun_us, start, mixed };
         let text = serde_json::to_string(&header).expect("plain fields serialise");
-        writeln!(file, "{text}").map_err(failed)?;
+        writeln!(file, "{text}").map_err(|error| {
+            // On a full disk: left there, it would be in the way of the next start.
+            let _ = std::fs::remove_file(path);
+            failed(error)
+        })?;
         Ok(Audit { header, lines: Vec::new(), drawn: Vec::new(), file: Some(file), said: None })
     }
 

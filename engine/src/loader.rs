@@ -345,11 +345,11 @@ impl Loader {
             let sleep = waker.arm();
             // Looked at first: what was delivered before the run failed is there then.
             let failed = self.from.consumer.failure.cause();
-            if let Some(finished) = self.supply.try_take() {
-                break Ok(Some(finished));
-            }
-            if let Some(cause) = failed {
-                break Err(cause.clone());
+            let found = self.supply.try_take().map(|finished| Ok(Some(finished)));
+            if let Some(outcome) = found.or_else(|| failed.map(|cause| Err(cause.clone()))) {
+                // An eventfd that is made now is readable, since this waker waits for nothing.
+                waker.disarm();
+                break outcome;
             }
             let left = patience.map(|patience| patience.saturating_sub(begun.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {

@@ -174,3 +174,11 @@ fn a_budget_too_small_for_one_batch_names_the_bytes_needed() {
         assert_eq!(samples, 400, "{shards} shards, batches of {batch_size}");
     }
 }
+
+#[test]
+fn a_batch_size_beyond_the_data_set_takes_no_more_memory() {
+    let set = DataSet::digits(20, 5);
+    let bucket = bucket(&set, "");
+    let mut loader = loader(&bucket).listing(listing(&set)).batch_size(1_000_000_000).build().unwrap();
+    assert_eq!(crate::common::drain(&mut loader, &set).unwrap().order.len(), 20);
+}

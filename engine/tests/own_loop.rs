@@ -44,6 +44,19 @@ fn a_stream_delivers_what_the_iterator_does_and_leaves_the_thread_to_others() {
 }
 
 #[test]
+fn an_eventfd_that_is_made_behind_a_wait_is_readable() {
+    let set = DataSet::digits(8, 7);
+    let bucket = bucket(&set, SLOW);
+    let mut loader = loader(&bucket).batch_size(4).connections_max(1).build().unwrap();
+    for _ in 0..2 {
+        loader.next_batch().unwrap().unwrap();
+    }
+    let event = loader.event().unwrap();
+    assert_eq!(poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())).unwrap(), 1);
+    assert!(matches!(loader.try_next_batch().unwrap(), Taken::Over));
+}
+
+#[test]
 fn the_eventfd_is_readable_when_a_batch_may_be_there() {
     let set = DataSet::digits(60, 7);
     let bucket = bucket(&set, SLOW);

@@ -8,7 +8,7 @@ use crate::common::{
     Delivered, PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned,
     side_by_side, take,
 };
-use fuelrail::{Backend, ByteSize, DiskFacts, Loader, LoaderBuilder, Stats};
+use fuelrail::{Backend, ByteSize, DiskFacts, Kind, Loader, LoaderBuilder, Stats};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet};
 use std::path::{Path, PathBuf};
@@ -250,6 +250,19 @@ impl Drop for SmallDisk {
         // Nothing is mounted there when mounting was refused.
         let _ = Command::new("umount").arg("-l").arg(self.0.path()).stderr(Stdio::null()).status();
     }
+}
+
+#[test]
+fn an_audit_log_that_could_not_be_begun_is_not_in_the_way_of_the_next_start() {
+    let Some(small) = SmallDisk::mount(MIB) else { return };
+    let (set, bucket) = (set(), bucket(&set(), ""));
+    let build = || loader(&bucket).listing(listing(&set)).audit(small.path().join("log")).build();
+    let filler = small.path().join("filler");
+    std::fs::write(&filler, vec![7; 2 << 20]).unwrap_err();
+    let error = build().unwrap_err();
+    assert!(error.kind() == Kind::File && error.to_string().contains("No space left"), "{error}");
+    std::fs::remove_file(&filler).unwrap();
+    build().unwrap();
 }
 
 #[test]

@@ -128,7 +128,7 @@ const char *fuelrail_version(void);
 struct fuelrail_loader *fuelrail_open(const struct fuelrail_setting *settings, size_t count, const char *state, struct fuelrail_error **error);
 
 /**
- * Stops the threads and gives the memory back, but for what batches hold: they stay valid. NULL does nothing.
+ * Stops the threads and gives the memory back; where batches are held, which stay valid, with the last of them. NULL does nothing.
  *
  * Any thread, once; no other call of this loader may be under way or follow.
  */

@@ -83,7 +83,7 @@ pub unsafe extern "C" fn fuelrail_open(
     })
 }
 
-/// Stops the threads and gives the memory back, but for what batches hold: they stay valid. NULL does nothing.
+/// Stops the threads and gives the memory back; where batches are held, which stay valid, with the last of them. NULL does nothing.
 ///
 /// Any thread, once; no other call of this loader may be under way or follow.
 #[unsafe(no_mangle)]

@@ -122,7 +122,8 @@ pub(crate) struct AssembleStage {
 
 impl AssembleStage {
     pub(crate) fn new(shard: ShardId, objects: Arc<Objects>, run: Run, bad_samples: BadSamples) -> AssembleStage {
-        let samples = run.config().batch_size as usize;
+        // No batch has more than there are.
+        let samples = u64::from(run.config().batch_size).min(run.config().samples) as usize;
         AssembleStage {
             shard,
             objects,
