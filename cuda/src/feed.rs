@@ -199,7 +199,9 @@ impl Feed {
             let cause =
                 || format!("the {held} batches you hold use every buffer of the feed on GPU {}", self.ring.ordinal);
             holds_all.then(|| {
-                Error::new(Kind::Budget, cause()).with_hint("drop batches before asking for more, or raise depth")
+                Error::new(Kind::Budget, cause()).with_hint(
+                    "drop batches and their tensors before asking for more, or raise depth (in Python device_depth)",
+                )
             })
         });
         let Some(error) = error else { return Ok(()) };

@@ -63,8 +63,14 @@ impl Access {
 
     /// How the object that `uri` names is reached, where its bucket is, and its key.
     pub(crate) fn object(self, uri: &str) -> Result<(Access, Endpoint, String)> {
+        self.object_below(uri, "")
+    }
+
+    /// The same for the object whose key is that of `uri` with `below` appended: any text, where a URI cannot hold some.
+    pub(crate) fn object_below(self, uri: &str, below: &str) -> Result<(Access, Endpoint, String)> {
         let access = self.settled(uri)?;
-        let endpoint = access.cloud.endpoint(uri)?;
+        let mut endpoint = access.cloud.endpoint(uri)?;
+        endpoint.prefix.push_str(below);
         let key = endpoint.prefix.clone();
         if key.is_empty() {
             return Err(Error::new(Kind::Usage, format!("'{uri}' does not name an object"))

@@ -7,7 +7,7 @@ use crate::folder::settled;
 use crate::other_fields::{self, OtherFields};
 use crate::records::Records;
 use fuelrail_base::{Error, Kind, Result, SampleId};
-use fuelrail_flow::{Assembled, Objects, SampleSpan};
+use fuelrail_flow::{Assembled, Objects};
 use fuelrail_plan::importance::Draw;
 use fuelrail_wire::Cloud;
 use std::borrow::Cow;
@@ -56,15 +56,8 @@ impl Batch {
         let ids: Vec<SampleId> = inner.samples.iter().map(|s| s.id).collect();
         let classes = match &records {
             None => ids.iter().map(|id| labels.of[id.0 as usize]).collect(),
-            // Decoding has read them; else they are in the bytes, which have been checked.
-            Some(records) => {
-                let label = |placed: &SampleSpan| {
-                    let bytes = || &inner.slot[placed.offset..placed.offset + placed.len];
-                    let read = || records.label(placed.id, bytes()).ok().flatten();
-                    placed.label.or_else(|| shape.is_none().then(read)?)
-                };
-                inner.samples.iter().map(|placed| label(placed).unwrap_or(NO_LABEL)).collect()
-            }
+            // Found when its bytes were checked.
+            Some(_) => inner.samples.iter().map(|placed| placed.label.unwrap_or(NO_LABEL)).collect(),
         };
         let offsets = inner.samples.iter().map(|s| s.offset).collect();
         let weights = ids.iter().map(|id| draw.map_or(1.0, |draw| draw.weight(*id))).collect();

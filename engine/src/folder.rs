@@ -48,19 +48,19 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
 }
 
 /// Paths within a folder of what is no object, and why.
-pub(crate) type LeftOut = Vec<(String, Error)>;
+pub(crate) type NotObjects = Vec<(String, Error)>;
 
 /// All files in a folder, sorted by key, and what in it is no object but an error of a listing.
 ///
 /// # Errors
 /// As for a listing of the folder, but of the folder alone.
-pub fn list_folder(folder: &str) -> Result<(Vec<Listed>, LeftOut)> {
+pub fn list_folder(folder: &str) -> Result<(Vec<Listed>, NotObjects)> {
     let (source, mut left_out) = (Source::of_folders(vec![format!("{}/", folder.trim_end_matches('/'))])?, Vec::new());
     let listing = walk(&source, &mut |_| {}, Some(&mut left_out))?;
     Ok((listing.iter().collect(), left_out))
 }
 
-fn walk(source: &Source, progress: &mut impl FnMut(u64), left_out: Option<&mut LeftOut>) -> Result<Listing> {
+fn walk(source: &Source, progress: &mut impl FnMut(u64), left_out: Option<&mut NotObjects>) -> Result<Listing> {
     let (listing, above) = (Listing::default(), Vec::new());
     let mut walk = Walk { endpoint: &source.endpoint, listing, above, progress, left_out };
     for prefix in &source.prefixes {
@@ -97,7 +97,7 @@ struct Walk<'a, P> {
     above: Vec<(u64, u64)>,
     progress: &'a mut P,
     /// What is no object, where that does not end the walk.
-    left_out: Option<&'a mut LeftOut>,
+    left_out: Option<&'a mut NotObjects>,
 }
 
 impl<P: FnMut(u64)> Walk<'_, P> {

@@ -18,7 +18,6 @@ use crate::access::{Access, wherever};
 use crate::client::{ANSWER_TIMEOUT, AT_A_PROMPT, Ask, Client, Refused, Reply, runtime, within};
 use crate::folder;
 use crate::proxy::Route;
-use crate::upload::object_below;
 
 /// Copies one object to `out`, resumed where it broke off. The URI's prefix is the whole key. Returns its length, bytes. Checksums
 /// that the server sends are verified; `out` has been written to before an error of kind `Mismatch`, `Changed` or `Truncated`. Feature
@@ -91,7 +90,7 @@ async fn absent(client: &Client<'_>, key: &str, error: Error) -> Error {
 /// # Errors
 /// As [`get_with`], but for `NotFound`.
 pub fn object_bytes(access: &Access, uri: &str, below: &str) -> Result<Option<u64>> {
-    let (access, endpoint, key) = object_below(access.clone(), uri, below)?;
+    let (access, endpoint, key) = access.clone().object_below(uri, below)?;
     if endpoint.scheme == Scheme::File {
         let mut path = String::new();
         endpoint.push_file_path(&mut path, &key);

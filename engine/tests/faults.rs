@@ -204,7 +204,7 @@ fn an_object_overwritten_while_it_is_read_is_never_mixed() {
     let set = DataSet::volumes(1, 9, 0.02);
     let old = set.content(0);
     side_by_side((0..6).collect(), |&case: &u64| {
-        // So slow that most of it is still to come when the script changes.
+        // Slow answers: most of the object has not been sent when the script changes.
         let bucket = bucket(&set, "latency=fixed:200ms");
         let listed = if case % 2 == 0 { listing(&set) } else { bare_listing(&set) };
         let known = listed[0].etag.is_some();

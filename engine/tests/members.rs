@@ -1,7 +1,8 @@
 //! Nodes of a job that come, go and change their ranks: what they have on disk is found again, on whichever node it lies, and every sample
 //! comes once an epoch.
 
-use crate::common::{Delivered, PATIENCE, bucket, eventually, free_port, listing, loader_at, plain_run, planned, take};
+use crate::common::ports::free_port;
+use crate::common::{Delivered, PATIENCE, bucket, eventually, listing, loader_at, plain_run, planned, take};
 use crate::peers;
 use fuelrail::internal::list_cache;
 use fuelrail::{ByteSize, Kind, Loader, OrderName, State};

@@ -1,7 +1,8 @@
 //! Ranks that keep blocks for each other: what they read of the bucket together, what a rank that fails costs the others, and who is served.
 
+use crate::common::ports::free_port;
 use crate::common::secure::Authority;
-use crate::common::{Delivered, PATIENCE, bucket, free_port, listing, loader, plain_run, planned, take};
+use crate::common::{Delivered, PATIENCE, bucket, listing, loader, plain_run, planned, take};
 use fuelrail::{ByteSize, Kind, Loader, LoaderBuilder, Stats};
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_plan::order::OrderName;

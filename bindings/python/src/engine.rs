@@ -1,6 +1,6 @@
 //! What a Python loader drives: the engine's loader, or that and a feed to a GPU.
 
-use fuelrail::{Batch, Error, HandOver, Kind, Loader, State, Stats, Taken};
+use fuelrail::{Batch, HandOver, Loader, State, Stats, Taken};
 use fuelrail_cuda::{DeviceBatch, DeviceTaken, Feed, FeedConfig, FeedStats, RawStream};
 use std::time::Duration;
 
@@ -14,14 +14,6 @@ type HandingOver = Box<dyn FnOnce(Duration) -> fuelrail::Result<HandOver> + Send
 pub(crate) enum Engine {
     Host(Box<Loader>),
     Device(Box<Feed>),
-}
-
-/// The feed calls the setting `depth`.
-fn of_depth(error: Error) -> Error {
-    if error.kind() != Kind::Budget {
-        return error;
-    }
-    error.with_hint("drop batches and their tensors before asking for more, or raise device_depth")
 }
 
 /// What [`Engine::next_within`] found.
@@ -49,7 +41,7 @@ impl Engine {
                 Taken::Over => Next::Over,
             },
             // Whoever asks for its tensors names the stream that they are for.
-            Engine::Device(feed) => match feed.next_within(RawStream::LEGACY, patience).map_err(of_depth)? {
+            Engine::Device(feed) => match feed.next_within(RawStream::LEGACY, patience)? {
                 DeviceTaken::Batch(batch) => Next::OnDevice(batch),
                 DeviceTaken::NotYet => Next::NotYet,
                 DeviceTaken::Over => Next::Over,

@@ -9,6 +9,8 @@ mod late;
 mod library;
 mod lost_rank;
 mod places;
+#[path = "../../../engine/tests/common/ports.rs"]
+mod ports;
 mod ranks;
 mod resume;
 #[path = "../../../engine/tests/common/skip.rs"]

@@ -15,7 +15,7 @@ use crate::folder;
 use exchange::{Exchange, interrupted};
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_wire::multipart::PARTS_MAX;
-use fuelrail_wire::{Dialect, Endpoint, Scheme};
+use fuelrail_wire::{Dialect, Scheme};
 use one::{length, rewind};
 use parts::Plan;
 use std::io::{Cursor, Read};
@@ -83,7 +83,7 @@ pub fn put_unless(
     source: &mut dyn Upload,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<Stored> {
-    let (access, endpoint, key) = object_below(access.clone(), uri, below)?;
+    let (access, endpoint, key) = access.clone().object_below(uri, below)?;
     options.validate(endpoint.dialect)?;
     if endpoint.scheme == Scheme::File {
         // Where a scheme was forgotten, the object would be a file of the working directory.
@@ -122,18 +122,6 @@ pub fn put_unless(
         })
     });
     stored.map(|(stored, _)| stored).map_err(|e| e.with_object(key))
-}
-
-/// How the object is reached whose key is that of the URI with `below` appended, where its bucket is, and its key.
-pub(crate) fn object_below(access: Access, uri: &str, below: &str) -> Result<(Access, Endpoint, String)> {
-    if below.is_empty() {
-        return access.object(uri);
-    }
-    let access = access.settled(uri)?;
-    let mut endpoint = access.cloud.endpoint(uri)?;
-    endpoint.prefix.push_str(below);
-    let key = endpoint.prefix.clone();
-    Ok((access, endpoint, key))
 }
 
 /// A source that fails once its reader is stopped.

@@ -8,6 +8,7 @@ pub mod keys;
 pub mod moto;
 pub mod nginx;
 pub mod pictures;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod reading;
@@ -21,10 +22,8 @@ use fuelrail::{Batch, ByteSize, Error, Listed, Loader, LoaderBuilder, Result};
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Script, Source};
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Run, RunConfig};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time any test waits for something that must come. Far beyond what is needed: only a hang meets it.
@@ -177,19 +176,6 @@ pub fn thread_names() -> Vec<String> {
         name.filter(|name| flags & 4 == 0 && name.starts_with("fuelrail"))
     };
     tasks.filter_map(|task| of(task.ok()?.path())).collect()
-}
-
-/// A port of this address that nobody listens on, below those that the kernel gives to whoever asks for any. The first eight are no other
-/// process's that tests at the same time.
-pub fn free_port(host: Ipv4Addr) -> SocketAddr {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let nth = std::process::id() * 8 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let address = SocketAddr::from((host, 18_000 + (nth % 14_000) as u16));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
 }
 
 /// Waits until `done`; panics with `what` when it never is.

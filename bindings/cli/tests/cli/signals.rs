@@ -1,11 +1,12 @@
 //! What Ctrl-C and SIGTERM end, whatever a command waits for, and what stays behind: nothing.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fuelrail_bucket::DataSet;
+use fuelrail_bucket::{Bucket, DataSet};
+use tempfile::TempDir;
 
 use super::{Ended, bucket_of, program, utf8};
 
@@ -116,12 +117,17 @@ fn a_transfer_that_stalls_is_ended_and_leaves_no_part_of_a_file() {
 /// Parts are refused for longer than any test lasts.
 const REFUSED: &str = "slowdown=1.0,retry_after=60,per_key_max=99,only=*?partNumber=*";
 
-#[test]
-fn an_upload_in_parts_is_aborted() {
-    let bucket = bucket_of(&DataSet::digits(1, 1), REFUSED);
-    let dir = tempfile::tempdir().unwrap();
+/// A bucket that refuses parts, and a folder with a file that is put in parts.
+fn refused_parts() -> (Bucket, TempDir, PathBuf) {
+    let (bucket, dir) = (bucket_of(&DataSet::digits(1, 1), REFUSED), tempfile::tempdir().unwrap());
     let file = dir.path().join("long");
     File::create(&file).unwrap().set_len(65 << 20).unwrap();
+    (bucket, dir, file)
+}
+
+#[test]
+fn an_upload_in_parts_is_aborted() {
+    let (bucket, dir, file) = refused_parts();
     for (count, args) in
         [(1, ["put", utf8(&file), &bucket.url("k")]), (2, ["cp", utf8(dir.path()), &bucket.url("up/")])]
     {
@@ -134,10 +140,7 @@ fn an_upload_in_parts_is_aborted() {
 
 #[test]
 fn the_second_signal_ends_at_once() {
-    let bucket = bucket_of(&DataSet::digits(1, 1), REFUSED);
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("long");
-    File::create(&file).unwrap().set_len(65 << 20).unwrap();
+    let (bucket, _dir, file) = refused_parts();
     let put = Running::start(&["put", utf8(&file), &bucket.url("k")]);
     let mut put = put.until(|| bucket.counters().part_requests > 0);
     // Now the server takes longer to abort the upload than it is given.

@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_never_written_is_given_up_on_all_ranks() {
-        // Below those that connections get by themselves, and no other test's.
+        // Below the ephemeral ports, and not one that another test uses at the same time.
         let port = 10_000 + (std::process::id() * 4 % 7_200) as u16;
         let rank = |rank: usize| {
             let ranks = Ranks { rank, world: 2, port, ..Ranks::default() };

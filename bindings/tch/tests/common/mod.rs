@@ -1,13 +1,13 @@
 //! What the trainer's tests share: a bucket of digits, ranks as processes of their own, and their logs.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+use crate::ports::free_port;
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for something that must come. Only a hang meets it.
@@ -31,17 +31,9 @@ pub struct Ended {
     pub output: String,
 }
 
-/// A port nobody listens on now, below those that connections get by themselves. The first four are no other process's that tests at
-/// the same time.
+/// A free port for ranks to meet at.
 pub fn meeting_port() -> u16 {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let nth = std::process::id() * 4 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + (nth % 7_200) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    free_port(Ipv4Addr::LOCALHOST).port()
 }
 
 /// The trainer's program with what all tests want.
