@@ -2,9 +2,9 @@
 //!
 //! A log is JSON lines: a header that names the run and its start, then one line per batch with the cursor after it. Logs
 //! of runs that continue each other (after a crash, with any number of ranks) are joined: what a run delivered at or
-//! after the next run's start was lost in the crash and delivered again. A run that crashed before it saved a state is
-//! followed by one with the same start; then the later one counts. Where epochs are drawn by importance, a line before an
-//! epoch's first batch says how often each sample is due in it.
+//! after a later run's start was lost in the crash and delivered again, on the same rank, which may have gone on alone, or
+//! on any where the number of ranks is another. Where epochs are drawn by importance, a line before an epoch's first batch
+//! says how often each sample is due in it.
 
 use crate::batch::Batch;
 use crate::state::State;
@@ -24,7 +24,7 @@ struct Header {
     fuelrail_audit: u32,
     rank: u32,
     world: u32,
-    /// When the log was started, µs since 1970: of two runs with the same start, the later one counts.
+    /// When the log was started, µs since 1970: where runs overlap, the later one counts.
     begun_us: u64,
     /// Where this run started.
     start: State,
@@ -269,14 +269,11 @@ impl Audit {
                 return Err(Error::new(Kind::Usage, cause).with_hint("give the logs of one run"));
             }
         }
-        let mut starts: Vec<(u64, u64)> = logs.iter().map(Audit::cursor).collect();
-        starts.sort_unstable();
-        starts.dedup();
         let mut seen: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         let mut left_out: BTreeMap<u64, u64> = BTreeMap::new();
-        for (_, log) in logs.iter().enumerate().filter(|&(at, log)| !log.is_replaced(at, logs)) {
-            let next_start = starts.iter().find(|&&s| s > log.cursor()).copied().unwrap_or((u64::MAX, 0));
-            for line in log.lines.iter().filter(|l| (l.epoch, l.from) < next_start) {
+        for (at, log) in logs.iter().enumerate() {
+            let end = log.replaced_from(at, logs);
+            for line in log.lines.iter().filter(|line| end.is_none_or(|end| (line.epoch, line.from) < end)) {
                 seen.entry(line.epoch).or_default().extend(line.ids.iter().chain(&line.left_out));
                 *left_out.entry(line.epoch).or_default() += line.left_out.len() as u64;
             }
@@ -299,15 +296,15 @@ impl Audit {
         Ok(AuditVerdict { epochs, exactly_once })
     }
 
-    /// Whether a later run started at the same point as this one (number `at` of `logs`), so that nothing this one
-    /// delivered was ever saved.
-    fn is_replaced(&self, at: usize, logs: &[Audit]) -> bool {
+    /// From where on later runs delivered what this one (number `at` of `logs`) did: the earliest start of those on the same
+    /// rank, or on another number of ranks.
+    fn replaced_from(&self, at: usize, logs: &[Audit]) -> Option<(u64, u64)> {
         let mine = &self.header;
-        logs.iter().enumerate().any(|(other_at, other)| {
+        let later = logs.iter().enumerate().filter(|(other_at, other)| {
             let its = &other.header;
-            let is_later = (its.begun_us, other_at) > (mine.begun_us, at);
-            is_later && other.cursor() == self.cursor() && (its.world != mine.world || its.rank == mine.rank)
-        })
+            (its.begun_us, *other_at) > (mine.begun_us, at) && (its.world != mine.world || its.rank == mine.rank)
+        });
+        later.map(|(_, other)| other.cursor()).min()
     }
 
     fn cursor(&self) -> (u64, u64) {
@@ -363,6 +360,17 @@ mod tests {
         }
         logs.retain(|log| log.header.begun_us < 30);
         assert_eq!(Audit::join(&logs).unwrap().epochs[0].once, 4, "two ranks of one run stand beside each other");
+    }
+
+    #[test]
+    fn a_run_that_went_back_to_an_earlier_state_replaces_what_came_after_it() {
+        let mut logs = vec![
+            log(0, 1, 0, &[(0, 2, &[0, 1]), (2, 4, &[2, 3])]),
+            log(0, 1, 4, &[(4, 5, &[4])]),
+            log(0, 1, 2, &[(2, 4, &[2, 3]), (4, 6, &[4, 5])]),
+        ];
+        (10..).zip(&mut logs).for_each(|(begun_us, log)| log.header.begun_us = begun_us);
+        assert!(Audit::join(&logs).unwrap().exactly_once);
     }
 
     #[test]

@@ -36,6 +36,30 @@ fn every_sample_once_an_epoch() {
     });
 }
 
+/// One rank stops, and goes on from its state alone; the other has run through.
+#[test]
+fn a_rank_that_alone_went_on_from_its_state_lacks_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = DataSet::digits(100, 7);
+    let bucket = bucket(&set, "");
+    let path = |name: &str| folder.path().join(name);
+    let rank = |rank, log| loader(&bucket).rank(rank).world(2).batch_size(8).epochs(2).seed(3).audit(path(log));
+    let mut stopped = rank(0, "stopped").build().unwrap();
+    let taken: Vec<_> = stopped.by_ref().take(3).map(|batch| batch.unwrap()).collect();
+    let state = stopped.state();
+    assert_eq!((taken.len(), state.epoch, state.position), (3, 0, 48));
+    // Delivered after the state was saved, so once more by the run that goes on.
+    let _lost = stopped.next_batch().unwrap().unwrap();
+    drop(stopped);
+    drain(&mut rank(1, "through").build().unwrap(), &set).unwrap();
+    drain(&mut rank(0, "resumed").resume(state).build().unwrap(), &set).unwrap();
+    let logs = ["through", "stopped", "resumed"].map(|name| Audit::read(&path(name)).unwrap());
+    let verdict = Audit::join(&logs).unwrap();
+    assert!(verdict.exactly_once, "{verdict:?}");
+    assert_eq!(verdict.epochs.iter().map(|e| e.once).collect::<Vec<_>>(), [100, 100]);
+    assert!(!Audit::join(&logs[..2]).unwrap().exactly_once, "what it read after its state is missed");
+}
+
 #[test]
 fn a_log_that_is_there_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
