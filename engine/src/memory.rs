@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemoryStats {
+    /// The setting `memory_limit`: as given, or the default that was taken.
+    #[serde(default)]
+    pub limit_bytes: u64,
     /// The arena, mapped at start: batches, cached blocks, decoded batches, and the buffers of connections and disks. At most
     /// `memory_limit`.
     pub arena_bytes: u64,
@@ -99,6 +102,7 @@ impl MemoryStats {
         let shard = shard_bytes(config) + open * OPEN_BLOCK_BYTES;
         let decoding = config.decode.shape.and(config.decode.threads).unwrap_or(0) * PICTURE_BYTES_KEPT;
         MemoryStats {
+            limit_bytes: config.memory.limit.map_or(0, |limit| limit.0),
             arena_bytes: arena.report().bytes,
             batch_bytes: shards * layout.batch_bytes,
             tables_bytes: objects.memory_bytes() + samples + shards * layout.index_bytes + channels,

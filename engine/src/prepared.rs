@@ -104,6 +104,7 @@ impl Prepared {
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
         let mut memory = MemoryStats::new(&shares.own, objects, &layout, &arena, &[]);
+        memory.limit_bytes = config.memory.limit.map_or(0, |limit| limit.0);
         memory.rest_bytes += shares.unpacked_bytes + shares.reading_bytes;
         memory.rest_bytes += u64::from(shares.reading_shards) * shard_bytes(config);
         let consumer = Arc::new(Consumer::default());

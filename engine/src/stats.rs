@@ -27,11 +27,17 @@ pub struct Quantiles {
     pub p999: u64,
     /// Largest.
     pub max: u64,
+    /// Number of values.
+    #[serde(default)]
+    pub count: u64,
+    /// All values together.
+    #[serde(default)]
+    pub sum: u64,
 }
 
 impl From<Summary> for Quantiles {
     fn from(s: Summary) -> Quantiles {
-        Quantiles { p50: s.p50_us, p99: s.p99_us, p999: s.p999_us, max: s.max_us }
+        Quantiles { p50: s.p50_us, p99: s.p99_us, p999: s.p999_us, max: s.max_us, count: s.count, sum: s.sum_us }
     }
 }
 

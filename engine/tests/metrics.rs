@@ -5,6 +5,7 @@ use crate::peers::{ask, free_ports};
 use crate::records::golden;
 use fuelrail::{Format, Kind};
 use fuelrail_bucket::DataSet;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 #[test]
@@ -41,8 +42,16 @@ fn counters_are_shown_for_prometheus_and_name_no_object() {
     };
     assert!(value("fuelrail_batches_total") >= 1.0, "{page}");
     assert!(value("fuelrail_source_bytes_total") >= 20_000.0 && value("fuelrail_build_info") == 1.0, "{page}");
-    assert_eq!(value("fuelrail_memory_limit_bytes"), shown.stats().memory.total_bytes() as f64);
+    assert_eq!(value("fuelrail_memory_limit_bytes"), shown.config().memory.limit.unwrap().0 as f64);
+    assert_eq!(value("fuelrail_memory_total_bytes"), shown.stats().memory.total_bytes() as f64);
+    let (sum, count) = (value("fuelrail_get_latency_seconds_sum"), value("fuelrail_get_latency_seconds_count"));
+    assert!(count >= 20.0 && sum > 0.0 && page.contains("# TYPE fuelrail_get_latency_seconds summary\n"), "{page}");
     assert!(!page.contains(&set.key(0)) && !page.contains("training"), "{page}");
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut head = String::new();
+    socket.read_to_string(&mut head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "as GET, without a body: {head}");
     assert!(ask(address, "/", "").0.starts_with("HTTP/1.1 404"));
     let error = builder.clone().build().unwrap_err();
     assert!(error.kind() == Kind::Environment && error.to_string().contains("listening at"), "{error}");

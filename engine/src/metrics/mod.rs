@@ -7,7 +7,7 @@ mod page;
 
 pub(crate) use page::Metrics;
 
-use crate::stats::Stats;
+use crate::stats::{Quantiles, Stats};
 use core::fmt::{Display, Write};
 
 /// Writes families of metrics, each with its help and type.
@@ -19,12 +19,28 @@ struct Page {
 impl Page {
     /// A family with one value for each label.
     fn family<V: Display>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (String, V)>) {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        self.head(name, help, if name.ends_with("_total") { "counter" } else { "gauge" });
+        values.into_iter().for_each(|(label, value)| self.line(name, &label, value));
+    }
+
+    /// A family of times: quantiles of them since the start, their sum, and how many there were.
+    fn summary(&mut self, name: &str, help: &str, of: Quantiles) {
+        let seconds = |us: u64| us as f64 / 1e6;
+        self.head(name, help, "summary");
+        for (quantile, us) in [("0.5", of.p50), ("0.99", of.p99), ("0.999", of.p999)] {
+            self.line(name, &label("quantile", quantile), seconds(us));
+        }
+        self.line(&format!("{name}_sum"), "", seconds(of.sum));
+        self.line(&format!("{name}_count"), "", of.count);
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
         // Writing to memory cannot fail.
         let _ = writeln!(self.text, "# HELP fuelrail_{name} {help}\n# TYPE fuelrail_{name} {kind}");
-        for (label, value) in values {
-            let _ = writeln!(self.text, "fuelrail_{name}{{rank=\"{}\"{label}}} {value}", self.rank);
-        }
+    }
+
+    fn line(&mut self, name: &str, label: &str, value: impl Display) {
+        let _ = writeln!(self.text, "fuelrail_{name}{{rank=\"{}\"{label}}} {value}", self.rank);
     }
 
     fn value(&mut self, name: &str, help: &str, value: impl Display) {
@@ -70,9 +86,8 @@ impl Stats {
         page.value("hit_ratio", "Share of the blocks that RAM or the disk had.", self.hit_ratio);
         page.value("connections_open", "Connections to the bucket that are open.", self.connections_open);
         page.value("connections_failed_total", "Connections ended by an error.", self.connections_failed);
-        let latency = [("0.5", self.get_latency_us.p50), ("0.99", self.get_latency_us.p99)];
-        let latency = latency.map(|(quantile, us)| (label("quantile", quantile), us as f64 / 1e6));
-        page.family("get_latency_seconds", "From a request to the last byte of its block, since the start.", latency);
+        let latency = "From a request to the last byte of its block, since the start.";
+        page.summary("get_latency_seconds", latency, self.get_latency_us);
         let gates = || self.gates.iter().map(|gate| label("queue", &gate.name));
         let occupancy = gates().zip(self.gates.iter().map(|gate| gate.occupancy_mean));
         page.family("queue_occupancy", "Mean number of blocks or batches in a queue: why batches wait.", occupancy);
@@ -88,7 +103,9 @@ impl Stats {
             page.value("peer_served_blocks_total", "Blocks sent to other ranks.", peers.served);
             page.value("peer_served_bytes_total", "Payload bytes sent to other ranks.", peers.served_bytes);
         }
-        page.value("memory_limit_bytes", "What the loader takes of memory at most.", self.memory.total_bytes());
+        page.value("memory_limit_bytes", "The setting memory_limit, or its default.", self.memory.limit_bytes);
+        let total = "What the loader takes of memory at most: within memory_limit, and tables and threads beside it.";
+        page.value("memory_total_bytes", total, self.memory.total_bytes());
         let cpu: f64 = self.shards.iter().map(|shard| shard.cpu_user_s + shard.cpu_system_s).sum();
         page.value("shard_cpu_seconds_total", "Processor time of the shards.", cpu);
         page.text
@@ -110,12 +127,19 @@ mod tests {
             let name = help.strip_prefix("# HELP ").unwrap().split(' ').next().unwrap().to_owned();
             let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} ")).unwrap();
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            let mut suffixes = Vec::new();
             assert!(!["_us", "_ms", "_percent", "_mb"].iter().any(|unit| name.contains(unit)), "{name}: base units");
             while let Some(sample) = lines.next_if(|line| !line.starts_with('#')) {
                 let (named, value) = sample.rsplit_once(' ').unwrap();
-                assert!(named.starts_with(&format!("{name}{{rank=\"2\"")) && named.ends_with('}'), "{sample}");
+                let (suffix, labels) = named.strip_prefix(&*name).unwrap().split_once('{').unwrap();
+                assert!(labels.starts_with("rank=\"2\"") && labels.ends_with('}'), "{sample}");
+                assert_eq!(labels.contains("quantile="), kind == "summary" && suffix.is_empty(), "{sample}");
+                suffixes.push(suffix);
                 assert!(value.parse::<f64>().unwrap().is_finite(), "{sample}");
             }
+            suffixes.dedup();
+            let due: &[&str] = if kind == "summary" { &["", "_sum", "_count"] } else { &[""] };
+            assert!(suffixes.is_empty() || suffixes == due, "{name}: {suffixes:?}");
             assert!(families.insert(name), "a family comes once");
         }
         assert!(families.len() > 20);

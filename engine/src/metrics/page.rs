@@ -81,14 +81,16 @@ impl Metrics {
 impl Shown {
     fn answer(&self, request: &Request<Incoming>) -> Answer {
         let mut answer = Answer::new(Full::default());
-        if request.method() != Method::GET || request.uri().path() != "/metrics" {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) || request.uri().path() != "/metrics" {
             *answer.status_mut() = StatusCode::NOT_FOUND;
             return answer;
         }
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
         let shards = self.shards.snapshots(EVERY);
         let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
-        let page = Stats { memory: self.memory, ..stats }.prometheus(self.rank);
+        let on_disk = stats.disk.as_ref().map_or(0, |disk| disk.index_bytes);
+        let memory = MemoryStats { tables_bytes: self.memory.tables_bytes + on_disk, ..self.memory };
+        let page = Stats { memory, ..stats }.prometheus(self.rank);
         *answer.body_mut() = Full::new(Bytes::from(page));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, kind);
