@@ -213,11 +213,16 @@ fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
 fn a_disk_with_less_free_than_its_floor_is_told_of_and_costs_nothing_but_requests() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");
-    let low = |loader: &Loader| loader.notices().iter().any(|line| line.contains("no room for new blocks"));
+    let low = |loader: &Loader| {
+        let says = |what: &str| loader.notices().iter().any(|line| line.contains(what));
+        assert_ne!(says("no room for new blocks"), says("new ones have"), "{:?}", loader.notices());
+        says("no room for new blocks")
+    };
     let builder = spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(2);
     assert!(!low(&builder.clone().build().unwrap()), "a byte is free");
+    assert!(low(&builder.clone().spill_limit(ByteSize(64 << 10)).build().unwrap()), "less than a segment");
     let mut loader = builder.spill_floor(ByteSize(1 << 60)).build().unwrap();
-    assert!(low(&loader), "{:?}", loader.notices());
+    assert!(low(&loader));
     drain(&mut loader, &set).unwrap();
     assert_eq!(disk(&loader.stats()).segments_made, 0);
 }
@@ -291,6 +296,8 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     assert_eq!(filler.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     let build = || builder().epochs(2).build().unwrap();
     let mut loader = build();
+    // What the segments there take is room for new ones.
+    assert!(loader.notices().iter().all(|line| !line.contains("no room")), "{:?}", loader.notices());
     drain(&mut loader, &set).unwrap();
     let full = disk(&loader.stats());
     // In the place of one that was trimmed, at the epochs' edge, there is room for another.

@@ -79,15 +79,22 @@ pub(crate) fn start_segment_manager(
     let longest = (0..catalog.samples()).map(|sample| catalog.size(SampleId(sample))).max().unwrap_or(0);
     let usable = usable(limits, &directories);
     let lengths = Lengths::new(usable, layout.shards, longest.min(catalog.block_bytes()));
+    let (mut rooms, least) = (directories.len(), ByteSize(lengths.least));
+    let mut no_room = |why: String| {
+        notices.push(format!("disk: {why}, and a segment takes at least {least}: no room for new blocks"));
+    };
     for directory in &directories {
         // One that cannot be asked says so when it is written to.
-        let Ok(volume) = directory.own.room() else { continue };
-        let (free, floor) = (volume.free_bytes, limits.floor(volume));
-        if free < floor.saturating_add(lengths.least) {
-            let (path, free, floor) = (directory.own.path().display(), ByteSize(free), ByteSize(floor));
-            notices
-                .push(format!("disk: {path} has {free} free, and spill_floor leaves {floor}: no room for new blocks"));
+        let Some((volume, usable)) = usable_in(limits, directory) else { continue };
+        if usable < lengths.least {
+            let (path, floor) = (directory.own.path().display(), ByteSize(limits.floor(volume)));
+            no_room(format!("{path} has {} free, spill_floor is {floor}", ByteSize(volume.free_bytes)));
+            rooms -= 1;
         }
+    }
+    if (1..lengths.least).contains(&limits.limit_bytes) {
+        no_room(format!("spill_limit is {}", ByteSize(limits.limit_bytes)));
+        rooms = 0;
     }
     // Ranks that keep blocks for each other keep a part each.
     let ranks = if config.peers.addresses.is_empty() { 1 } else { u64::from(config.world) };
@@ -97,10 +104,8 @@ pub(crate) fn start_segment_manager(
     let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
     let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
-    notices.push(format!(
-        "disk: {blocks} blocks of this data set found in {segments} segments; new ones have {}",
-        ByteSize(lengths.usual)
-    ));
+    let new = if rooms > 0 { format!("; new ones have {}", ByteSize(lengths.usual)) } else { String::new() };
+    notices.push(format!("disk: {blocks} blocks of this data set found in {segments} segments{new}"));
     Ok((Some(manager), setups.into_iter().map(Some).collect()))
 }
 
@@ -135,14 +140,17 @@ fn few_files(open_files: Option<u64>, segment_bytes: u64, bytes: u64) -> Option<
 
 /// Bytes that segments may take of these directories' file systems.
 fn usable(limits: Limits, directories: &[Directory]) -> u64 {
-    let usable = |directory: &Directory| {
-        let volume = directory.own.room().ok()?;
-        // What segments take already is theirs.
-        let held: u64 = named(&directory.own).into_iter().flatten().map(|named| named.len).sum();
-        Some((volume.free_bytes + held).saturating_sub(limits.floor(volume)))
-    };
-    let free: u64 = directories.iter().filter_map(usable).sum();
+    let usable = directories.iter().filter_map(|directory| usable_in(limits, directory));
+    let free: u64 = usable.map(|(_, usable)| usable).sum();
     if limits.limit_bytes == 0 { free } else { limits.limit_bytes.min(free) }
+}
+
+/// The same of one directory, with its file system's room; `None` where that cannot be asked.
+fn usable_in(limits: Limits, directory: &Directory) -> Option<(VolumeRoom, u64)> {
+    let volume = directory.own.room().ok()?;
+    // What segments take already is theirs.
+    let held: u64 = named(&directory.own).into_iter().flatten().map(|named| named.len).sum();
+    Some((volume, (volume.free_bytes + held).saturating_sub(limits.floor(volume))))
 }
 
 /// How much disk may be used.
