@@ -159,6 +159,21 @@ impl Config {
         Ok(())
     }
 
+    /// Refuses a list that has a setting twice, under one name or two: a caller that appends no overrides to its own has made a mistake.
+    ///
+    /// # Errors
+    /// `Usage` naming the setting.
+    #[doc(hidden)]
+    pub fn check_once(overrides: &[(String, String)]) -> Result<()> {
+        let mut taken = BTreeSet::new();
+        overrides.iter().try_for_each(|(name, _)| {
+            let (group, field) = name.split_once('.').unwrap_or(("", name));
+            // What is no setting is refused where it is set.
+            let key = Config::setting(group, field).map_or(name.as_str(), |setting| setting.key);
+            check(taken.insert(key), format!("{key} is set twice"), "keep one of them")
+        })
+    }
+
     /// A setting, by its field in a group, or by its name or key.
     fn setting(group: &str, name: &str) -> Option<&'static Setting> {
         Config::SETTINGS.iter().find(|setting| {

@@ -56,7 +56,7 @@ typedef struct fuelrail_loader fuelrail_loader;
  */
 typedef struct fuelrail_setting {
   /**
-   * Name or key, such as `batch_size`.
+   * Name or key, such as `batch_size`; a setting that is given twice is refused.
    */
   const char *name;
   /**

@@ -20,7 +20,7 @@ use std::{ptr, slice};
 /// A setting as texts. `engine/docs/SETTINGS.md` lists them.
 #[repr(C)]
 pub struct Setting {
-    /// Name or key, such as `batch_size`.
+    /// Name or key, such as `batch_size`; a setting that is given twice is refused.
     pub name: *const c_char,
     /// Lists are separated by commas. NULL counts as not set.
     pub value: *const c_char,

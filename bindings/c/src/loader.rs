@@ -30,6 +30,7 @@ pub struct Loader {
 impl Loader {
     /// What is not set is read from the environment.
     pub(crate) fn open(settings: &Overrides, state: Option<&str>) -> Result<Loader> {
+        Config::check_once(settings)?;
         let config = Config::load(None, fuelrail::environment_variables()?, settings)?;
         let builder = LoaderBuilder::new(config);
         let builder = match state {

@@ -158,6 +158,7 @@ static void errors(const fuelrail_setting *settings, size_t count, const char *n
     fuelrail_batch *batch = (fuelrail_batch *)1;
     size_t len = 7;
     refused(uri, "batch_sise", "3", "usage", "batch_size");
+    refused(uri, "uri", nowhere, "usage", "keep one");
     refused(uri, "batch_size", "none", "usage", NULL);
     refused(uri, "batch_size", "\xff", "usage", "UTF-8");
     refused(uri, NULL, "3", "usage", NULL);

@@ -172,7 +172,7 @@ fn errors_have_kind_and_hint_and_nothing_crashes() {
     let unreachable = lines.find(|line| line.starts_with("network|")).unwrap();
     let attempts = unreachable.rsplit('|').next().unwrap().parse::<u32>().unwrap();
     assert!(unreachable.contains("127.0.0.1:9") && attempts > 0, "{unreachable}");
-    assert!(printed.contains("\nenvironment|") && printed.lines().count() == 17, "{printed}");
+    assert!(printed.contains("\nenvironment|") && printed.lines().count() == 18, "{printed}");
 }
 
 /// What `cargo x prove c` looks with sees what it must.

@@ -28,7 +28,10 @@ pub(crate) fn config(
     batch_size.map(|value| set("batch_size".into(), value)).transpose()?;
     settings.into_iter().flatten().try_for_each(|(name, value)| set(name.extract()?, &value))?;
     let environment = fuelrail::environment_variables();
-    let config = environment.and_then(|environment| Config::load(None, environment, &overrides));
+    let config = environment.and_then(|environment| {
+        Config::check_once(&overrides)?;
+        Config::load(None, environment, &overrides)
+    });
     config.map_err(|error| raised(py, &error))
 }
 

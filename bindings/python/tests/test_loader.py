@@ -264,6 +264,8 @@ def test_errors_say_what_to_do(digits, serve):
         with pytest.raises(fuelrail.UsageError, match="there is no setting 'bach_size'") as raised:
             misspelt(digits, bach_size=3)
         assert (raised.value.kind, raised.value.hint) == ("usage", "did you mean batch_size?")
+    with pytest.raises(fuelrail.UsageError, match="memory_limit_bytes is set twice"):
+        digits_loader(digits, memory_limit="64MiB", memory_limit_bytes=1 << 26)
     assert isinstance(raised.value, (fuelrail.Error, ValueError))
     copied = pickle.loads(pickle.dumps(raised.value))
     assert str(copied) == str(raised.value) and copied.hint == raised.value.hint

@@ -79,6 +79,10 @@ fn a_setting_that_one_file_gives_under_two_names_is_refused() {
         let error = toml::from_str::<Config>(text).unwrap_err().to_string();
         assert!(error.contains("memory_limit is set twice"), "{error}");
     }
+    let list = [pair("memory.limit", "1GiB"), pair("seed", "1"), pair("memory_limit", "2GiB")];
+    let error = Config::check_once(&list).unwrap_err().to_string();
+    assert!(error.contains("memory_limit_bytes is set twice"), "{error}");
+    Config::check_once(&list[..2]).unwrap();
 }
 
 #[test]
