@@ -61,6 +61,26 @@ fn unknown_and_wrong_settings_are_refused_by_name() {
 }
 
 #[test]
+fn only_a_setting_that_is_much_like_a_wrong_name_is_guessed() {
+    let hint = |name: &str| {
+        let error = Config::load(None, [], &[pair(name, "1")]).unwrap_err();
+        error.hint().unwrap().to_owned()
+    };
+    for (name, meant) in [
+        ("batchsize", "batch_size"),
+        ("url", "uri"),
+        ("epoch", "epochs"),
+        ("memory_limt", "memory_limit_bytes"),
+        ("cache_limits", "cache_limit_bytes"),
+    ] {
+        assert_eq!(hint(name), format!("did you mean {meant}?"), "{name}");
+    }
+    for name in ["num_workers", "learning_rate", "lr", "retries", "device", "x"] {
+        assert_eq!(hint(name), "engine/docs/SETTINGS.md lists the settings", "{name}");
+    }
+}
+
+#[test]
 fn zero_is_a_number_where_that_has_a_meaning() {
     let load = |name: &str| Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &[pair(name, "0")]);
     assert_eq!(load("spill_floor_bytes").unwrap().disk.floor, Some(ByteSize(0)));
