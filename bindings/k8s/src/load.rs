@@ -16,7 +16,8 @@ use crate::plan::Report;
 
 /// Passes in a row that may fetch about as much as one before them: a disk that is busy gets other tries.
 const IDLE_PASSES_MAX: u32 = 3;
-/// How much longer a pass takes for each idle one before it, ms: one of few batches may end before the disk has taken anything.
+/// How much longer a pass takes for each idle one before it, ms. What the disk admits is on it when a pass ends; but one of few batches may
+/// end before the first segment has been made, and then nothing was admitted.
 const IDLE_PAUSE_MS: u64 = 3_000;
 
 /// The kubelet reports this as the node's boot id.
