@@ -62,7 +62,7 @@ proptest! {
 
 proptest! {
     // Each fits a predictor.
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(5)))]
     #[test]
     fn numbers(header in 0..3usize, rows in prop::collection::vec([1.0..9.0f64, 1e-300..1e300, 1.0..4.0f64, 1e-9..1e9f64], 6..12)) {
         let mut text = HEADERS[header].to_owned();

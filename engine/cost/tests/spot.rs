@@ -88,7 +88,7 @@ fn long_traces_of_short_ticks() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(8)))]
     #[test]
     fn every_deadline_that_can_be_met_is_met(
         spells in prop::collection::vec((1usize..40, any::<bool>()), 1..20),

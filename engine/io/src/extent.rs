@@ -276,7 +276,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
         #[test]
         fn behaves_like_the_flag_per_granule_model(
             granules in 1u64..200,

@@ -262,7 +262,6 @@ impl Modelled {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     /// Whatever is carved, split, joined, filled and dropped, the sealed slot is what an array would be.
     #[test]
     fn windows_behave_like_parts_of_an_array(len in 0usize..400, steps in prop::collection::vec(step(), 1..120)) {

@@ -18,8 +18,6 @@ fn rates(samples: usize, spread: u64, prng: &mut Prng) -> Vec<u16> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn places_and_samples_are_each_others_inverse(samples in 1usize..400, spread in 1u64..4, seed: u64) {
         let mut prng = Prng::new(seed);

@@ -94,7 +94,7 @@ fn most_hits(capacity: usize, trace: &[u64]) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(3)))]
     /// Whatever is accessed, nothing beats next-use; and no schedule of drops at all does.
     #[test]
     fn next_use_is_optimal_on_any_trace(trace in prop::collection::vec(0u64..9, 0..60), capacity in 0u64..7) {

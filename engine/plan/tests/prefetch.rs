@@ -213,7 +213,7 @@ fn one_pause_of_the_bucket_deepens_by_the_pause_and_is_forgotten() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
     /// Whatever it is told: never above the budget, never stuck with nothing open, never more than the next batch.
     #[test]
     fn never_above_the_budget_and_never_stuck(

@@ -18,7 +18,7 @@ fn uses(run: &Run) -> Vec<(UseTime, SampleId)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(2)))]
     #[test]
     fn agrees_with_the_list_of_uses(
         samples in 1u64..70, world in 1u32..4, rank in 0u32..4, batch_size in 1u32..9, epochs in 1u64..6, seed: u64,
