@@ -5,9 +5,9 @@ use crate::error::{raised, usage};
 use crate::ffi::{self, Element, Memory, Numbers, View};
 use fuelrail::{OtherFields, SampleId};
 use fuelrail_cuda::{FeedConfig, RawStream};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyMemoryView, PyTuple};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// `kDLCUDA` of DLPack.
@@ -135,6 +135,12 @@ fn export<'py>(
     ffi::device_capsule(py, &numbers, Arc::clone(lease), max_version.is_some_and(|(major, _)| major >= 1))
 }
 
+/// The refusal of `numpy.asarray`, which would make an array of one object.
+fn no_array(what: &str) -> PyErr {
+    let cure = "torch.from_dlpack(…).cpu().numpy() copies it to the host; without device batches are there";
+    PyTypeError::new_err(format!("{what} on a GPU, where NumPy reads nothing: {cure}"))
+}
+
 /// A copy of bytes, as a view.
 fn held_view<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyMemoryView>> {
     View::over(py, Memory::Bytes(bytes.to_vec()))
@@ -247,6 +253,12 @@ impl DeviceBatch {
         (CUDA, self.facts.device.cast_signed())
     }
 
+    /// Raises TypeError: NumPy reads no memory of a GPU.
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn __array__(&self, _args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        Err(no_array("the batch is"))
+    }
+
     /// Lets go of the memory: the loader has it back when the last tensor is gone, too.
     fn release(&self) {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -288,5 +300,11 @@ impl DeviceLabels {
     /// (kDLCUDA, number of the device).
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CUDA, self.device.cast_signed())
+    }
+
+    /// As of the batch.
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn __array__(&self, _args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        Err(no_array("labels_on_device are"))
     }
 }
