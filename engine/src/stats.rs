@@ -143,6 +143,9 @@ pub struct Stats {
     /// Slots not at home now: the cache's, the connections' scratch memory, batches being filled, waiting and leased.
     #[serde(default)]
     pub slots: u64,
+    /// Batches that the program holds now: the memory stays mapped until the last of them is dropped, also when the loader is closed.
+    #[serde(default)]
+    pub batches_held: u64,
     /// Occupancy of the gates between the stages, all shards together: near its capacity means downstream is slow, near
     /// zero means upstream is.
     pub gates: Vec<GateStats>,

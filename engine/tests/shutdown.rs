@@ -106,7 +106,7 @@ fn batches_outlive_their_loader_and_memory_goes_with_the_last() {
         let address = held[0].bytes().as_ptr() as usize;
         let arena = mapping_of(address).expect("held memory is mapped");
         let stats = loader.stats();
-        assert!(stats.slots >= 4, "four leases at least: {stats:?}");
+        assert!(stats.slots >= 4 && stats.batches_held == 4, "four leases at least: {stats:?}");
         assert_eq!(loader.close(), Remains { operations: 0, slots: 4 }, "the leases are all that is left");
         assert_eq!(threads(), 0);
         assert_eq!(mapping_of(address), Some(arena));

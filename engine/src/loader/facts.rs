@@ -27,7 +27,7 @@ impl Loader {
         let disk = stats.disk.map(|disk| disk.with_segment_manager(&self.parts.shards.segments()));
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.from.memory.tables_bytes + on_disk, ..self.from.memory };
-        Stats { slots, disk, memory, ..stats }
+        Stats { slots, batches_held: self.leases() as u64, disk, memory, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.
