@@ -160,6 +160,7 @@ impl Loader {
         let watchdog = Watchdog::start(Watch {
             shards: parts.shards.clone(),
             decode: supply.stage().map(|stage| Arc::clone(stage.facts())),
+            relay: from.relay.as_ref().map(RelayThread::progress),
             taken: Arc::clone(&taken),
             waiting: Arc::clone(&waiting),
             // What reads packed shards is watched by itself.

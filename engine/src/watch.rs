@@ -125,6 +125,8 @@ pub(crate) struct Watch {
     pub shards: Shards,
     /// The stage after the shards, where there is one.
     pub decode: Option<Arc<Facts>>,
+    /// One line of what stands in the place of shards, where another process reads.
+    pub relay: Option<Box<dyn Fn() -> String + Send>>,
     /// Batches that the consumer has taken: what another process reads moves nothing else.
     pub taken: Arc<AtomicU64>,
     /// The consumer is inside `next_batch`.
@@ -198,6 +200,7 @@ impl Watch {
     fn describe(&self, why: &str) -> String {
         let mut texts: Vec<String> =
             self.shards.snapshots(Duration::from_millis(200)).into_iter().map(|s| s.text).collect();
+        texts.extend(self.relay.as_ref().map(|describe| describe()));
         texts.extend(self.decode.as_ref().map(|facts| facts.describe()));
         format!("{why}\n{}", texts.join("\n"))
     }

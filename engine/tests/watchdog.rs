@@ -112,6 +112,30 @@ fn a_slow_shared_read_is_not_reported() {
     assert_eq!(reading.end().0.slots, 0);
 }
 
+/// One that waits for the bucket itself is waited for: it answers. The job tells which process that is.
+#[test]
+fn a_job_names_the_process_that_reads_and_waits_for_it_while_it_answers() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let (set, dir) = (DataSet::digits(60, 1), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "stall=1.0,per_key_max=1000000,only=*");
+    let settings = || loader(&bucket).batch_size(8).attempts_max(1);
+    let reading = Reading::start(settings().stall_after(Duration::from_secs(600)), dir.path(), 1, PATIENCE);
+    let (tell, told) = mpsc::channel();
+    let job = settings().share_dir(dir.path()).shared_read(true).stall_after(SECOND).watchdog_after(SECOND);
+    let mut job = job.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let consumer = std::thread::spawn(move || job.next_batch());
+    let from = format!("batch 0 comes from process {} (socket fuelrail-share-", std::process::id());
+    // At least a second between them: longer than a silent process is waited for.
+    for _ in 0..8 {
+        let text = told.recv_timeout(PATIENCE).expect("it is told");
+        assert!(text.contains(&from) && text.contains(dir.path().to_str().unwrap()), "{text}");
+    }
+    assert!(!reading.said("has left"), "{:?}", reading.told());
+    drop(reading);
+    drop(bucket);
+    consumer.join().unwrap().expect("an error").expect_err("the bucket is gone");
+}
+
 /// Schedulers use SIGUSR1 for words of their own: it is answered only where that was asked for.
 #[test]
 fn without_the_setting_a_signal_is_the_programs_own() {

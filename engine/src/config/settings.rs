@@ -341,7 +341,8 @@ settings! {
         /// Most attempts per block without progress.
         attempts_max: u32 = 10,
         /// Silence on a busy connection after which it is given up; and an answer of which less than 1 KiB a second comes for as long.
-        /// What has come is kept, and the rest asked for elsewhere.
+        /// What has come is kept, and the rest asked for elsewhere. Under `shared_read` a process that reads is taken for gone when it has not
+        /// answered for four times as long.
         stall_after ("stall_after_ms"): Duration = Duration::from_secs(10),
         /// How long one block may fail in all its attempts, those with progress too, while others are served; without a limit it is left to
         /// the attempts.
@@ -355,8 +356,8 @@ settings! {
         /// share it evenly; without one each finds a rate of its own.
         share_dir: Option<PathBuf> = None,
         /// Take the batches from the process `fuelrail share` that serves this URI in `share_dir`, which reads them once for all jobs of the
-        /// machine. What decides the batches must be set as it is there. Where there is no such process, or it goes, or leaves a slow job
-        /// behind, the job reads alone, from where it is.
+        /// machine. What decides the batches must be set as it is there. Where there is no such process, or it goes, does not
+        /// answer, or leaves a slow job behind, the job reads alone, from where it is to the end of its run.
         shared_read: bool = false,
     }
     /// Blocks that the ranks of a job keep for each other.

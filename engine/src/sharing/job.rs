@@ -3,7 +3,7 @@
 use super::protocol::{
     Connection, Head, Heard, LeftOut, ToJob, ToReader, VERSION, garbled, message, samples, socket_name, terms,
 };
-use super::thread::{RelayEnds, RelayThread};
+use super::thread::{Progress, RelayEnds, RelayThread};
 use crate::config::Config;
 use crate::layout::Layout;
 use crate::listing::Saved;
@@ -18,14 +18,20 @@ use fuelrail_plan::run::{BatchSpec, Run};
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake};
 use std::time::Instant;
 
 /// How long the process that reads may take to answer: it lists first, as the job has.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// The longest sleep of a relay.
+/// How many times `stall_after` the process that reads may leave unanswered that a job waits: longer than the watchdog is silent by default.
+const STALLS_MAX: u32 = 4;
+/// The same before it lends its memory, which may take long to make.
+const STALLS_AT_START_MAX: u32 = 60;
+/// The longest sleep of a relay, and how often a job that waits says so.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A job's own memory where it decodes nothing.
 const PAGE_BYTES: u64 = 4096;
@@ -38,7 +44,7 @@ pub(crate) fn join(mut prepared: Prepared) -> Result<Loader> {
     match agree(&prepared)? {
         Ok((connection, decodes)) => relayed(prepared, connection, decodes),
         Err(why) => {
-            prepared.parts.notices.push(format!("shared_read: {why}; this job reads alone"));
+            prepared.parts.notices.push(format!("shared_read: {why}; this job reads alone to the end of its run"));
             prepared.parts.config.network.shared_read = false;
             prepared.start()
         }
@@ -102,7 +108,10 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
     let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
     let memory = MemoryStats { batch_bytes: 0, ..MemoryStats::new(config, objects, &layout, &arena, &[]) };
     let (out, from) = channel(1);
-    let (consumer, ends) = (Arc::new(Consumer::default()), RelayEnds::new());
+    let dir = config.network.share_dir.as_deref().unwrap_or(Path::new(""));
+    let (pid, socket) = (connection.socket.peer(), socket_name(&config.uri));
+    let ends = RelayEnds::new(format!("process {pid} (socket {socket} below {})", dir.display()));
+    let consumer = Arc::new(Consumer::default());
     let outlet = Outlet::new(vec![from], vec![ends.waker.clone()], Arc::clone(&consumer), run.batches());
     let reader = Reader {
         connection,
@@ -116,6 +125,7 @@ fn relayed(mut prepared: Prepared, connection: Connection, decoded: bool) -> Res
         },
         serves: true,
         told: None,
+        stall_after: config.network.stall_after,
     };
     let relay = Relay {
         ends: ends.clone(),
@@ -216,9 +226,8 @@ impl Relay {
                 let mut borrowed = self.ready.iter_mut().filter_map(|batch| batch.result.as_mut().ok());
                 borrowed.try_for_each(|batch| batch.slot.own())?;
                 reader.release();
-            } else if starves && !moved && reader.told != Some(self.next) {
-                reader.told = Some(self.next);
-                reader.connection.say(message(&ToReader::Waits(self.next), &[]), None);
+            } else if starves && !moved {
+                reader.ask(self.next, &self.ends.progress);
             }
         }
         let is_served = self.reader.as_ref().is_some_and(|reader| reader.serves);
@@ -235,6 +244,7 @@ impl Relay {
                 }
             }
         }
+        self.ends.progress.next.store(self.next, Ordering::Relaxed);
         Ok(moved)
     }
 
@@ -248,6 +258,7 @@ impl Relay {
             let loader = prepared.start()?;
             loader.notices().iter().for_each(|notice| tracing::info!("{notice}"));
             self.ends.lies_in(loader.memory());
+            self.ends.progress.is_alone.store(true, Ordering::Relaxed);
             self.loader = Some(loader);
         }
         let Some(loader) = &mut self.loader else { return Ok(()) };
@@ -270,8 +281,9 @@ struct Reader {
     expected: Expected,
     /// Batches come from it.
     serves: bool,
-    /// The batch that it was told is waited for.
-    told: Option<u64>,
+    /// The batch that it was told is waited for, and when it was told last.
+    told: Option<(u64, Instant)>,
+    stall_after: Duration,
 }
 
 impl Reader {
@@ -281,6 +293,32 @@ impl Reader {
         if let Some(memory) = memory {
             memory.take_released(|name| connection.say(message(&ToReader::Released(name), &[]), None));
         }
+    }
+
+    /// Says that batch `next` is waited for, and says so again until something is heard: a process that is neither stopped nor hangs answers that.
+    /// One that does not for too long is treated as if it had gone.
+    fn ask(&mut self, next: u64, progress: &Progress) {
+        let (now, mut silence) = (Instant::now(), Duration::ZERO);
+        if let Some((_, last)) = self.told.filter(|(told, _)| *told == next) {
+            let since = now - last;
+            if since < LOOK_AGAIN {
+                return;
+            }
+            // Of the time in which this process was stopped, little counts.
+            silence = Duration::from_millis(progress.silence_ms.load(Ordering::Relaxed)) + since.min(2 * LOOK_AGAIN);
+        }
+        self.told = Some((next, now));
+        progress.silence_ms.store(silence.as_millis() as u64, Ordering::Relaxed);
+        let stalls = if self.memory.is_some() { STALLS_MAX } else { STALLS_AT_START_MAX };
+        if silence < self.stall_after.max(LOOK_AGAIN).saturating_mul(stalls) {
+            self.connection.say(message(&ToReader::Waits(next), &[]), None);
+            return;
+        }
+        // When it goes on, it finds this, and frees what it holds for this job.
+        self.connection.say(message(&ToReader::Leaves, &[]), None);
+        let why =
+            format!("{} has not answered for {} s, so that it is taken for gone", progress.reader, silence.as_secs());
+        self.end(&why, next);
     }
 
     fn outstanding(&self) -> usize {
@@ -295,6 +333,7 @@ impl Reader {
                 Heard::Nothing => break,
                 Heard::Closed => self.end("the process that reads has gone", *next),
                 Heard::Message(ToJob::Alone { why }, ..) => self.end(&why, *next),
+                Heard::Message(ToJob::Here, ..) => {}
                 Heard::Message(ToJob::Memory, _, Some(memory)) if self.memory.is_none() => {
                     let memory = BorrowedMemory::map(&memory, &self.connection.socket, OPEN_BATCHES_MAX as u32)?;
                     memory.set_waker(ends.waker.clone());
@@ -316,6 +355,9 @@ impl Reader {
                 Heard::Message(..) => return Err(garbled("it is not due")),
             }
             heard = true;
+        }
+        if heard {
+            ends.progress.silence_ms.store(0, Ordering::Relaxed);
         }
         Ok(heard)
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version spoken.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Bytes of a packet: several fit into a socket's usual buffer of 208 KiB.
 const PACKET_BYTES: usize = 48 << 10;
 /// Bytes of the longest message.
@@ -34,7 +34,7 @@ const TEXT_BYTES_MAX: usize = 2 << 10;
 pub(super) enum ToReader {
     /// The first message: what decides its batches, and where it stands.
     Hello { version: u32, terms: Terms, epoch: u64, position: u64 },
-    /// It has taken all of the batches that it was given, so many, and waits.
+    /// It has taken all of the batches that it was given, so many, and waits. It says so again while it hears nothing.
     Waits(u64),
     /// It has let go of the batch of this name.
     Released(u64),
@@ -51,6 +51,8 @@ pub(super) enum ToJob {
     Refused { cause: String, hint: String },
     /// No further batch comes, and why.
     Alone { why: String },
+    /// The answer to a job that says again that it waits.
+    Here,
     /// With the descriptor of the memory that batches lie in.
     Memory,
     /// A batch; the table of its samples follows.

@@ -13,7 +13,7 @@ use crate::loader::{Loader, Parts, Taken};
 use crate::prepared::Prepared;
 use crate::stats::Stats;
 use crate::system::own_directory;
-use fuelrail_base::{ByteSize, Duration, Error, Kind, Result};
+use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
 use fuelrail_io::{LocalListener, wait_for};
 use fuelrail_plan::run::{Cursor, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,7 +273,11 @@ impl Sharing {
                         job.start = Cursor { epoch, position };
                         self.greet(at, version, &terms, tell);
                     }
-                    Ok(Heard::Message(ToReader::Waits(taken), ..)) => job.waits = Some(taken),
+                    Ok(Heard::Message(ToReader::Waits(taken), ..)) => {
+                        if job.waits.replace(taken) == Some(taken) && !job.connection.is_stuck() {
+                            job.say(&ToJob::Here);
+                        }
+                    }
                     Ok(Heard::Message(ToReader::Released(name), ..)) if job.holds.remove(&name) => {}
                     Ok(Heard::Message(ToReader::Leaves, ..)) => job.leave(Stage::Apart, tell),
                     Ok(Heard::Closed) => {
@@ -320,9 +324,7 @@ impl Sharing {
         };
         let job = &mut self.jobs[at];
         match placed {
-            Err(why) => {
-                job.leave_alone(&why, tell);
-            }
+            Err(why) => job.leave_alone(&why, tell),
             Ok(number) => {
                 job.stage = Stage::Served;
                 job.at = number;
@@ -337,7 +339,12 @@ impl Sharing {
     fn place(&self, at: usize) -> core::result::Result<u64, String> {
         let number = self.run.seq_at(self.jobs[at].start).ok_or("it stands between two steps, or before the others")?.0;
         if let Some(lost) = (number..self.end).find(|number| !self.held.contains_key(number)) {
-            return Err(format!("it begins with batch {number}, and {lost} has been read and dropped already"));
+            let Cursor { epoch, position } = self.run.cursor_after(BatchSeq(self.end - 1));
+            let samples = self.run.epoch_samples();
+            return Err(format!(
+                "the pass is at position {position} of {samples} in epoch {epoch}, and batch {lost}, which this job needs, has \
+                 been dropped already (start it before the pass, or set the same spill_dirs at both)"
+            ));
         }
         if number > self.end + self.apart() {
             return Err(format!("it begins with batch {number}, far ahead of {}", self.end));
@@ -350,9 +357,7 @@ impl Sharing {
         let Some(loader) = &self.loader else { return };
         match loader.arena().lend().and_then(|memory| memory.try_clone_to_owned().ok()) {
             Some(memory) => self.jobs[at].connection.say(message(&ToJob::Memory, &[]), Some(memory)),
-            None => {
-                self.jobs[at].leave_alone("the process that reads has no file descriptor left", tell);
-            }
+            None => self.jobs[at].leave_alone("the process that reads has no file descriptor left", tell),
         }
     }
 
@@ -390,9 +395,7 @@ impl Sharing {
                         self.jobs[at].at = number;
                         self.lend(at, tell);
                     }
-                    Err(why) => {
-                        self.jobs[at].leave_alone(&why, tell);
-                    }
+                    Err(why) => self.jobs[at].leave_alone(&why, tell),
                 }
             }
         }
@@ -463,7 +466,8 @@ impl Sharing {
     /// Leaves those behind that have kept others waiting for too long, because nothing can be read for the ones before the others are done;
     /// and those that wait for a batch while they keep all they may hold. Those that want more than is read go on alone at once.
     fn look_for_slow(&mut self, tell: &mut dyn FnMut(&str)) {
-        let since = if self.delayed { self.looked.elapsed() } else { Duration::ZERO };
+        // Of the time in which this process was stopped, little counts.
+        let since = if self.delayed { self.looked.elapsed().min(10 * LOOK_AGAIN) } else { Duration::ZERO };
         self.looked = Instant::now();
         let (end, ahead) = (self.end, self.ahead());
         let waits = |job: &Job| job.is_served() && job.waits == Some(job.given);

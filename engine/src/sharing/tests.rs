@@ -204,6 +204,31 @@ fn a_job_with_more_epochs_than_are_read_for_it_reads_the_rest_alone() {
     });
 }
 
+#[test]
+fn a_job_that_comes_late_says_where_the_pass_is_and_reads_all_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path()).epochs(40);
+    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}));
+        let mut first = builder.clone().shared_read(true).build().unwrap();
+        // More than a job may hold: the first of them has come back.
+        (0..100).for_each(|_| drop(first.next_batch().unwrap().unwrap()));
+        let late = builder.shared_read(true).build().unwrap();
+        let parts = ["at position ", " of 8 in epoch ", "batch 0", "dropped already", "to the end of its run"];
+        let said = |notice: &String| parts.iter().all(|part| notice.contains(part));
+        assert!(late.notices().iter().any(said), "{:?}", late.notices());
+        let mut times = [[0; 8]; 40];
+        for batch in late {
+            let batch = batch.unwrap();
+            batch.samples().for_each(|sample| times[batch.epoch() as usize][sample.id.0 as usize] += 1);
+        }
+        assert_eq!(times, [[1; 8]; 40], "each sample once an epoch");
+        drop(first);
+        assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
+    });
+}
+
 /// Ends what serves, also where a test fails beside it.
 struct Stop<'a>(&'a AtomicBool);
 

@@ -3,7 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
+use fuelrail::{Batch, Loader};
 use fuelrail_bucket::DataSet;
 
 use super::{SMALL, bench_read, bucket_of, fuelrail, program, unhedged};
@@ -31,6 +34,11 @@ impl Shared {
             line.clear();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "it ended before it said '{text}'");
         }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
     fn end(mut self) -> serde_json::Value {
@@ -74,6 +82,43 @@ fn commands_that_read_in_one_order_share_a_pass() {
 }
 
 #[test]
+fn a_job_of_a_stopped_process_says_so_and_goes_on_alone_and_that_process_then_frees_its_memory() {
+    let (set, dir) = (DataSet::digits(1200, 3), tempfile::tempdir().unwrap());
+    let bucket = bucket_of(&set, "");
+    let uri = bucket.url("");
+    let shared = Shared::start(&uri, dir.path(), &["--batch-size", "4"]);
+    let (tell, told) = mpsc::channel();
+    let job = Loader::builder(&uri).batch_size(4).shards(1).pin(false).memory_limit("64MiB".parse().unwrap());
+    let job = job.share_dir(dir.path()).shared_read(true);
+    let job = job.stall_after(Duration::from_secs(2)).watchdog_after(Duration::from_millis(500));
+    let mut job = job.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let held = job.next_batch().unwrap().unwrap();
+    assert!(held.is_borrowed(), "{:?}", job.notices());
+    // It has sent a few of the 300 batches.
+    shared.signal("-STOP");
+    let mut times = [0; 1200];
+    let mut count = |batch: &Batch, job: &Loader| {
+        for sample in batch.samples() {
+            set.verify(job.key(sample.id), sample.bytes).unwrap();
+            times[sample.id.0 as usize] += 1;
+        }
+    };
+    count(&held, &job);
+    while let Some(batch) = job.next_batch() {
+        count(&batch.unwrap(), &job);
+    }
+    assert_eq!(times, [1; 1200], "each sample once");
+    assert!(job.stats().requests > 0, "it has read alone");
+    let told: Vec<String> = told.try_iter().collect();
+    let named = format!("process {} (socket", shared.child.id());
+    let said = |text: &String| text.contains(&named) && text.contains("has not answered for");
+    assert!(told.iter().any(said), "{told:?}");
+    shared.signal("-CONT");
+    drop((job, held));
+    assert_eq!(shared.end()["stats"]["slots"], 0);
+}
+
+#[test]
 fn a_relative_share_dir_is_meant_from_here() {
     let (bucket, dir) = (bucket_of(&DataSet::digits(5, 3), ""), tempfile::tempdir().unwrap());
     let uri = bucket.url("");
@@ -94,8 +139,7 @@ fn another_setting_is_refused_and_ctrl_c_ends_it() {
     assert_eq!(refused.code, 2, "{}", refused.err);
     assert!(refused.err.contains("seed is 2 here, and 1 at the process that reads"), "{}", refused.err);
     shared.hears("is refused: seed");
-    let id = shared.child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    shared.signal("-INT");
     assert_eq!(shared.end()["stats"]["batches"], 0);
     let alone = bench_read(&uri, &["--json", "--shared-read", "--share-dir", share_dir]);
     assert!(alone.err.contains("this job reads alone"), "{}", alone.err);
