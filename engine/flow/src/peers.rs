@@ -17,6 +17,7 @@ use fuelrail_plan::schedule::UseTime;
 use fuelrail_wire::Etag;
 use slab::Slab;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// Marks the spans of blocks that other ranks ask for.
@@ -124,29 +125,57 @@ pub struct PeerRequest {
     pub reply: Box<dyn FnOnce(Result<LentBlock>) + Send>,
 }
 
-/// The server's end of a shard's queue of requests.
-pub type PeerOutbox = Sender<PeerRequest>;
+/// The server's end of a shard's queues of requests.
+pub struct PeerOutbox {
+    /// Requests for what is held, …
+    held: Sender<PeerRequest>,
+    /// … and those that may wait for the bucket or for another rank.
+    others: Sender<PeerRequest>,
+    shared: Arc<Shared>,
+}
+
+impl PeerOutbox {
+    /// Sends a request and wakes the shard.
+    ///
+    /// # Errors
+    /// Gives it back when its queue is full, or the shard has ended.
+    pub fn send(&mut self, request: PeerRequest) -> Result<(), PeerRequest> {
+        let queue = if request.asker == Asker::RankIfHeld { &mut self.held } else { &mut self.others };
+        queue.send(request)
+    }
+
+    /// Counts a request that was refused before anything was looked for. True for the first.
+    pub fn count_refused(&self) -> bool {
+        self.shared.refused.fetch_add(1, Relaxed) == 0
+    }
+}
 
 /// The shard's end.
 pub struct PeerInbox {
-    requests: Receiver<PeerRequest>,
-    returned: Arc<Returned>,
+    held: Receiver<PeerRequest>,
+    others: Receiver<PeerRequest>,
+    shared: Arc<Shared>,
 }
 
-/// Requests that wait at a shard.
+/// Requests that wait at a shard, of each kind.
 const REQUESTS_MAX: usize = 1024;
 
-/// A queue of requests to one shard, of which each lends at most `slots` slots.
+/// The queues of requests to one shard, of which each lends at most `slots` slots.
 pub fn peer_queue(slots: usize) -> (PeerOutbox, PeerInbox) {
-    let (outbox, requests) = channel(REQUESTS_MAX);
-    let returned = Arc::new(Returned { slots: ArrayQueue::new(slots.max(1)), waker: OnceLock::new() });
-    (outbox, PeerInbox { requests, returned })
+    let ((to_held, held), (to_others, others)) = (channel(REQUESTS_MAX), channel(REQUESTS_MAX));
+    let slots = ArrayQueue::new(slots.max(1));
+    let shared = Arc::new(Shared { slots, waker: OnceLock::new(), refused: AtomicU64::new(0) });
+    let outbox = PeerOutbox { held: to_held, others: to_others, shared: Arc::clone(&shared) };
+    (outbox, PeerInbox { held, others, shared })
 }
 
-/// Slots on their way back.
-struct Returned {
+/// What the server's thread leaves for the shard.
+struct Shared {
+    /// On their way back.
     slots: ArrayQueue<Slot>,
     waker: OnceLock<Waker>,
+    /// Requests that the server refused.
+    refused: AtomicU64,
 }
 
 /// A block in memory that is lent until this is dropped.
@@ -157,7 +186,7 @@ pub struct LentBlock {
     pub passed: bool,
     /// The entity tag of the object that it is a part of, where the bucket sent one.
     pub tag: Option<Etag>,
-    home: Arc<Returned>,
+    home: Arc<Shared>,
 }
 
 impl AsRef<[u8]> for LentBlock {
@@ -198,21 +227,27 @@ pub(crate) struct PeerStage {
 
 impl PeerStage {
     pub(crate) fn new(objects: Arc<Objects>, inbox: PeerInbox, slots: Vec<Slot>, waker: &Waker) -> PeerStage {
-        inbox.requests.set_waker(waker.clone());
+        inbox.held.set_waker(waker.clone());
+        inbox.others.set_waker(waker.clone());
         // Set once: a stage is made once of an inbox.
-        let _ = inbox.returned.waker.set(waker.clone());
+        let _ = inbox.shared.waker.set(waker.clone());
         let open = Slab::with_capacity(slots.len());
         PeerStage { inbox, objects, spare: slots, open, served: (0, 0) }
     }
 
-    /// The next block to find for another rank, if a slot is free.
+    /// The next block to find for another rank, if a slot is free. The last one that is free is for blocks that are held: others may wait for
+    /// the very rank that asks for those, whose own answers wait for them in turn.
     pub(crate) fn next(&mut self, shard: ShardId) -> Option<BlockRequest> {
-        while let Some(slot) = self.inbox.returned.slots.pop() {
+        while let Some(slot) = self.inbox.shared.slots.pop() {
             self.spare.push(slot);
         }
         // The disk may still be writing from one.
-        let free = self.spare.iter().position(|slot| !slot.is_read_pinned())?;
-        let PeerRequest { block, at, asker, reply } = self.inbox.requests.recv()?;
+        let mut all_free = (0..self.spare.len()).filter(|at| !self.spare[*at].is_read_pinned());
+        let (free, has_another) = (all_free.next()?, all_free.next().is_some());
+        let PeerRequest { block, at, asker, reply } = match self.inbox.held.recv() {
+            None if has_another => self.inbox.others.recv()?,
+            held => held?,
+        };
         let catalog = self.objects.catalog();
         let mut filling = self.spare.swap_remove(free).fill();
         let (unit, bytes) = (catalog.batch_slack().max(1) as usize, catalog.block_len(block) as usize);
@@ -240,7 +275,7 @@ impl PeerStage {
         let bytes = window.len();
         drop(window);
         let slot = filling.seal().unwrap_or_else(|_| unreachable!("its only window is back"));
-        let home = Arc::clone(&self.inbox.returned);
+        let home = Arc::clone(&self.inbox.shared);
         let tag = result.as_ref().ok().and_then(|(proof, _)| proof.etag);
         let lent = LentBlock { slot: Some(slot), range: begin..begin + bytes, passed, tag, home };
         if result.is_ok() {
@@ -249,9 +284,15 @@ impl PeerStage {
         reply(result.map(|_| lent));
     }
 
+    /// Requests that the server has refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.inbox.shared.refused.load(Relaxed)
+    }
+
     /// One line for the watchdog.
     pub(crate) fn describe(&self) -> String {
-        let (open, free, waiting) = (self.open.len(), self.spare.len(), self.inbox.requests.len());
+        let (open, free) = (self.open.len(), self.spare.len());
+        let waiting = self.inbox.held.len() + self.inbox.others.len();
         format!("peers: {open} blocks on their way for other ranks, {waiting} waiting for one of {free} free slots")
     }
 }

@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub index_bytes: u64,
     /// Blocks and payload bytes that were found for other ranks.
     pub served: (u64, u64),
+    /// Requests of other ranks, or of anybody, that the server refused unread.
+    pub refused: u64,
     /// Payload bytes our own code copied: out of mispredicted receives, into and out of the cache, between batches.
     pub copied_bytes: u64,
     /// Payload bytes received twice, because their request was sent twice.

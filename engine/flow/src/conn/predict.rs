@@ -50,6 +50,11 @@ impl Asked {
         Asked { fetch, sample, first: 0, len, object_len: len, whole: true, etag: None, second: false, rank: None }
     }
 
+    /// Whether another rank is asked, which may have to fetch the block first, and in turn may wait for this one.
+    pub(crate) fn may_be_fetched(&self) -> bool {
+        self.rank.is_some_and(|rank| !rank.if_held)
+    }
+
     /// Whether the request carries a Range header: only a whole object goes without.
     pub(crate) fn ranged(&self) -> bool {
         self.len != self.object_len

@@ -71,6 +71,8 @@ impl Transport for Http {
         let depth_max = if self.server.go_between().is_some() { 1 } else { usize::MAX };
         while let Some(exchange) = io.requests.waiting.front() {
             let depth = depth(exchange.asked.len).min(depth_max);
+            // One connection is left for requests that another rank answers at once: it may be waiting for that.
+            let wanted = if exchange.asked.may_be_fetched() { wanted.saturating_sub(1).max(1) } else { wanted };
             let Some(at) = self.choose(io, wanted, depth, None) else { break };
             let mut exchange = io.requests.take().expect("just seen");
             exchange.sent_at = io.now;

@@ -68,8 +68,14 @@ impl Lanes {
         self.busy.iter().filter_map(|rank| self.lanes[usize::from(*rank)].as_ref())
     }
 
+    /// Takes a request. One for what is held passes those that the rank may have to fetch first, as their answers may wait for its own.
     pub(super) fn ask(&mut self, rank: u16, asked: Asked, window: Window, now: Instant) {
-        self.of(rank).requests.waiting.push_back(Exchange::new(asked, window, now));
+        let waiting = &mut self.of(rank).requests.waiting;
+        let at = match asked.may_be_fetched() {
+            true => waiting.len(),
+            false => waiting.partition_point(|before| !before.asked.may_be_fetched()),
+        };
+        waiting.insert(at, Exchange::new(asked, window, now));
     }
 
     pub(super) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant) {

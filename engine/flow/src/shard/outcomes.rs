@@ -256,6 +256,7 @@ impl<R: Ring> Shard<R> {
                 + self.shared_copied_bytes,
             wasted_bytes: self.hedges.wasted_bytes,
             served: self.peers.as_ref().map_or((0, 0), |peers| peers.served),
+            refused: self.peers.as_ref().map_or(0, PeerStage::refused),
             disk_blocks,
             index_bytes: index_bytes + self.spill.as_ref().map_or(0, |spill| spill.proofs().1),
             disk: self.spill.as_ref().map(|s| s.stats.clone()).unwrap_or_default(),

@@ -10,6 +10,7 @@ mod fetch;
 mod files;
 mod hedge;
 mod memory;
+mod peers;
 mod secure;
 mod shard;
 mod spill;

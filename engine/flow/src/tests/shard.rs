@@ -377,7 +377,7 @@ fn interrupted(stops: impl Fn(u32) -> (u64, u64)) -> (u32, PlannerStats) {
     let run = run(640, 4, 2);
     let mut config = config(0);
     config.planner.homes = Some(Homes::new(0, &[1, 2], run.order()));
-    config.peers = PeerRoom { connections: 8, scratch_bytes: SCRATCH_BYTES, slots: 4, slot_bytes: 256 };
+    config.peers = PeerRoom { connections: 9, scratch_bytes: SCRATCH_BYTES, slots: 4, slot_bytes: 256 };
     let link = PeerLink { server: objects.server().clone(), route: PeerRoute::new("/b/k".into(), None) };
     let (_asks, inbox) = peer_queue(4);
     let peers = Some(PeerSetup { links: vec![None, Some(link)], inbox });
