@@ -155,7 +155,7 @@ impl LoaderBuilder {
         self
     }
 
-    /// Called with the report when nothing moves, instead of a `tracing` warning.
+    /// Called with the report when nothing moves, and with notices of disks and other ranks while the run goes on, instead of a `tracing` warning.
     #[must_use]
     pub fn on_stall(mut self, report: impl Fn(&str) + Send + Sync + 'static) -> LoaderBuilder {
         self.report = Some(WatchReporter(Arc::new(report)));

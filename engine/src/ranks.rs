@@ -19,6 +19,9 @@ pub struct PeerFacts {
     pub served: u64,
     /// … their payload bytes.
     pub served_bytes: u64,
+    /// Requests and connections that were refused, whoever's they were: another secret, or no certificate of the job's authority.
+    #[serde(default)]
+    pub refused: u64,
 }
 
 impl PeerFacts {
@@ -30,6 +33,7 @@ impl PeerFacts {
         self.asks += planner.peer_asks;
         self.served += served;
         self.served_bytes += served_bytes;
+        self.refused += shard.refused;
     }
 }
 

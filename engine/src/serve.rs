@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::io::{Error as IoError, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -33,6 +34,9 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// What is sent.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
+/// TLS, and who is told of handshakes that failed for what either side showed the other.
+pub(crate) type Tls = (TlsAcceptor, Arc<dyn Fn(IpAddr, &IoError) + Send + Sync>);
+
 /// The server's thread; it ends with this.
 pub(crate) struct HttpServer {
     stop: Option<oneshot::Sender<()>>,
@@ -44,7 +48,7 @@ impl HttpServer {
     /// so long between two requests. `beside` runs on the same thread, and does not end. Its runtime is made here, so that what the system refuses is told.
     pub(crate) fn start<F: Future<Output = Answer> + Send + 'static>(
         name: &str,
-        (socket, tls): (StdListener, Option<TlsAcceptor>),
+        (socket, tls): (StdListener, Option<Tls>),
         limits: (usize, Duration),
         answer: impl Fn(IpAddr, Request<Incoming>) -> F + Clone + Send + 'static,
         beside: impl AsyncFnOnce() + Send + 'static,
@@ -81,7 +85,7 @@ impl Drop for HttpServer {
 
 async fn serve<F: Future<Output = Answer> + Send + 'static>(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     (connections, silence): (usize, Duration),
     answer: impl Fn(IpAddr, Request<Incoming>) -> F + Clone + Send + 'static,
 ) {
@@ -101,11 +105,12 @@ async fn serve<F: Future<Output = Answer> + Send + 'static>(
             let _ = socket.set_nodelay(true);
             match tls {
                 None => talk(socket, silence, answer).await,
-                Some(tls) => {
-                    if let Ok(Ok(socket)) = tokio::time::timeout(PATIENCE, tls.accept(socket)).await {
-                        talk(socket, silence, answer).await;
-                    }
-                }
+                Some((tls, failed)) => match tokio::time::timeout(PATIENCE, tls.accept(socket)).await {
+                    Ok(Ok(socket)) => talk(socket, silence, answer).await,
+                    // Who only hangs up has shown nothing.
+                    Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => failed(from.ip(), &error),
+                    Ok(Err(_)) | Err(_) => {}
+                },
             }
         });
     }

@@ -32,6 +32,7 @@ mod other_fields;
 mod own_loop;
 mod packed;
 mod peers;
+mod peers_start;
 mod properties;
 mod proxies;
 mod ranges;

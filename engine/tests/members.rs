@@ -395,7 +395,7 @@ fn a_block_is_taken_over_only_for_another_rank_that_shows_the_secret() {
     drop(loader);
 }
 
-/// A second rank stands in for all but the first.
+/// A second rank stands in for all but the first, at an address for each.
 #[test]
 fn one_of_a_thousand_ranks_has_its_samples_from_the_others() {
     const WORLD: u32 = 1_000;
@@ -404,8 +404,16 @@ fn one_of_a_thousand_ranks_has_its_samples_from_the_others() {
     let run = || -> u64 {
         let job = peers::Job::new(set.clone(), 2, 100);
         let [first, second] = job.addresses[..] else { unreachable!("two ranks") };
+        let relay = peers::liar(move |socket| {
+            let asked = peers::request(socket)?.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+            let mut to = TcpStream::connect(second)?;
+            to.write_all(asked.as_bytes())?;
+            std::io::copy(&mut to, socket).map(drop)
+        });
         let rank = |rank| {
-            let addresses = [first.to_string(), second.to_string(), format!("node-{{2..{}}}={second}", WORLD - 1)];
+            let port = relay.port();
+            let others = (2..WORLD).map(|at| format!("node-{at}=127.7.{}.{}:{port}", at / 250, 1 + at % 250));
+            let addresses = [first, second].map(|address| address.to_string()).into_iter().chain(others);
             let builder = job.rank(rank).world(WORLD).epochs(20).peers(addresses);
             builder.peer_listen(job.addresses[rank as usize].to_string())
         };

@@ -218,10 +218,11 @@ fn a_rank_that_ends_early_costs_the_others_requests_and_nothing_else() {
     assert!((400..1_200).contains(&gets), "{gets}");
 }
 
-/// Takes connections at an address, and does to each whatever `act` does.
+/// Takes connections at a port of all this machine's addresses, and does to each whatever `act` does.
 pub(crate) fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    rustix::net::listen(&listener, 4096).unwrap();
+    let address = (Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port()).into();
     let act = std::sync::Arc::new(act);
     thread::spawn(move || {
         while let Ok((mut socket, _)) = listener.accept() {
@@ -471,6 +472,7 @@ fn settings_that_leave_blocks_unprotected_or_unused_are_refused() {
     };
     refused(bare(0), Kind::Usage, "everybody");
     refused(job.rank(0).world(3), Kind::Usage, "2 addresses");
+    refused(job.rank(0).peers(["127.0.0.1:7", "a=127.0.0.1:7"]), Kind::Usage, "ranks 0 and 1");
     refused(job.rank(0).cache_limit(ByteSize(0)), Kind::Usage, "without a cache");
     refused(job.rank(0).importance(fuelrail::ImportanceMode::On), Kind::Usage, "or importance");
     refused(job.rank(0).peers(["0.0.0.0:1", "127.0.0.1:2"]), Kind::Usage, "no TLS");

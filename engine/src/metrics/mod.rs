@@ -102,6 +102,7 @@ impl Stats {
             );
             page.value("peer_served_blocks_total", "Blocks sent to other ranks.", peers.served);
             page.value("peer_served_bytes_total", "Payload bytes sent to other ranks.", peers.served_bytes);
+            page.value("peer_refused_total", "Requests without the job's secret or certificate.", peers.refused);
         }
         page.value("memory_limit_bytes", "The setting memory_limit, or its default.", self.memory.limit_bytes);
         let total = "What the loader takes of memory at most: within memory_limit, and tables and threads beside it.";

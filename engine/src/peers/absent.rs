@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::ranks::HandOver;
+use crate::watch::Report;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
 use fuelrail_plan::homes::Homes;
@@ -37,7 +38,11 @@ impl Drop for PeerServer {
 }
 
 impl Peers {
-    pub(crate) fn of(config: &Config, _: (&Objects, &Run, &str), _: &mut Vec<String>) -> Result<Option<Peers>> {
+    pub(crate) fn of(
+        config: &Config,
+        _: (&Objects, &Run, &str),
+        _: (&mut Vec<String>, &Arc<Report>),
+    ) -> Result<Option<Peers>> {
         if config.peers.addresses.is_empty() {
             return Ok(None);
         }

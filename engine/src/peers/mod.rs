@@ -16,6 +16,7 @@ use crate::proxy::Route;
 use crate::ranks::HandOver;
 use crate::serve::HttpServer;
 use crate::system::no_thread;
+use crate::watch::Report;
 use core::fmt::Display;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::mix64;
@@ -40,10 +41,10 @@ use trust::{Shown, unprotected};
 
 /// Connections of a shard to all other ranks, about, …
 const CONNECTIONS: usize = 128;
-/// … and to each of them: among a thousand, few blocks at a time have the same home.
-const CONNECTIONS_EACH: core::ops::RangeInclusive<usize> = 1..=16;
-/// Blocks that a shard serves at a time, where its part of the memory has room.
-const SLOTS: core::ops::RangeInclusive<u64> = 2..=64;
+/// … and to each of them at most: among a thousand, few blocks at a time have the same home.
+const CONNECTIONS_EACH_MAX: usize = 16;
+/// Blocks that a shard serves at a time, where its part of the memory has room. One place is for blocks that are held.
+const SLOTS: core::ops::RangeInclusive<u64> = 3..=64;
 /// Lookups of ranks' names at a time.
 const LOOKUPS: usize = 16;
 const LOOKUP: &str = "fuelrail-lookup";
@@ -117,6 +118,8 @@ pub(crate) struct Peers {
     asks: PeerRoute,
     /// What each of the others is sent at most, bytes a second.
     rate_limit: Option<ByteSize>,
+    /// Takes notices while the run goes on.
+    report: Arc<Report>,
 }
 
 impl Peers {
@@ -129,7 +132,7 @@ impl Peers {
     pub(crate) fn of(
         config: &Config,
         (objects, run, fingerprint): (&Objects, &Run, &str),
-        notices: &mut Vec<String>,
+        (notices, report): (&mut Vec<String>, &Arc<Report>),
     ) -> Result<Option<Peers>> {
         let (nodes, addresses) = expanded(&config.peers.addresses)?;
         if addresses.is_empty() {
@@ -151,15 +154,16 @@ impl Peers {
         let listening = Listening::at(own, prefix, &trust)?;
         let room = room(config, objects, usize::from(ranks) - 1, trust.scheme());
         notices.extend(late(&absent(found.into_iter().flatten().collect()), &addresses));
-        notices.extend(too_many(open_files_max(), usize::from(ranks) - 1));
+        notices.extend(too_many(open_files_max(), usize::from(ranks) - 1, connections_each_min(config)));
         let rate_limit = config.peers.rate_limit;
         let homes = Homes::new(rank, &named(&nodes), run.order());
-        Ok(Some(Peers { homes, room, links, listening, asks: route, rate_limit }))
+        let report = Arc::clone(report);
+        Ok(Some(Peers { homes, room, links, listening, asks: route, rate_limit, report }))
     }
 
     /// What each of so many shards starts with, and the server, once all of them have started.
     pub(crate) fn share_out(self, shards: u16, objects: &Arc<Objects>, run: &Run) -> (Vec<PeerSetup>, StartServer) {
-        let Peers { homes, room, links, listening, asks, rate_limit } = self;
+        let Peers { homes, room, links, listening, asks, rate_limit, report } = self;
         let moments = run.config().epochs.saturating_mul(run.config().samples);
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let (links, routes): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
@@ -170,8 +174,9 @@ impl Peers {
         let start = move || {
             let served = (Arc::clone(&objects), moments, homes.clone());
             let others = Arc::new(Others { homes, routes, asks, objects, run, closed: AtomicBool::new(false) });
-            let watching = Arc::clone(&others);
-            let _server = listening.serve(served, outboxes, limits, async move || watching.watch().await)?;
+            let (watching, tell) = (Arc::clone(&others), Arc::clone(&report));
+            let watch = async move || watching.watch(&*tell).await;
+            let _server = listening.serve(served, (outboxes, report), limits, watch)?;
             Ok(PeerServer { _server, others })
         };
         (setups, Box::new(start))
@@ -258,14 +263,19 @@ fn served_max(open_files: Option<u64>) -> usize {
     open_files.map_or(usize::MAX, |files| usize::try_from(files / FILES_SHARE).unwrap_or(usize::MAX))
 }
 
-/// A line where not even one connection of each of the others can be served.
-fn too_many(open_files: Option<u64>, others: usize) -> Option<String> {
-    let served = served_max(open_files);
-    (served < others).then(|| {
+/// Connections of a shard to each of the others at least. With disks one of them is left for blocks that are held (`Peers::former`).
+fn connections_each_min(config: &Config) -> usize {
+    if config.disk.dirs.is_empty() { 1 } else { 2 }
+}
+
+/// A line where not even the fewest connections of each of the others can be served.
+fn too_many(open_files: Option<u64>, others: usize, each: usize) -> Option<String> {
+    let (served, wanted) = (served_max(open_files), others * each);
+    (served < wanted).then(|| {
         format!(
-            "peers: {others} other ranks connect here, and {served} connections can be served, a quarter of the files that this \
+            "peers: {others} other ranks open {wanted} connections to here, and {served} can be served, a quarter of the files that this \
              process may have open: raise that limit (ulimit -n) to {} for each shard of a rank",
-            others as u64 * FILES_SHARE
+            wanted as u64 * FILES_SHARE
         )
     })
 }
@@ -303,6 +313,14 @@ fn allowed(config: &Config, addresses: &[String]) -> Result<u16> {
             "give one address for each rank, in the order of ranks; braces such as node-{0..3}:7070 stand for several",
         );
     }
+    let mut of = HashMap::with_capacity(count);
+    let twice = (0u32..).zip(addresses).find_map(|(rank, address)| Some((of.insert(address, rank)?, rank, address)));
+    if let Some((first, second, address)) = twice {
+        return usage(
+            format!("peers: ranks {first} and {second} have the same address, {address}"),
+            "give each rank an address of its own; several on a host have a port each",
+        );
+    }
     if config.order.name == OrderName::Chunks || config.order.mixture.is_some() || config.order.importance.is_some() {
         let cause = "peers with order = chunks, a mixture or importance".to_owned();
         return usage(cause, "ranks keep blocks for each other under the orders global and sticky");
@@ -328,7 +346,7 @@ fn room(config: &Config, objects: &Objects, others: usize, scheme: Scheme) -> Pe
     let slot_bytes =
         (longest + 2 * catalog.batch_slack()).next_multiple_of(SAMPLE_ALIGN as u64).max(SAMPLE_ALIGN as u64);
     let share = config.memory_limit().0.0 / shards.max(1) / SLOTS_SHARE;
-    let each = (CONNECTIONS / others.max(1)).clamp(*CONNECTIONS_EACH.start(), *CONNECTIONS_EACH.end());
+    let each = (CONNECTIONS / others.max(1)).clamp(connections_each_min(config), CONNECTIONS_EACH_MAX);
     PeerRoom {
         connections: each * others,
         scratch_bytes: *scratch_bytes(scheme).start() as usize,
@@ -354,11 +372,8 @@ mod tests {
     #[test]
     fn other_ranks_leave_descriptors_to_the_program() {
         assert_eq!((served_max(Some(1024)), served_max(None)), (256, usize::MAX));
-        assert_eq!((too_many(Some(1024), 256), too_many(None, 1_023)), (None, None));
-        let line = too_many(Some(1024), 1_023).unwrap();
-        assert!(
-            line.contains("1023 other ranks") && line.contains("256 connections") && line.contains("to 4092"),
-            "{line}"
-        );
+        assert_eq!((too_many(Some(1024), 256, 1), too_many(None, 1_023, 2)), (None, None));
+        let line = too_many(Some(1024), 255, 2).unwrap();
+        assert!(line.contains("255 other ranks") && line.contains("and 256 can") && line.contains("to 2040"), "{line}");
     }
 }

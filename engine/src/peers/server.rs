@@ -6,8 +6,10 @@
 //! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a block itself. Requests without the secret or a
 //! certificate are refused before their path is looked at.
 
-use super::trust::{Shown, unprotected};
-use crate::serve::{Answer, HttpServer, address_of, listen};
+use super::trust::{CERTIFICATES, SECRETS, Shown, unprotected};
+use crate::serve::{Answer, HttpServer, Tls, address_of, listen};
+use crate::watch::Report;
+use core::fmt::Display;
 use core::ops::Range;
 use fuelrail_base::units::ByteSize;
 use fuelrail_base::{BlockId, Result, SampleId};
@@ -22,7 +24,7 @@ use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_RANGE, HeaderMap, Head
 use hyper::{Method, Request, Response, StatusCode};
 use std::collections::HashMap;
 use std::net::{IpAddr, TcpListener as StdListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
@@ -58,14 +60,19 @@ impl Listening {
     pub(super) fn serve(
         self,
         (objects, moments, homes): (Arc<Objects>, u64, Homes),
-        outboxes: Vec<PeerOutbox>,
+        (outboxes, report): (Vec<PeerOutbox>, Arc<Report>),
         (connections, bytes_per_s): (usize, Option<ByteSize>),
         beside: impl AsyncFnOnce() + Send + 'static,
     ) -> Result<HttpServer> {
         let Listening { socket, tls, secret, prefix } = self;
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
-        let service =
-            Arc::new(Service { homes, prefix, secret, objects, moments, outboxes: Mutex::new(outboxes), pace });
+        let outboxes = Mutex::new(outboxes);
+        let service = Arc::new(Service { homes, prefix, secret, objects, moments, outboxes, report, pace });
+        let tls = tls.map(|tls| -> Tls {
+            let service = Arc::clone(&service);
+            let failed = move |from, why: &std::io::Error| service.refuse(from, why, CERTIFICATES);
+            (tls, Arc::new(failed))
+        });
         let answer = move |from, request| {
             let service = Arc::clone(&service);
             async move { service.answer(from, request).await }
@@ -82,6 +89,7 @@ struct Service {
     /// Of the run.
     moments: u64,
     outboxes: Mutex<Vec<PeerOutbox>>,
+    report: Arc<Report>,
     pace: Option<Pace>,
 }
 
@@ -125,7 +133,12 @@ impl Service {
         let came = Instant::now();
         let wanted = match self.wanted(&request) {
             Ok(wanted) => wanted,
-            Err(status) => return said(status),
+            Err(status) => {
+                if status == StatusCode::UNAUTHORIZED {
+                    self.refuse(from, "it showed another secret, or none", SECRETS);
+                }
+                return said(status);
+            }
         };
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
@@ -135,7 +148,7 @@ impl Service {
             pace.wait(from, part.len()).await;
         }
         let sent = {
-            let mut outboxes = self.outboxes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut outboxes = self.outboxes();
             let shards = u16::try_from(outboxes.len()).expect("shards are at most 256");
             outboxes[usize::from(block.owner(shards).0)].send(PeerRequest { block, at, asker, reply })
         };
@@ -173,6 +186,20 @@ impl Service {
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
         response
+    }
+
+    fn outboxes(&self) -> MutexGuard<'_, Vec<PeerOutbox>> {
+        self.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what is refused, and tells of the first: anybody who reaches this port could fill a log.
+    fn refuse(&self, from: IpAddr, why: impl Display, compare: &str) {
+        // The first shard counts for all of them.
+        if self.outboxes().first().is_some_and(PeerOutbox::count_refused) {
+            (self.report)(&format!(
+                "peers: a request of {from} was refused: {why}. If a rank of this job is there, {compare}. Further ones are only counted"
+            ));
+        }
     }
 
     /// The block that a request is for, or the status that refuses it.

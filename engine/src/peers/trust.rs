@@ -12,6 +12,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What to look at where a rank takes another's secret for a wrong one, …
+pub(super) const SECRETS: &str = "compare peer_secret_file of both: all ranks need the same secret";
+/// … and where TLS fails between two.
+pub(super) const CERTIFICATES: &str = "compare peers, peer_ca_file and peer_cert_file of both: all ranks need a certificate of the same authority, issued for \
+                                       the host of their address in peers, or none of them TLS";
+
 /// What a rank shows the others, and wants to be shown.
 pub(super) struct Shown {
     pub(super) secret: Option<Arc<str>>,

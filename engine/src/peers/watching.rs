@@ -1,14 +1,18 @@
 //! Health checks: every rank that is down is sent a request for one byte now and then, so that no batch waits for a rank that is still down.
 //!
-//! Shards report which ranks are down; one that responds fast enough is sent requests again ([`Health`](fuelrail_plan::health)).
+//! Shards report which ranks are down; one that responds fast enough is sent requests again ([`Health`](fuelrail_plan::health)). Of one that can
+//! never work, for what it is set to, the user is told once.
 
 use super::Others;
+use super::trust::{CERTIFICATES, SECRETS};
 use crate::client::{Client, within};
-use fuelrail_base::{Result, SampleId};
+use crate::proxy::Route;
+use crate::watch::Report;
+use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::health::Down;
 use fuelrail_plan::schedule::UseTime;
 use futures_util::{StreamExt, stream};
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use std::time::{Duration, Instant};
 
 /// Between two looks at which ranks are down.
@@ -28,11 +32,13 @@ struct Away {
     failures: u32,
     until: Option<Instant>,
     pause: Duration,
+    /// The user knows that it can never work.
+    told: bool,
 }
 
 impl Others {
-    /// Checks the ranks that are down, for ever.
-    pub(super) async fn watch(&self) {
+    /// Checks the ranks that are down, for ever. `report` takes notices.
+    pub(super) async fn watch(&self, report: &Report) {
         let (health, mut away) = (self.homes.health(), vec![Away::default(); self.routes.len()]);
         loop {
             tokio::time::sleep(EVERY).await;
@@ -42,6 +48,10 @@ impl Others {
             let mut checks = stream::iter(due.collect::<Vec<_>>()).map(check).buffer_unordered(AT_ONCE);
             while let Some((rank, recovered)) = checks.next().await {
                 let away = &mut away[usize::from(rank)];
+                if let Some(error) = recovered.as_ref().err().filter(|error| !away.told && is_lasting(error.kind())) {
+                    away.told = true;
+                    report(&self.refused_by(rank, error));
+                }
                 if recovered.unwrap_or(false) {
                     health.recovered(rank);
                     away.until = None;
@@ -53,13 +63,28 @@ impl Others {
         }
     }
 
+    fn route(&self, rank: u16) -> &Route {
+        self.routes[usize::from(rank)].as_ref().expect("a rank sends no requests to itself")
+    }
+
+    /// A notice of a rank that can never work.
+    fn refused_by(&self, rank: u16, error: &Error) -> String {
+        let (address, compare) = (self.route(rank).endpoint.authority(), error.hint().unwrap_or_default());
+        let cause = error.cause();
+        format!("peers: rank {rank} ({address}) sends nothing: {cause}; {compare}. Its blocks come from the bucket")
+    }
+
     /// Requests a byte of a rank twice: the first request opens the connection, the second is timed.
     async fn has_recovered(&self, down: Down) -> Result<bool> {
-        let route = self.routes[usize::from(down.rank)].as_ref().expect("a rank sends no requests to itself");
+        let route = self.route(down.rank);
         let client = Client::new(route, PATIENCE)?;
         let ask = self.ask(Method::GET, SampleId(0), UseTime(0), "");
         let ask = ask.header("range", "bytes=0-0".to_owned()).header("cache-control", "only-if-cached".to_owned());
-        let byte = async || within(PATIENCE, async { client.send_whole(&ask).await?.read().await }).await?;
+        let byte = async || {
+            let answer = within(PATIENCE, async { client.send_whole(&ask).await?.read().await }).await?;
+            // Hints of the client are for buckets.
+            accepted(answer.map_err(|error| error.with_hint(CERTIFICATES))?.status)
+        };
         byte().await?;
         let begun = Instant::now();
         byte().await?;
@@ -67,12 +92,30 @@ impl Others {
     }
 }
 
+/// Whether a rank with this status would send the byte if it held it. What it lacks, or cannot get now, says nothing against it.
+fn accepted(status: StatusCode) -> Result<()> {
+    let (kind, compare) = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => (Kind::Denied, SECRETS),
+        StatusCode::NOT_FOUND => (
+            Kind::NotFound,
+            "compare what both read: all ranks need the same data set, as listed, and the same block_size",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::new(kind, format!("it answers {status}")).with_hint(compare))
+}
+
+/// Whether an error of this kind stays until somebody changes a setting: one that is gone, cut off or slow may come back by itself.
+fn is_lasting(kind: Kind) -> bool {
+    matches!(kind, Kind::Denied | Kind::Untrusted | Kind::Protocol | Kind::NotFound)
+}
+
 impl Away {
     /// Whether the check of a rank that has failed so often in a row is due. A new failure begins a new pause.
     fn is_due(&mut self, failures: u32, now: Instant) -> bool {
         if self.until.is_none() || self.failures != failures {
             let pause = (AWAY_MIN * (1 << (failures.max(1) - 1).min(7))).min(AWAY_MAX);
-            *self = Away { failures, until: Some(now + pause), pause };
+            *self = Away { failures, until: Some(now + pause), pause, ..*self };
         }
         self.until.is_some_and(|until| until <= now)
     }
