@@ -3,7 +3,7 @@
 //! prefix.
 
 use crate::decode::Shape;
-use crate::folder::settled;
+use crate::folder::{named_by, settled};
 use crate::other_fields::{self, OtherFields};
 use crate::records::Records;
 use fuelrail_base::{Error, Kind, Result, SampleId};
@@ -295,13 +295,10 @@ impl Labels {
         keys: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<Labels> {
         // A prefix without its last slash may be the name of a folder, as it is on disk: of one with folders, or it is a class itself.
-        let below = |key: &'a str| key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
         let is_class = named.iter().any(|class| prefix.rsplit('/').next() == Some(class));
-        let is_folder = !prefix.is_empty()
-            && !is_class
-            && keys.clone().all(|key| below(key).is_some())
-            && keys.clone().filter_map(below).any(|rest| rest.contains('/'));
-        let base = if is_folder { prefix.len() + 1 } else { prefix.rfind('/').map_or(0, |at| at + 1) };
+        let has_folders = |base: &usize| keys.clone().any(|key| key[*base..].contains('/'));
+        let folder = named_by(prefix, keys.clone()).filter(|base| !is_class && has_folders(base));
+        let base = folder.unwrap_or_else(|| prefix.rfind('/').map_or(0, |at| at + 1));
         let class = |key: &'a str| key.get(base..).and_then(|rest| rest.split_once('/')).map(|(class, _)| class);
         let mut classes = named.to_vec();
         if classes.is_empty() {

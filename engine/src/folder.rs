@@ -38,6 +38,12 @@ pub(crate) fn settled(source: Source) -> Result<Source> {
     Source::of_folders(source.prefixes.iter().map(whole).collect())
 }
 
+/// Where names within a folder begin in these keys, bytes, where `prefix` is the folder's name without its last slash: all keys go on with one.
+pub(crate) fn named_by<'k>(prefix: &str, mut keys: impl Iterator<Item = &'k str>) -> Option<usize> {
+    let within = |key: &str| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+    (!prefix.is_empty() && keys.all(within)).then_some(prefix.len() + 1)
+}
+
 /// All files whose keys begin with one of the prefixes, sorted by key.
 ///
 /// # Errors

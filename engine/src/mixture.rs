@@ -1,5 +1,6 @@
 //! Mixtures as a setting: data sets, by the beginnings of their keys, and how much of a run each is.
 
+use crate::folder::named_by;
 use core::fmt;
 use core::ops::Range;
 use core::str::FromStr;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 /// Data sets and their weights, from the first sample of a run on, and from later ones.
 ///
 /// As text `PREFIX=WEIGHT, PREFIX=WEIGHT`, and after semicolons what the weights change to: `en/=7, code/=3; from 1000000: en/=1, code/=1`.
-/// A prefix is the beginning of keys below the URI's folder; a weight is any number, and what counts is its share of all. The samples of a
-/// run are counted over all epochs and ranks. A data set that is left out after a semicolon has the weight 0 from there on.
+/// A prefix is the beginning of keys below the URI's folder, with or without that folder's last slash; a weight is any number, and what
+/// counts is its share of all. The samples of a run are counted over all epochs and ranks. A data set that is left out after a semicolon has the weight 0 from there on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mixture {
     /// Beginnings of keys.
@@ -91,19 +92,25 @@ pub(crate) fn mixed(
     (epoch, window): (MixtureEpoch, u32),
     random: (u64, bool),
 ) -> Result<Arc<order::Mixture>> {
-    let base = objects.endpoint().prefix.rsplit_once('/').map_or(0, |(folder, _)| folder.len() + 1);
-    let keys = (0..objects.catalog().samples()).map(|sample| objects.key(SampleId(sample)));
+    let (folder, samples) = (&objects.endpoint().prefix, objects.catalog().samples());
+    let keys = || (0..samples).map(move |sample| objects.key(SampleId(sample)));
     // Objects come in the order of their keys; records of shards too, but for those that a file lists.
-    if !objects.are_whole() && !keys.is_sorted() {
+    if !objects.are_whole() && !keys().is_sorted() {
         return Err(Error::new(Kind::Usage, "a mixture of records that are not in the order of their objects' keys")
             .with_hint("sort the lines of record_file by key"));
     }
+    // Samples whose keys go on with a prefix after so many bytes.
+    let begun = |base: usize, prefix: &str| -> Range<u64> {
+        let key = |sample| objects.key(SampleId(sample)).get(base..).unwrap_or_default();
+        let first = first_wanted(0..samples, |sample| key(sample) >= prefix);
+        first..first_wanted(first..samples, |sample| !key(sample).starts_with(prefix))
+    };
+    // As with classes, a URI without its last slash may name a folder. Behind the slash before it, its name belongs to the prefixes.
+    let fits = |base: &usize| mixture.prefixes.iter().all(|prefix| !begun(*base, prefix).is_empty());
+    let base = named_by(folder, keys()).filter(fits).unwrap_or_else(|| folder.rfind('/').map_or(0, |at| at + 1));
     let mut sets: Vec<Range<u64>> = Vec::new();
     for prefix in &mixture.prefixes {
-        let samples = objects.catalog().samples();
-        let key = |sample| objects.key(SampleId(sample)).get(base..).unwrap_or_default();
-        let first = first_wanted(0..samples, |sample| key(sample) >= prefix.as_str());
-        let end = first_wanted(first..samples, |sample| !key(sample).starts_with(prefix.as_str()));
+        let Range { start: first, end } = begun(base, prefix);
         if first == end {
             let cause = format!("mixture: no object begins with '{}'", prefix.escape_debug());
             return Err(Error::new(Kind::Usage, cause).with_hint(

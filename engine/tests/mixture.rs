@@ -1,6 +1,6 @@
 //! Mixtures through the whole loader: shares by prefix, the same samples and pixels on any number of ranks, logs that prove it, errors.
 
-use crate::common::{PATIENCE, bucket, folder, loader, needed};
+use crate::common::{PATIENCE, bucket, folder, loader, loader_at, needed};
 use fuelrail::{
     Audit, ByteSize, Decode, Fit, Format, ImportanceMode, Kind, Loader, LoaderBuilder, MixtureEpoch, OrderName, State,
 };
@@ -80,6 +80,19 @@ fn two_three_and_one_rank_go_on_with_the_same_samples_and_pixels() {
     let other = mixing(&bucket).mixture(MIXED.replace("3/=2", "3/=3").parse().ok()).resume(State { epoch: 1, ..end });
     let error = other.build().unwrap_err();
     assert!(error.kind() == Kind::Usage && error.to_string().contains("mixture"), "{error}");
+}
+
+#[test]
+fn a_folder_may_be_named_without_its_last_slash() {
+    let bucket = bucket(&DataSet::digits(200, 7), "");
+    let mixed = |uri: &str, mixture: &str| -> Vec<u64> {
+        let loader = loader_at(&bucket.url(uri)).mixture(mixture.parse().ok()).build().unwrap();
+        loader.flat_map(|batch| batch.unwrap().ids().iter().map(|id| id.0).collect::<Vec<_>>()).collect()
+    };
+    let expected = mixed("training/", "3/=1, 5/=2");
+    assert!(!expected.is_empty());
+    assert_eq!(mixed("training", "3/=1, 5/=2"), expected, "as classes are found below it");
+    assert_eq!(mixed("training", "training/3/=1, training/5/=2"), expected, "or by whole names");
 }
 
 #[test]
