@@ -126,6 +126,13 @@ impl Wanted {
         shared.saturating_add(self.extra_bytes(1 + self.batches_held))
     }
 
+    /// Bytes that suffice where all batches have one size, and that suffice whatever their sizes are.
+    pub(crate) fn bytes_min(&self, shards: u16) -> [u64; 2] {
+        // Batches lie at the lowest free addresses and differ in size: between two that are held may be nearly the room of one, and the next
+        // one still not fit.
+        [0, self.held(shards)].map(|apart| self.in_all(shards, self.batches_min(shards) + apart))
+    }
+
     /// Bytes that this many decoded batches need.
     fn extra_bytes(&self, batches: u64) -> u64 {
         self.decoded_bytes.saturating_mul(batches).min(u64::MAX / 2).next_multiple_of(PAGE_BYTES)
@@ -177,9 +184,7 @@ impl Wanted {
         };
         let least = self.batches_min(shards);
         if !self.feeds(shards, least) {
-            // Batches lie at the lowest free addresses and differ in size: between two that are held may be nearly the room of one, and the next
-            // one still not fit.
-            let need = self.in_all(shards, least + self.held(shards));
+            let [_, need] = self.bytes_min(shards);
             let cause = format!(
                 "memory_limit is {} ({} bytes); {shards} shard(s), a batch of up to {}{}{}, a cache of {} and connections \
                  need at least {need} bytes ({})",
@@ -205,14 +210,10 @@ impl Wanted {
         let (cached_block_bytes_min, index_bytes) = self.index(shards);
         let share = (self.memory_bytes - extra_bytes) / u64::from(shards) - index_bytes;
         let rounded = share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        let region_bytes = if share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, least) {
-            rounded
-        } else {
-            share / PAGE_BYTES * PAGE_BYTES
-        };
+        let is_large = share >= LARGE_REGION_BYTES && rounded >= self.needs(shards, least);
+        let region_bytes = if is_large { rounded } else { share / PAGE_BYTES * PAGE_BYTES };
         let cache_bytes = self.cache_bytes / u64::from(shards);
-        let aligned = cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64);
-        let free = region_bytes - aligned - self.disk_bytes;
+        let free = region_bytes - cache_bytes.next_multiple_of(SAMPLE_ALIGN as u64) - self.disk_bytes;
         let scratch_bytes = self.scratch_bytes(free - least * self.batch_bytes_max);
         let batch_bytes = free - scratch_bytes * self.connections_max as u64;
         let chunks = self.chunks(shards, batch_bytes);

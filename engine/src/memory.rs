@@ -163,8 +163,19 @@ pub(crate) fn share_out(
     objects: &Objects,
     topology: &Topology,
     records: Option<&Records>,
-    (disk, peers, batches_held): (bool, PeerRoom, u64),
+    beside: (bool, PeerRoom, u64),
 ) -> Result<Layout> {
+    wanted(config, objects, topology, records, beside).share_out()
+}
+
+/// What that follows from.
+pub(crate) fn wanted(
+    config: &Config,
+    objects: &Objects,
+    topology: &Topology,
+    records: Option<&Records>,
+    (disk, peers, batches_held): (bool, PeerRoom, u64),
+) -> Wanted {
     let cores = topology.shards();
     // In whole granules of the region, so that as many batches fit as are said to.
     let decoded_bytes = decoded_batch_bytes(config, records);
@@ -191,7 +202,6 @@ pub(crate) fn share_out(
         chunks: (chunks_held(config, objects), objects.catalog().chunk_room()),
         batches_held,
     }
-    .share_out()
 }
 
 /// Bytes of a decoded batch, with the other fields of its records; 0 without decoding.

@@ -5,7 +5,7 @@ use crate::decode::{Decode, DecodeStage, Supply};
 use crate::importance::Reporter;
 use crate::layout::{Layout, seat};
 use crate::loader::{Delivery, Loader, Parts};
-use crate::memory::{MemoryStats, batch_room_max, map_memory, shard_bytes, share_out};
+use crate::memory::{MemoryStats, batch_room_max, map_memory, shard_bytes, share_out, wanted};
 use crate::metrics::Metrics;
 use crate::peers::{PeerServer, Peers};
 use crate::spill::{Directory, disk_unit, start_segment_manager};
@@ -89,7 +89,9 @@ impl Prepared {
     fn start_unpacking(mut self, packed: &Arc<Packed>) -> Result<Loader> {
         let Parts { config, objects, run, notices, lent, shards, records, held, .. } = &mut self.parts;
         let topology = config.topology();
-        let shares = packed.shares(config, objects.endpoint().scheme, run, &topology)?;
+        let beside = (false, PeerRoom::default(), *held);
+        let batches = |own: &Config| wanted(own, objects, &topology, records.as_deref(), beside).bytes_min(1);
+        let shares = packed.shares(config, objects.endpoint().scheme, run, &topology, batches)?;
         if let Some(shards) = config.shards.filter(|shards| *shards > shares.reading_shards) {
             let fit = shares.reading_shards;
             notices.push(format!("shards: {fit} of {shards} read, as memory_limit has room for: raise it"));
@@ -99,8 +101,7 @@ impl Prepared {
                 "near: shards that read parts to be unpacked are not bound to cores, so not to node {node}"
             ));
         }
-        let layout =
-            share_out(&shares.own, objects, &topology, records.as_deref(), (false, PeerRoom::default(), *held))?;
+        let layout = share_out(&shares.own, objects, &topology, records.as_deref(), beside)?;
         let (arena, mut regions, extra) = map_memory(&layout, None, *lent, notices)?;
         let decoding = settle_decoding(config, &layout, &topology, notices).zip(extra);
         let mut memory = MemoryStats::new(&shares.own, objects, &layout, &arena, &[]);

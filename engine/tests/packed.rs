@@ -53,7 +53,7 @@ fn shards_that_two_indexes_name_are_read_once_and_a_folder_without_samples_is_pa
 mod parquet {
     use super::*;
     use crate::common::pictures::{png, scene};
-    use crate::common::{eventually, folder, kept_in, loader};
+    use crate::common::{eventually, folder, kept_in, loader, needed};
     use ::png::{BitDepth, ColorType};
     use fuelrail::{BadSamples, ByteSize, Decode, Kind, Loader, LoaderBuilder, OrderName, State, Stats};
     use fuelrail_format::write::{Value, Writer};
@@ -371,6 +371,25 @@ mod parquet {
                 }
             }
             bytes += 256 << 10;
+        }
+    }
+
+    #[test]
+    fn the_memory_that_an_error_names_suffices_for_parts_and_batches() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = write(dir.path(), 16, 600);
+        let bucket = folder(dir.path(), "");
+        for (batch_size, held) in [(16, 0), (4000, 0), (4000, 2)] {
+            let build = |bytes| {
+                let builder = parquet(&bucket.url("")).batch_size(batch_size).batches_held(held);
+                builder.memory_limit(ByteSize(bytes)).build()
+            };
+            let need = needed(&build(1 << 20).expect_err("less than the parts take"));
+            // What is less than needed for batches is refused with the same number.
+            if held == 0 {
+                assert_eq!(needed(&build(need - 8192).expect_err("too small")), need);
+            }
+            once_each(&drain(&mut build(need).unwrap(), &all, usize::MAX), 1, &all);
         }
     }
 

@@ -137,11 +137,19 @@ pub(crate) struct Shares {
 }
 
 impl Packed {
-    /// Shares out the memory.
+    /// Shares out the memory: of what unpacked parts leave, half is for reading others, and half for batches. `batch_bytes_min` says how much
+    /// the batches of its own settings need at least, and how much suffices whatever their sizes are.
     ///
     /// # Errors
-    /// `Budget` where the parts that are unpacked at a time would take most of it, or what is left is too little to read the longest.
-    pub(crate) fn shares(&self, config: &Config, scheme: Scheme, run: &Run, topology: &Topology) -> Result<Shares> {
+    /// `Budget` with the memory limit that suffices for all three.
+    pub(crate) fn shares(
+        &self,
+        config: &Config,
+        scheme: Scheme,
+        run: &Run,
+        topology: &Topology,
+        batch_bytes_min: impl FnOnce(&Config) -> [u64; 2],
+    ) -> Result<Shares> {
         let limit = config.memory.limit.map_or(0, |limit| limit.0);
         let threads = topology.shards().clamp(1, THREADS_MAX);
         let packed = self.shards.parts().iter().map(|part| part.ranges.iter().map(|range| range.len).sum::<u64>());
@@ -149,39 +157,33 @@ impl Packed {
         // Each thread has one in hand, and one waits; of those that are still packed another one is read.
         let turns = threads as u64 + 1;
         let unpacked_bytes = self.keep(run).1 + turns * unpacked + (turns + 1) * packed;
-        if unpacked_bytes > limit - limit / UNPACKED_SHARE {
-            let need = unpacked_bytes + unpacked_bytes.div_ceil(UNPACKED_SHARE - 1);
-            let cause = format!(
-                "parts of up to {} are unpacked as a whole, and those in use at a time take {}: memory_limit is {}",
-                ByteSize(self.total_and_longest().1),
-                ByteSize(unpacked_bytes),
-                ByteSize(limit)
-            );
-            let hint =
-                format!("raise memory_limit to {need}, lower chunk_window, or write smaller row groups or shards");
-            return Err(Error::new(Kind::Budget, cause).with_hint(hint));
-        }
-        let (rest, least) = (limit - unpacked_bytes, self.reading_bytes_min(config, scheme));
-        if rest / 2 < least {
-            let cause = format!(
-                "parts that are unpacked take {}, and half of what memory_limit, {}, leaves is less than the {} that reading the longest \
-                 range needs",
-                ByteSize(unpacked_bytes),
-                ByteSize(limit),
-                ByteSize(least)
-            );
-            let need = unpacked_bytes + 2 * least;
-            let hint = format!("raise memory_limit to {need}, or lower connections_max");
-            return Err(Error::new(Kind::Budget, cause).with_hint(hint));
-        }
-        let fit = u16::try_from(rest / 2 / least).unwrap_or(u16::MAX);
-        let cores = u16::try_from(topology.shards()).unwrap_or(u16::MAX);
-        let reading_shards = config.shards.unwrap_or(cores.max(1)).min(fit);
         let mut own = config.clone();
-        own.memory.limit = Some(ByteSize(rest / 2));
         (own.shards, own.network.connections_max, own.network.hedge_percent) = (Some(1), 1, 0);
         own.order.name = OrderName::Global;
-        Ok(Shares { own, unpacked_bytes, reading_bytes: rest / 2, reading_shards, threads })
+        let (half, reading) = (limit.saturating_sub(unpacked_bytes) / 2, self.reading_bytes_min(config, scheme));
+        let [least, batches] = batch_bytes_min(&own);
+        if unpacked_bytes > limit - limit / UNPACKED_SHARE || half < reading.max(least) {
+            let cause = format!(
+                "parts of up to {} are unpacked as a whole, and those in use at a time take {}; as much as reading others needs, {}, or batches, \
+                 {}, has to be left twice: memory_limit is {}",
+                ByteSize(unpacked),
+                ByteSize(unpacked_bytes),
+                ByteSize(reading),
+                ByteSize(batches),
+                ByteSize(limit)
+            );
+            let rest = reading.max(batches).saturating_mul(2).max(unpacked_bytes.div_ceil(UNPACKED_SHARE - 1));
+            let need = unpacked_bytes.saturating_add(rest);
+            let hint = format!(
+                "raise memory_limit to {need}, lower chunk_window, batch_size or connections_max, or write smaller row groups or shards"
+            );
+            return Err(Error::new(Kind::Budget, cause).with_hint(hint));
+        }
+        let fit = u16::try_from(half / reading).unwrap_or(u16::MAX);
+        let cores = u16::try_from(topology.shards()).unwrap_or(u16::MAX);
+        let reading_shards = config.shards.unwrap_or(cores.max(1)).min(fit);
+        own.memory.limit = Some(ByteSize(half));
+        Ok(Shares { own, unpacked_bytes, reading_bytes: half, reading_shards, threads })
     }
 
     /// What a shard of the loader that reads needs: room for the longest range, at any place of a disk's units, and its buffers.
