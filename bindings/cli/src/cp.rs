@@ -79,7 +79,8 @@ fn one_down(args: &Cp, stop: &Stop) -> Outcome {
             return skipped(args, &path.display().to_string());
         }
     }
-    get::save(&get, &path, stop)
+    let whole = if args.to.ends_with('/') { WholeFile::create_below(&path) } else { WholeFile::create(&path) };
+    get::save(&get, (&path, whole?), stop)
 }
 
 fn one_up(args: &Cp, stop: &Stop) -> Outcome {
@@ -264,7 +265,6 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     if listed.is_empty() {
         return Err(fuelrail::internal::no_objects(job.from).into());
     }
-    fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
     let mut wanted = Vec::with_capacity(listed.len());
     for object in listed {
         match place(folder, root, &object.key) {
@@ -275,6 +275,9 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     }
     job.bar.total(wanted.iter().map(|object| object.size).sum());
     let expected = job.done() + wanted.len();
+    if expected > job.done() {
+        fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
+    }
     let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= WHOLE_BYTES);
     if !short.is_empty() {
         batches(job, folder, root, short)?;
@@ -374,7 +377,7 @@ fn pieces(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Ou
             let Listed { key, size, .. } = &objects[object as usize];
             let mut put = || -> Outcome<()> {
                 if at.replace(object) != Some(object) {
-                    whole = Some(create(&place(folder, root, key)?)?);
+                    whole = Some(WholeFile::create_below(&place(folder, root, key)?)?);
                 }
                 let Some(writing) = &mut whole else { return Ok(()) };
                 let written = writing.write_all(piece.map_err(Clone::clone)?);
@@ -396,16 +399,9 @@ fn pieces(job: &Job<'_>, folder: &Path, root: &Root, objects: Vec<Listed>) -> Ou
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
-    let mut whole = create(path)?;
+    let mut whole = WholeFile::create_below(path)?;
     whole.write_all(bytes).map_err(|error| file("writing", path, &error))?;
     whole.finish()
-}
-
-fn create(path: &Path) -> Outcome<WholeFile> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(|error| file("making", parent, &error))?;
-    }
-    WholeFile::create(path)
 }
 
 /// Files that are sent at once.

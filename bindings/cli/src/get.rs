@@ -1,6 +1,6 @@
 //! `fuelrail get`: one object, resumed at the byte where it broke off.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use clap::Args;
 use fuelrail::{ByteSize, Error, Kind};
 use serde_json::json;
 
-use crate::failure::{Failure, Outcome, Stop, file, output, usage};
+use crate::failure::{Failure, Outcome, Stop, output, usage};
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::Trust;
 use crate::signals::interruptible;
@@ -52,7 +52,7 @@ impl Get {
         Get { json, ..Get::shown(uri, trust) }
     }
 
-    /// The file that is meant by `to`: one of the object's name where that is a folder, which is made.
+    /// The file that is meant by `to`: one of the object's name where that is a folder.
     pub(crate) fn place(&self, to: &str) -> Outcome<PathBuf> {
         let path = PathBuf::from(to);
         if !to.ends_with('/') && !path.is_dir() {
@@ -65,7 +65,6 @@ impl Get {
             let cure = "name the file to write, too; a URI that ends in / stands for all objects under it";
             return Err(Error::new(Kind::Usage, cause).with_hint(cure).into());
         }
-        fs::create_dir_all(&path).map_err(|error| file("making", &path, &error))?;
         Ok(path.join(name))
     }
 }
@@ -101,7 +100,7 @@ pub(crate) fn run_cat(args: &Cat) -> Outcome {
 
 pub(crate) fn run(args: Get) -> Outcome {
     match args.output.clone() {
-        Some(path) => interruptible(move |stop| save(&args, &path, stop)),
+        Some(path) => interruptible(move |stop| save(&args, (&path, WholeFile::create(&path)?), stop)),
         None => show(&args),
     }
 }
@@ -117,10 +116,9 @@ fn show(args: &Get) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the object to a file.
-pub(crate) fn save(args: &Get, path: &Path, stop: &Stop) -> Outcome {
+/// Writes the object to a file, which has been begun.
+pub(crate) fn save(args: &Get, (path, mut file): (&Path, WholeFile), stop: &Stop) -> Outcome {
     let start = Instant::now();
-    let mut file = WholeFile::create(path)?;
     let bytes = copy(args, &mut file, stop)?;
     file.finish()?;
     let (file, wall_s) = (path.display().to_string(), start.elapsed().as_secs_f64());

@@ -54,18 +54,32 @@ pub(crate) fn remove_unfinished() {
 impl WholeFile {
     /// Starts a file that will be at `path`, replacing what is there.
     pub fn create(path: &Path) -> Outcome<WholeFile> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        WholeFile::within(folder, path)
+    }
+
+    /// As `create`, but for folders that are not there: they are made once the file is whole.
+    pub fn create_below(path: &Path) -> Outcome<WholeFile> {
+        WholeFile::within(path.ancestors().skip(1).find(|folder| folder.exists()), path)
+    }
+
+    /// Half written in `folder`, or the working directory.
+    fn within(folder: Option<&Path>, path: &Path) -> Outcome<WholeFile> {
         let special = fs::metadata(path).is_ok_and(|there| !there.is_file());
         let opened = if special {
             File::options().write(true).open(path).map(To::Place)
         } else {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             // Opened here: with the permissions of any new file, and errors that do not name the scratch file. Listings leave it out by this name.
             let create = |part: &Path| -> io::Result<_> {
                 Unfinished::all().insert(part.to_owned());
                 let (known, file) = (Unfinished(part.to_owned()), File::create_new(part)?);
                 Ok((file, known))
             };
-            Builder::new().prefix(".fuelrail-").suffix(".part").make_in(folder, create).map(To::Beside)
+            Builder::new()
+                .prefix(".fuelrail-")
+                .suffix(".part")
+                .make_in(folder.unwrap_or(Path::new(".")), create)
+                .map(To::Beside)
         };
         let to = opened.map_err(|error| file("writing", path, &error))?;
         Ok(WholeFile { path: path.to_owned(), to })
@@ -82,7 +96,9 @@ impl WholeFile {
     pub fn finish(self) -> Outcome<()> {
         match self.to {
             To::Beside(part) => {
-                part.persist(&self.path).map(drop).map_err(|failed| file("writing", &self.path, &failed.error))
+                let made = self.path.parent().map_or(Ok(()), fs::create_dir_all);
+                let placed = made.and_then(|()| part.persist(&self.path).map(drop).map_err(|failed| failed.error));
+                placed.map_err(|error| file("writing", &self.path, &error))
             }
             To::Place(_) => Ok(()),
         }
@@ -126,6 +142,19 @@ mod tests {
         let refused = WholeFile::create(&dir.path().join("no/folder")).unwrap_err();
         assert!(matches!(&refused, Failure::Error(error) if !error.to_string().contains(".part")), "{refused:?}");
         assert!(WholeFile::create(dir.path()).is_err(), "a folder is not written to");
+    }
+
+    #[test]
+    fn folders_are_made_for_what_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        let early = WholeFile::create_below(&path).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "it is written beside what is there");
+        drop(early);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        WholeFile::create_below(&path).unwrap().finish().unwrap();
+        assert!(path.is_file() && fs::read_dir(dir.path()).unwrap().count() == 1);
+        assert!(WholeFile::create_below(&path.join("d/e")).is_err(), "a file is in the way, which is told at once");
     }
 
     #[test]

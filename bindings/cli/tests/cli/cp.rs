@@ -150,6 +150,12 @@ fn a_single_object_is_named_by_its_key_in_a_folder_that_is_made() {
     let ended = fuelrail(&["cp", &bucket.url("t/uni-ä sp"), utf8(&dir.path().join("absent/file"))]);
     assert!(ended.code == 1 && ended.err.contains("absent/file: No such file") && !ended.err.contains(".part"));
     assert_eq!(count(dir.path()), 1);
+    // What is not there leaves no folder.
+    let none = format!("{}/none/of/", dir.path().display());
+    for (key, to) in [("t/absent", &none), ("absent/", &none)] {
+        let ended = fuelrail(&["cp", &bucket.url(key), to]);
+        assert!(ended.code != 0 && !dir.path().join("none").exists(), "{key}: {}", ended.err);
+    }
 }
 
 #[test]
