@@ -53,10 +53,10 @@ pub(crate) fn list(source: &Source, progress: &mut impl FnMut(u64)) -> Result<Li
     walk(source, progress, None)
 }
 
-/// Paths within a folder of what is no object, and why.
-pub(crate) type NotObjects = Vec<(String, Error)>;
+/// Paths within a folder of what is no object, and why; nothing of pipes, sockets and devices.
+pub(crate) type NotObjects = Vec<(String, Option<Error>)>;
 
-/// All files in a folder, sorted by key, and what in it is no object but an error of a listing.
+/// All files in a folder, sorted by key, and what in it is no object.
 ///
 /// # Errors
 /// As for a listing of the folder, but of the folder alone.
@@ -120,7 +120,7 @@ impl<P: FnMut(u64)> Walk<'_, P> {
             let walked = self.item(&item, within, start);
             match (walked, &mut self.left_out) {
                 (Err(error), Some(left_out)) => {
-                    left_out.push((format!("{within}{}", item.file_name().to_string_lossy()), error));
+                    left_out.push((format!("{within}{}", item.file_name().to_string_lossy()), Some(error)));
                 }
                 (walked, _) => walked?,
             }
@@ -154,6 +154,9 @@ impl<P: FnMut(u64)> Walk<'_, P> {
             return self.deeper(&format!("{key}/"), &facts);
         }
         if !facts.is_file() {
+            if let Some(left_out) = &mut self.left_out {
+                left_out.push((key, None));
+            }
             return Ok(());
         }
         if key.len() > KEY_BYTES_MAX {

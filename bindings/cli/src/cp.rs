@@ -4,7 +4,7 @@
 //! and objects appear when they are whole, never before, so what an earlier run left is complete.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -120,14 +120,14 @@ fn is_tree(uri: &str) -> bool {
 /// Failures that are named; the others are counted.
 const NAMED_MAX: usize = 10;
 
-/// Copies a tree, and tells what came of it.
-fn tree(args: &Cp, uri: &str, stop: &Stop, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<()>) -> Outcome {
+/// Copies a tree by `copy`, which returns how many objects were not tried, and tells what came of it.
+fn tree(args: &Cp, uri: &str, stop: &Stop, copy: fn(&Job<'_>, &Access, &Root) -> Outcome<usize>) -> Outcome {
     let start = Instant::now();
     let access = args.trust.access(uri)?;
     let Cp { from, to, resume, trust, .. } = args;
     let (bar, total) = (Bar::new(None, "bytes"), Mutex::default());
     let job = Job { from, to, resume: *resume, trust, stop, bar, total };
-    copy(&job, &access, &Root::of(&access, uri)?)?;
+    let left = copy(&job, &access, &Root::of(&access, uri)?)?;
     let Job { bar, total, .. } = job;
     drop(bar);
     let Totals { objects, bytes, skipped, failed } = total.into_inner().expect("no thread panics in between");
@@ -136,6 +136,12 @@ fn tree(args: &Cp, uri: &str, stop: &Stop, copy: fn(&Job<'_>, &Access, &Root) ->
     }
     if failed.is_empty() || is_signalled() {
         stop.check().map_err(|error| error.with_hint("the same command with --resume copies the rest"))?;
+    }
+    if left > 0 {
+        let failures = failed.len();
+        note(&format!(
+            "stopped after {failures} failures; objects not tried: {left} (the same command with --resume copies them)"
+        ));
     }
     let wall_s = start.elapsed().as_secs_f64();
     if args.json {
@@ -257,13 +263,22 @@ const FAILURES_MAX: usize = 100;
 /// Threads that write files, and batches that wait for them.
 const WRITERS: usize = 4;
 
-fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
     let folder = Path::new(job.to);
     let bar = Bar::new(None, "objects listed");
     let listed = fuelrail::list_with(access, job.from, |count| bar.at(count, String::new))?;
     drop(bar);
     if listed.is_empty() {
         return Err(fuelrail::internal::no_objects(job.from).into());
+    }
+    // What consoles make for a folder.
+    let is_marker = |object: &Listed| object.size == 0 && object.key.ends_with('/');
+    let (markers, listed): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_marker);
+    if let Some(first) = markers.first() {
+        let (count, key) = (markers.len(), first.key.escape_debug());
+        note(&format!(
+            "skipped {count} objects that stand for folders: no bytes, and a / at the end of the key ('{key}')"
+        ));
     }
     let mut wanted = Vec::with_capacity(listed.len());
     for object in listed {
@@ -275,21 +290,22 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
     }
     job.bar.total(wanted.iter().map(|object| object.size).sum());
     let expected = job.done() + wanted.len();
-    if expected > job.done() {
+    if expected > job.done() && job.goes_on() {
         fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
     }
     let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= WHOLE_BYTES);
-    if !short.is_empty() {
+    if !short.is_empty() && job.goes_on() {
         batches(job, folder, root, short)?;
     }
     if !long.is_empty() && job.goes_on() {
         pieces(job, folder, root, long)?;
     }
-    if job.goes_on() && job.done() != expected {
+    let left = expected.saturating_sub(job.done());
+    if job.goes_on() && left > 0 {
         let error = Error::new(Kind::Truncated, format!("{} of {expected} objects came", job.done()));
         return Err(error.with_hint("copy the rest by the same command with --resume").into());
     }
-    Ok(())
+    Ok(left)
 }
 
 fn is_there(path: &Path, size: u64) -> bool {
@@ -407,7 +423,7 @@ fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
 /// Files that are sent at once.
 const SENDERS: usize = 8;
 
-fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
+fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
     let (mut files, left_out) = fuelrail::internal::list_folder(job.from)?;
     if job.resume {
         let there = match fuelrail::list_with(access, &root.uri, |_| {}) {
@@ -430,14 +446,26 @@ fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<()> {
             });
         }
     });
+    let left = files.len().saturating_sub(job.done());
+    let special: Vec<&str> = left_out.iter().filter(|(_, why)| why.is_none()).map(|(path, _)| path.as_str()).collect();
+    if let Some(first) = special.first() {
+        let (count, path) = (special.len(), first.escape_debug());
+        note(&format!(
+            "skipped {count} files that are not regular (pipes, sockets, devices), the first of them '{path}'"
+        ));
+    }
     // Last: were they many, they would end the copy.
-    left_out.into_iter().for_each(|(path, error)| job.ended(&path, Err(error.into())));
-    Ok(())
+    for (path, error) in left_out {
+        if let Some(error) = error {
+            job.ended(&path, Err(error.into()));
+        }
+    }
+    Ok(left)
 }
 
 fn send(job: &Job<'_>, access: &Access, root: &Root, object: &Listed) -> Outcome<u64> {
     let path = Path::new(job.from).join(&object.key);
-    let mut source = File::open(&path).map_err(|error| file("reading", &path, &error))?;
+    let mut source = put::Source::open(&path)?;
     let to = (access, root.uri.as_str(), object.key.as_str());
     Ok(put::send(job.stop, &PutOptions::default(), to, &mut source, |_| {})?.bytes)
 }

@@ -1,10 +1,10 @@
 //! `fuelrail put`: one object into a bucket, whole or not at all.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use clap::Args;
 use fuelrail::{Access, ByteSize, PutOptions, PutOver, Stored, Upload};
@@ -51,8 +51,46 @@ impl Put {
     pub(crate) fn below(&self, access: &Access) -> Outcome<String> {
         let there = access.cloud.endpoint(&self.uri)?;
         let is_folder = self.uri.ends_with('/') || there.prefix.is_empty();
-        let name = self.file.file_name().filter(|_| is_folder && !there.bucket.is_empty());
-        Ok(name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+        let name = self.file.file_name().filter(|_| is_folder && !there.bucket.is_empty()).unwrap_or_default();
+        name.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+            let cause = format!("the name of the file '{}' is not UTF-8", self.file.display());
+            usage(cause, "write the object's whole key in the URI: keys must be UTF-8")
+        })
+    }
+}
+
+/// A file that is put. Where it is written to meanwhile it has no end but an error: no object is made of two contents.
+pub(crate) struct Source {
+    file: File,
+    /// Its length and when it was last written to, as it was opened.
+    was: (u64, SystemTime),
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Outcome<Source> {
+        let opened = File::open(path).and_then(|file| Ok(Source { was: written(&file)?, file }));
+        opened.map_err(|error| file("reading", path, &error))
+    }
+}
+
+fn written(file: &File) -> io::Result<(u64, SystemTime)> {
+    let facts = file.metadata()?;
+    Ok((facts.len(), facts.modified()?))
+}
+
+impl Read for Source {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(bytes)?;
+        if read == 0 && written(&self.file)? != self.was {
+            return Err(io::Error::other("the file was written to meanwhile; put it once no process writes to it"));
+        }
+        Ok(read)
+    }
+}
+
+impl Seek for Source {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
     }
 }
 
@@ -77,7 +115,7 @@ pub(crate) fn run(args: &Put, stop: &Stop) -> Outcome {
         let cause = format!("{} is not a regular file", args.file.display());
         return Err(usage(cause, "an object's length must be known before it is sent: write it to a file first"));
     }
-    let mut source = File::open(&args.file).map_err(unreadable)?;
+    let mut source = Source::open(&args.file)?;
     // Some files of the system have no length.
     source.seek(SeekFrom::End(0)).map_err(unreadable)?;
     let access = args.trust.access(&args.uri)?;
@@ -99,4 +137,39 @@ pub(crate) fn run(args: &Put, stop: &Stop) -> Outcome {
         note(&format!("{} in {wall_s:.2} s, put to {uri}", ByteSize(bytes)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuelrail::Kind;
+    use fuelrail_bucket::{Bucket, BucketConfig, DataSet};
+
+    #[test]
+    fn a_file_that_is_written_to_meanwhile_leaves_no_object() {
+        let source = fuelrail_bucket::Source::Generated(DataSet::digits(1, 5));
+        let bucket = Bucket::start(BucketConfig { source, ..BucketConfig::default() }).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (path, uri) = (dir.path().join("file"), bucket.url("k"));
+        let options = PutOptions { parts_above_bytes: 6 << 20, part_bytes: 5 << 20, ..PutOptions::default() };
+        // In one request, and in parts.
+        for len in [1 << 20, 21 << 20] {
+            fs::write(&path, vec![1; len]).unwrap();
+            let mut source = Source::open(&path).unwrap();
+            // Of the same length, when its begin has been read. The kernel's clock of files may not have ticked since.
+            let mut is_rewritten = false;
+            let rewrite = |_: u64| {
+                if !std::mem::replace(&mut is_rewritten, true) {
+                    fs::write(&path, vec![2; len]).unwrap();
+                    File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+                }
+            };
+            let error = send(&Stop::default(), &options, (&Access::default(), &uri, ""), &mut source, rewrite);
+            let error = error.expect_err("a mixture");
+            assert!(error.kind() == Kind::File && error.to_string().contains("written to meanwhile"), "{error}");
+            assert!(fuelrail::list(&uri, |_| {}).unwrap().is_empty(), "{len}");
+        }
+        let mut source = Source::open(&path).unwrap();
+        send(&Stop::default(), &options, (&Access::default(), &uri, ""), &mut source, |_| {}).unwrap();
+    }
 }

@@ -216,6 +216,48 @@ fn what_is_no_object_in_a_folder_is_named_and_the_rest_copied() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_skipped_with_a_notice() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("good"), "x").unwrap();
+    assert!(Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
+    let ended = fuelrail(&["cp", utf8(dir.path()), &bucket.url("up/"), "--json"]);
+    assert!(
+        ended.err.contains("skipped 1 files that are not regular") && ended.err.contains("'pipe'"),
+        "{}",
+        ended.err
+    );
+    let done = ended.json();
+    assert_eq!((&done["objects"], &done["failed"]), (&1.into(), &serde_json::json!([])));
+}
+
+#[test]
+fn objects_that_stand_for_folders_are_skipped() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    for (key, bytes) in [("t/", &b""[..]), ("t/a/", b""), ("t/a/b", b"x"), ("t/empty", b"")] {
+        fuelrail::put(&bucket.url(key), bytes).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ended = fuelrail(&["cp", &bucket.url("t/"), utf8(dir.path()), "--json"]);
+    assert!(ended.err.contains("skipped 2 objects that stand for folders"), "{}", ended.err);
+    let done = ended.json();
+    assert_eq!((&done["objects"], &done["failed"]), (&2.into(), &serde_json::json!([])));
+    assert!(dir.path().join("a/b").is_file() && dir.path().join("empty").is_file());
+}
+
+#[test]
+fn many_failures_end_a_copy_that_tells_what_is_left() {
+    let bucket = bucket_of(&DataSet::digits(1, 5), "");
+    for n in 0..100 {
+        fuelrail::put(&bucket.url(&format!("t//{n}")), b"x").unwrap();
+    }
+    fuelrail::put(&bucket.url("t/good"), b"x").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let ended = fuelrail(&["cp", &bucket.url("t/"), utf8(dir.path())]);
+    assert!(ended.code != 0 && ended.err.contains("stopped after 100 failures; objects not tried: 1"), "{}", ended.err);
+}
+
+#[test]
 fn a_pipe_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");

@@ -1,14 +1,16 @@
 //! `ls`, `get` and `put`: listings, manifests, single objects.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Stdio;
 
 use fuelrail_bucket::{Bucket, BucketConfig, DataSet, Source};
 
-use super::{bench_read, bucket_of, fuelrail, program, unhedged, utf8};
+use super::{Ended, bench_read, bucket_of, fuelrail, program, unhedged, utf8};
 
 #[test]
 fn ls_names_every_object_in_key_order() {
@@ -186,6 +188,13 @@ fn put_that_cannot_be_says_why() {
     assert!(ended.code == 1 && ended.err.contains("/proc/cpuinfo"), "{}", ended.err);
     let ended = fuelrail(&["put", utf8(dir.path()), &bucket.url("k")]);
     assert!(ended.code == 2 && ended.err.contains("not a regular file"), "{}", ended.err);
+
+    // A key is not made up of a name that is none.
+    let odd = dir.path().join(OsStr::from_bytes(b"odd\xFF"));
+    fs::write(&odd, "x").unwrap();
+    let ended = Ended::new(program().arg("put").arg(&odd).arg(bucket.url("up/")).output().unwrap());
+    assert!(ended.code == 2 && ended.err.contains("is not UTF-8"), "{}", ended.err);
+    fs::remove_file(&odd).unwrap();
 
     let config = BucketConfig { source: Source::Directory(dir.path().to_owned()), ..BucketConfig::default() };
     let closed = Bucket::start(config).unwrap();
