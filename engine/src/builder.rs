@@ -330,11 +330,11 @@ pub(crate) fn read_ranges(
 
 /// Reads ranges of the listed objects, one a batch, in the order given, and otherwise as a loader's settings say.
 fn open_ranges(config: Config, listing: &Listing, ranges: Vec<ByteRange>) -> Result<Loader> {
-    let mut plain = Config { format: None, batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config };
+    let config = config.without_format();
+    let mut plain = Config { batch_size: 1, epochs: 1, rank: 0, world: 1, audit: None, ..config };
     // All ranks of a node would sit on the same cores.
     (plain.pin, plain.near) = (false, None);
-    (plain.fields, plain.side_cars) = (Vec::new(), Vec::new());
-    (plain.classes, plain.peers.addresses) = (Vec::new(), Vec::new());
+    plain.peers.addresses = Vec::new();
     plain.memory.cache_limit = ByteSize(0);
     plain.decode.shape = None;
     plain.metrics_listen = None;

@@ -234,17 +234,7 @@ impl Config {
             let cause = format!("{name} has '{}', which is not an absolute path", dir.display());
             check(false, cause, "write where it is from the root: ranks may start elsewhere")?;
         }
-        let format = self.format.map_or("none", |format| format.word());
-        check(
-            self.fields.is_empty() || format == "parquet" || format != "none" && self.decode.shape.is_some(),
-            format!("fields is set, and format is {format}"),
-            "leave it out: without decode batches have all fields of a record, and without format samples have none",
-        )?;
-        check(
-            self.side_cars.is_empty() || format == "objects",
-            format!("side_cars is set, and format is {format}"),
-            "set format = objects, or leave it out",
-        )?;
+        self.check_format()?;
         check(
             !self.network.shared_read || self.network.share_dir.is_some(),
             "shared_read without a share_dir".into(),
@@ -263,6 +253,55 @@ impl Config {
         let decodes = cfg!(feature = "decode") || self.decode.function.is_some();
         check(decodes, "this build does not decode".into(), "build it with the feature `decode`")?;
         decode.validate()
+    }
+
+    /// What says what a sample or its label is must have a say in it, or samples would be others than the program was written for. What is
+    /// beside a switch that is off (`decode`, `mixture`, `importance`, `spill_dirs`) may stay.
+    fn check_format(&self) -> Result<()> {
+        let format = self.format.map_or("none", |format| format.word());
+        check(
+            self.fields.is_empty() || format == "parquet" || format != "none" && self.decode.shape.is_some(),
+            format!("fields is set, and format is {format}"),
+            "leave it out: without decode batches have all fields of a record, and without format samples have none",
+        )?;
+        let of_tokens = "set format = tokens, or leave it out";
+        let (has_fields, is_tokens) = (!["none", "tokens"].contains(&format), format == "tokens");
+        let settings = [
+            ("side_cars", self.side_cars.is_empty() || format == "objects", "set format = objects, or leave it out"),
+            (
+                "record_file",
+                self.record_file.is_none() || format == "manifest",
+                "set format = manifest, or leave it out",
+            ),
+            ("label_field", self.label_field.is_none() || has_fields, "set the format of the records, or leave it out"),
+            (
+                "classes",
+                self.classes.is_empty() || format == "none",
+                "leave it out: labels of records are in label_field",
+            ),
+            ("token_window", self.token_window.is_none() || is_tokens, of_tokens),
+            ("token_stride", self.token_stride.is_none() || is_tokens, of_tokens),
+            ("token_bytes", self.token_bytes == Config::default().token_bytes || is_tokens, of_tokens),
+            ("token_document_end", self.token_document_end.is_none() || is_tokens, of_tokens),
+        ];
+        for (name, is_good, hint) in settings {
+            check(is_good, format!("{name} is set, and format is {format}"), hint)?;
+        }
+        check(
+            self.token_stride.is_none() || self.token_window.is_some(),
+            "token_stride without a token_window".into(),
+            "set how many tokens make a sample as token_window",
+        )
+    }
+
+    /// The same without what is said about records: samples are objects, or ranges of them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_format(self) -> Config {
+        let Config { format, record_file, side_cars, fields, label_field, classes, .. } = Config::default();
+        let Config { token_window, token_stride, token_bytes, token_document_end, .. } = Config::default();
+        let plain = Config { format, record_file, side_cars, fields, label_field, classes, ..self };
+        Config { token_window, token_stride, token_bytes, token_document_end, ..plain }
     }
 
     /// A mixture has an order of its own.

@@ -32,6 +32,9 @@ pub(crate) fn load(file: Option<&Path>, given: &Overrides) -> Outcome<Config> {
 /// Reads every object, or every record of `format`, once and in order. Ignores trainer settings (ranks, order, decoding, spill) from the
 /// environment.
 pub(crate) fn once(mut config: Config, format: Option<Format>) -> LoaderBuilder {
+    if format != config.format {
+        config = config.without_format();
+    }
     (config.epochs, config.rank, config.world, config.format) = (1, 0, 1, format);
     (config.order, config.decode, config.peers, config.disk) = Default::default();
     config.order.shuffle = false;

@@ -85,11 +85,48 @@ fn zero_is_a_number_where_that_has_a_meaning() {
     let load = |name: &str| Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &[pair(name, "0")]);
     assert_eq!(load("spill_floor_bytes").unwrap().disk.floor, Some(ByteSize(0)));
     assert_eq!(load("disk.floor").unwrap().disk.floor, Some(ByteSize(0)));
-    assert_eq!(load("token_document_end").unwrap().token_document_end, Some(0));
+    let tokens = [pair("format", "tokens"), pair("token_document_end", "0")];
+    let tokens = Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &tokens);
+    assert_eq!(tokens.unwrap().token_document_end, Some(0));
     assert_eq!(load("near").unwrap().near, Some(0));
     assert_eq!(load("memory_limit_bytes").unwrap().memory.limit, None);
     let error = load("spill_limit_bytes").unwrap_err();
     assert!(error.to_string().contains("spill_limit is 0") && error.hint().is_some(), "{error}");
+}
+
+#[test]
+fn what_says_what_a_sample_is_and_has_no_say_is_refused() {
+    let load = |given: &[(&str, &str)]| {
+        let given: Vec<_> = given.iter().map(|(name, value)| pair(name, value)).collect();
+        Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &given)
+    };
+    for (given, says) in [
+        (&[("label_field", "cls")][..], "label_field is set, and format is none"),
+        (&[("label_field", "cls"), ("format", "tokens")], "label_field is set, and format is tokens"),
+        (&[("classes", "a,b"), ("format", "mds")], "classes is set, and format is mds"),
+        (&[("record_file", "/a.csv")], "record_file is set, and format is none"),
+        (&[("side_cars", "json")], "side_cars is set, and format is none"),
+        (&[("token_window", "9")], "token_window is set, and format is none"),
+        (&[("token_bytes", "4"), ("format", "mds")], "token_bytes is set, and format is mds"),
+        (&[("token_stride", "9"), ("format", "tokens")], "token_stride without a token_window"),
+    ] {
+        let error = load(given).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains(says) && error.hint().is_some(), "{error}");
+    }
+    for good in [
+        &[("label_field", "cls"), ("format", "mds")][..],
+        &[("token_bytes", "2")],
+        &[("classes", "a,b")],
+        // What is switched off leaves its settings.
+        &[("decode", "none"), ("decode_fit", "center-crop"), ("spill_policy", "lru"), ("mixture_window", "64")],
+    ] {
+        let loaded = load(good);
+        assert!(loaded.is_ok(), "{loaded:?}");
+        assert!(loaded.unwrap().without_format().validate().is_ok());
+    }
+    let all =
+        load(&[("format", "tokens"), ("token_window", "9"), ("token_stride", "8"), ("token_bytes", "4")]).unwrap();
+    assert!(all.without_format().validate().is_ok());
 }
 
 #[test]
