@@ -1,6 +1,7 @@
 //! `decode_with`: a Python function that decodes batches on the decoding threads.
 
 use crate::ffi::{Memory, View, copy_out, raise_exit_in, thread_number};
+use crate::warnings::warn;
 use fuelrail::internal::ForkGuard;
 use fuelrail::{BadSamples, Decode, DecodeFunction, Error, Kind, Shape, Undecoded};
 use pyo3::buffer::PyBuffer;
@@ -112,7 +113,17 @@ pub(crate) fn _end(py: Python<'_>) -> PyResult<()> {
             inside.into_iter().for_each(|thread| raise_exit_in(py, thread));
         }
     }
-    Ok(())
+    if calls.under_way.load(Ordering::SeqCst) == 0 {
+        return Ok(());
+    }
+    let waited = PATIENCE.as_secs();
+    warn(
+        py,
+        &format!(
+            "decode_with has not returned {waited} s after the program's end, and the interpreter may abort the process: let the function \
+             return within a few seconds, and not catch SystemExit"
+        ),
+    )
 }
 
 /// A function of Python's, until the garbage collector takes it: what it belongs to may hold the loader that calls it. Locked with the GIL

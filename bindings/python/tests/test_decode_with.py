@@ -204,6 +204,25 @@ def test_the_interpreter_ends_though_a_function_never_returns(digits, catches):
     assert time.monotonic() - begun < 9, "it need not be waited for"
 
 
+def test_a_function_that_does_not_let_the_program_end_is_named(digits):
+    program = f"""
+        import threading, time, fuelrail
+        begun = threading.Event()
+        def deaf(samples, ids, epoch):
+            begun.set()
+            while True:
+                try:
+                    time.sleep(0.01)
+                except BaseException:
+                    pass
+        loader = fuelrail.Loader({digits.url + "training/"!r}, batch_size=32, decode="1x4x1", decode_with=deaf,
+                                 memory_limit="64MiB", shards=1, pin=False)
+        begun.wait()
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120)
+    assert "decode_with has not returned" in run.stderr, run
+
+
 def test_a_forked_child_ends_while_a_function_runs(digits):
     program = f"""
         import os, threading, numpy, fuelrail
