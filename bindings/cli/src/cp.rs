@@ -21,6 +21,7 @@ use fuelrail::{
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome, Stop, file, usage};
+use crate::ls::without_folders;
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{PIECE_BYTES, Trust, WHOLE_BYTES, batch_samples, given, load, once};
 use crate::signals::is_signalled;
@@ -271,17 +272,8 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
     if listed.is_empty() {
         return Err(fuelrail::internal::no_objects(job.from).into());
     }
-    // What consoles make for a folder.
-    let is_marker = |object: &Listed| object.size == 0 && object.key.ends_with('/');
-    let (markers, listed): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_marker);
-    if let Some(first) = markers.first() {
-        let (count, key) = (markers.len(), first.key.escape_debug());
-        note(&format!(
-            "skipped {count} objects that stand for folders: no bytes, and a / at the end of the key ('{key}')"
-        ));
-    }
     let mut wanted = Vec::with_capacity(listed.len());
-    for object in listed {
+    for object in without_folders(listed) {
         match place(folder, root, &object.key) {
             Ok(path) if job.resume && is_there(&path, object.size) => job.skipped(1),
             Ok(_) => wanted.push(object),

@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
 /// List the objects under a prefix
 ///
 /// Prints one key per line in the order of the keys' bytes, or writes a manifest: lines of `key<TAB>size`, or of JSON with
-/// `key`, `size` and `etag` where there are entity tags. A prefix without objects is an error (exit code 2).
+/// `key`, `size` and `etag` where there are entity tags. A prefix without objects is an error (exit code 2); with --count it has 0.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
@@ -109,6 +109,19 @@ fn listed(args: &Ls) -> Outcome<fuelrail::Listing> {
     drop(bar);
     kept.notices.iter().for_each(|notice| note(notice));
     Ok(kept.listing)
+}
+
+/// The objects but for those that consoles make for folders, which have no bytes and a slash at the end of their keys; tells of them.
+pub(crate) fn without_folders(listed: Vec<Listed>) -> Vec<Listed> {
+    let is_folder = |object: &Listed| object.size == 0 && object.key.ends_with('/');
+    let (folders, files): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_folder);
+    if let Some(first) = folders.first() {
+        let (count, key) = (folders.len(), first.key.escape_debug());
+        note(&format!(
+            "skipped {count} objects that stand for folders: no bytes, and a / at the end of the key ('{key}')"
+        ));
+    }
+    files
 }
 
 /// As little as a loader holds, so that what is measured is what a loader takes.
