@@ -22,7 +22,7 @@ const EXAMPLES: &str = "Examples:
 
 Start it before the jobs, which set shared_read = true and the same share_dir. What decides the batches must be set as it is here: seed, \
 order, batch_size, rank, world and the like; where this process decodes, what it decodes to. Memory, cache and spill_dirs are this process's. \
-It ends when the jobs have gone, or with Ctrl-C; jobs that are left then read alone.";
+It ends when the jobs have gone (with --stay it begins again), or with Ctrl-C; jobs that are left then read alone.";
 
 /// Read a data set once for all jobs of this machine
 #[derive(Args, Serialize, Debug)]
@@ -41,6 +41,10 @@ pub(crate) struct Share {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = |text: &str| read_duration(text, "s"))]
     #[serde(skip)]
     wait: Duration,
+    /// When the jobs have gone, list again and wait for the next ones
+    #[arg(long)]
+    #[serde(skip)]
+    stay: bool,
     #[command(flatten)]
     #[serde(flatten)]
     settings: LoaderSettings,
@@ -60,20 +64,24 @@ pub(crate) fn run(args: &Share) -> Outcome {
     }
     let config = load(args.config.as_deref(), &given(args))?;
     let stop = stop_on_signals()?;
-    let sharing = LoaderBuilder::new(config).share(SharingOptions { jobs: args.jobs, wait: args.wait })?;
-    note(&format!(
-        "serving {} in {} to {} jobs or more; ends with Ctrl-C",
-        args.uri,
-        args.share_dir.display(),
-        args.jobs
-    ));
-    let stats = sharing.serve(&|| stop.check().is_err(), &mut |line| note(line))?.unwrap_or_default();
-    let document = json!({ "schema": 1, "uri": args.uri, "stats": stats });
-    JsonTo::output(args.json).show(&document, || {
-        let read = format!("{} samples, {} in {} batches", stats.samples, ByteSize(stats.bytes), stats.batches);
-        let requests = format!("{}, {} retries", stats.requests, stats.retries);
-        let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
-        Table::facts(facts).text()
-    })?;
-    Ok(ExitCode::SUCCESS)
+    loop {
+        let sharing = LoaderBuilder::new(config.clone()).share(SharingOptions { jobs: args.jobs, wait: args.wait })?;
+        note(&format!(
+            "serving {} in {} to {} jobs or more; ends with Ctrl-C",
+            args.uri,
+            args.share_dir.display(),
+            args.jobs
+        ));
+        let stats = sharing.serve(&|| stop.check().is_err(), &mut |line| note(line))?.unwrap_or_default();
+        let document = json!({ "schema": 1, "uri": args.uri, "stats": stats });
+        JsonTo::output(args.json).show(&document, || {
+            let read = format!("{} samples, {} in {} batches", stats.samples, ByteSize(stats.bytes), stats.batches);
+            let requests = format!("{}, {} retries", stats.requests, stats.retries);
+            let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
+            Table::facts(facts).text()
+        })?;
+        if !args.stay || stop.check().is_err() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }

@@ -119,6 +119,22 @@ fn a_job_of_a_stopped_process_says_so_and_goes_on_alone_and_that_process_then_fr
 }
 
 #[test]
+fn one_that_stays_serves_the_next_jobs_too() {
+    let (set, dir) = (DataSet::digits(40, 3), tempfile::tempdir().unwrap());
+    let bucket = bucket_of(&set, "");
+    let uri = bucket.url("");
+    let mut shared = Shared::start(&uri, dir.path(), &["--stay"]);
+    let share_dir = dir.path().to_str().unwrap();
+    for _ in 0..2 {
+        let read = bench_read(&uri, &["--json", "--shared-read", "--share-dir", share_dir]).json();
+        assert_eq!((&read["samples"], &read["requests"]), (&40.into(), &0.into()));
+        shared.hears("serving");
+    }
+    shared.signal("-TERM");
+    assert_eq!(shared.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_relative_share_dir_is_meant_from_here() {
     let (bucket, dir) = (bucket_of(&DataSet::digits(5, 3), ""), tempfile::tempdir().unwrap());
     let uri = bucket.url("");
