@@ -21,7 +21,6 @@ use fuelrail::{
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome, Stop, file, usage};
-use crate::ls::without_folders;
 use crate::screen::{Bar, JsonTo, note};
 use crate::settings::{PIECE_BYTES, Trust, WHOLE_BYTES, batch_samples, given, load, once};
 use crate::signals::is_signalled;
@@ -273,7 +272,7 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
         return Err(fuelrail::internal::no_objects(job.from).into());
     }
     let mut wanted = Vec::with_capacity(listed.len());
-    for object in without_folders(listed) {
+    for object in listed {
         match place(folder, root, &object.key) {
             Ok(path) if job.resume && is_there(&path, object.size) => job.skipped(1),
             Ok(_) => wanted.push(object),

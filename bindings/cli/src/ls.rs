@@ -111,19 +111,6 @@ fn listed(args: &Ls) -> Outcome<fuelrail::Listing> {
     Ok(kept.listing)
 }
 
-/// The objects but for those that consoles make for folders, which have no bytes and a slash at the end of their keys; tells of them.
-pub(crate) fn without_folders(listed: Vec<Listed>) -> Vec<Listed> {
-    let is_folder = |object: &Listed| object.size == 0 && object.key.ends_with('/');
-    let (folders, files): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_folder);
-    if let Some(first) = folders.first() {
-        let (count, key) = (folders.len(), first.key.escape_debug());
-        note(&format!(
-            "skipped {count} objects that stand for folders: no bytes, and a / at the end of the key ('{key}')"
-        ));
-    }
-    files
-}
-
 /// As little as a loader holds, so that what is measured is what a loader takes.
 fn count(args: &Ls) -> Outcome {
     let (start, before) = (Instant::now(), cpu());

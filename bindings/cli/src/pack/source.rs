@@ -4,7 +4,6 @@ use fuelrail::{Access, Format, Kind, Listed, LoaderBuilder, Result};
 
 use super::arguments::Pack;
 use crate::failure::{Outcome, usage};
-use crate::ls::without_folders;
 use crate::screen::Bar;
 use crate::settings::{given, load, located, once};
 
@@ -25,7 +24,7 @@ impl Source {
         let prefix = access.cloud.source(&uri)?.endpoint.prefix;
         let root = prefix.rfind('/').map_or(0, |slash| slash + 1);
         let bar = Bar::new(None, "objects listed");
-        let listed = without_folders(fuelrail::list_with(&access, &uri, |count| bar.at(count, String::new))?);
+        let listed = fuelrail::list_with(&access, &uri, |count| bar.at(count, String::new))?;
         if listed.is_empty() {
             return Err(usage(
                 format!("there is no object in {uri}"),

@@ -232,20 +232,6 @@ fn what_is_no_regular_file_is_skipped_with_a_notice() {
 }
 
 #[test]
-fn objects_that_stand_for_folders_are_skipped() {
-    let bucket = bucket_of(&DataSet::digits(1, 5), "");
-    for (key, bytes) in [("t/", &b""[..]), ("t/a/", b""), ("t/a/b", b"x"), ("t/empty", b"")] {
-        fuelrail::put(&bucket.url(key), bytes).unwrap();
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let ended = fuelrail(&["cp", &bucket.url("t/"), utf8(dir.path()), "--json"]);
-    assert!(ended.err.contains("skipped 2 objects that stand for folders"), "{}", ended.err);
-    let done = ended.json();
-    assert_eq!((&done["objects"], &done["failed"]), (&2.into(), &serde_json::json!([])));
-    assert!(dir.path().join("a/b").is_file() && dir.path().join("empty").is_file());
-}
-
-#[test]
 fn many_failures_end_a_copy_that_tells_what_is_left() {
     let bucket = bucket_of(&DataSet::digits(1, 5), "");
     for n in 0..100 {

@@ -66,19 +66,6 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn objects_that_stand_for_folders_are_no_records_and_take_no_class_away() {
-    let (bucket, out) = (bucket_of(&DataSet::digits(1, 5), ""), tempfile::tempdir().unwrap());
-    for (key, bytes) in [("set/", &b""[..]), ("set/a/", b""), ("set/a/1.png", b"1"), ("set/b/2.png", b"22")] {
-        fuelrail::put(&bucket.url(key), bytes).unwrap();
-    }
-    let ended = pack(&bucket.url("set/"), utf8(out.path()), &["--format", "webdataset"]);
-    assert!(ended.code == 0 && ended.err.contains("skipped 2 objects that stand for folders"), "{}", ended.err);
-    let found = records(utf8(out.path()), "webdataset");
-    let fields: Vec<_> = found.keys().map(|(record, field)| (record.as_str(), field.as_str())).collect();
-    assert_eq!(fields, [("a/1", "cls"), ("a/1", "png"), ("b/2", "cls"), ("b/2", "png")]);
-}
-
-#[test]
 fn every_field_is_in_the_shards_of_every_format() {
     let photos = photos(40);
     let out = tempfile::tempdir().unwrap();
