@@ -12,7 +12,7 @@ use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::run::{Cursor, Run};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -119,6 +119,10 @@ pub struct AuditVerdict {
     pub epochs: Vec<EpochVerdict>,
     /// Whether every sample of every epoch seen was delivered exactly once or skipped by policy.
     pub exactly_once: bool,
+    /// Ranks that went on from a state by these logs while others of as many ranks did not: the logs of those are missing if all were started
+    /// again.
+    #[serde(default)]
+    pub alone: Vec<u32>,
 }
 
 impl EpochVerdict {
@@ -293,7 +297,7 @@ impl Audit {
         };
         let epochs: Vec<EpochVerdict> = seen.into_iter().map(judge).collect();
         let exactly_once = !epochs.is_empty() && epochs.iter().all(|e| e.repeated == 0 && e.missing == 0);
-        Ok(AuditVerdict { epochs, exactly_once })
+        Ok(AuditVerdict { epochs, exactly_once, alone: went_on_alone(logs) })
     }
 
     /// From where on later runs delivered what this one (number `at` of `logs`) did: the earliest start of those on the same
@@ -310,6 +314,17 @@ impl Audit {
     fn cursor(&self) -> (u64, u64) {
         (self.header.start.epoch, self.header.start.position)
     }
+}
+
+/// Ranks that went on from a state which is not the first of their number of ranks, where not all of those went on from it.
+fn went_on_alone(logs: &[Audit]) -> Vec<u32> {
+    let of_world = |world| logs.iter().filter(move |log| log.header.world == world);
+    let is_alone = |log: &&Audit| {
+        let (world, start) = (log.header.world, log.cursor());
+        let together = of_world(world).filter(|other| other.cursor() == start).map(|other| other.header.rank);
+        of_world(world).any(|other| other.cursor() < start) && together.collect::<BTreeSet<_>>().len() < world as usize
+    };
+    logs.iter().filter(is_alone).map(|log| log.header.rank).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn file_error(path: &Path, e: &std::io::Error) -> Error {

@@ -255,7 +255,7 @@ impl Config {
         decode.validate()
     }
 
-    /// What says what a sample or its label is must have a say in it, or samples would be others than the program was written for. What is
+    /// Refuses settings of samples and labels that the chosen format ignores: samples would be others than the program was written for. Settings
     /// beside a switch that is off (`decode`, `mixture`, `importance`, `spill_dirs`) may stay.
     fn check_format(&self) -> Result<()> {
         let format = self.format.map_or("none", |format| format.word());

@@ -55,7 +55,7 @@ fn a_rank_that_alone_went_on_from_its_state_lacks_nothing() {
     drain(&mut rank(0, "resumed").resume(state).build().unwrap(), &set).unwrap();
     let logs = ["through", "stopped", "resumed"].map(|name| Audit::read(&path(name)).unwrap());
     let verdict = Audit::join(&logs).unwrap();
-    assert!(verdict.exactly_once, "{verdict:?}");
+    assert!(verdict.exactly_once && verdict.alone == [0], "{verdict:?}");
     assert_eq!(verdict.epochs.iter().map(|e| e.once).collect::<Vec<_>>(), [100, 100]);
     assert!(!Audit::join(&logs[..2]).unwrap().exactly_once, "what it read after its state is missed");
 }

@@ -218,7 +218,7 @@ fn a_rank_that_ends_early_costs_the_others_requests_and_nothing_else() {
     assert!((400..1_200).contains(&gets), "{gets}");
 }
 
-/// Takes connections at a port of all this machine's addresses, and does to each whatever `act` does.
+/// Takes connections at a port of all loopback addresses, and does to each whatever `act` does.
 pub(crate) fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     rustix::net::listen(&listener, 4096).unwrap();
@@ -226,8 +226,8 @@ pub(crate) fn liar(act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 
     let act = std::sync::Arc::new(act);
     thread::spawn(move || {
         while let Ok((mut socket, _)) = listener.accept() {
-            let act = std::sync::Arc::clone(&act);
-            thread::spawn(move || while act(&mut socket).is_ok() {});
+            let (act, to) = (std::sync::Arc::clone(&act), socket.local_addr().unwrap());
+            thread::spawn(move || while to.ip().is_loopback() && act(&mut socket).is_ok() {});
         }
     });
     address

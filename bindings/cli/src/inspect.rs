@@ -234,5 +234,13 @@ fn verdict_text(verdict: &AuditVerdict) -> String {
         false if verdict.epochs.is_empty() => "exactly once: not proved, the logs hold no batch",
         false => "exactly once: no; an unfinished epoch or a log not given shows as missing",
     };
-    format!("{}{proved}\n", table.text())
+    let alone: Vec<String> = verdict.alone.iter().map(u32::to_string).collect();
+    let alone = match alone.is_empty() {
+        true => String::new(),
+        false => format!(
+            "rank {} went on from a state, and others did not: if all were started again, give all of their logs\n",
+            alone.join(", ")
+        ),
+    };
+    format!("{}{proved}\n{alone}", table.text())
 }

@@ -59,7 +59,7 @@ impl Put {
     }
 }
 
-/// A file that is put. Where it is written to meanwhile it has no end but an error: no object is made of two contents.
+/// A file that is put. Where its length or time of modification changes meanwhile it has no end but an error, so that no object is made.
 pub(crate) struct Source {
     file: File,
     /// Its length and when it was last written to, as it was opened.

@@ -203,10 +203,11 @@ fn judging_every_epoch_of_asynchronous_steps_is_refused() {
 fn an_epoch_of_shards_has_their_records() {
     let folder = tempfile::tempdir().unwrap();
     let (shards, json) = (folder.path().join("shards"), folder.path().join("outcome.json"));
-    std::fs::create_dir(&shards).unwrap();
+    // In folders, which are no classes of records.
+    (0..2).for_each(|n| std::fs::create_dir_all(shards.join(n.to_string())).unwrap());
     // Forty windows of nine tokens in each.
     let tokens: Vec<u8> = (0..360_u16).flat_map(|n| (n % 64).to_le_bytes()).collect();
-    (0..4).for_each(|n| std::fs::write(shards.join(format!("{n}.bin")), &tokens).unwrap());
+    (0..4).for_each(|n| std::fs::write(shards.join(format!("{}/{n}.bin", n % 2)), &tokens).unwrap());
     let bucket = Bucket::start(BucketConfig { source: Source::Directory(shards), ..BucketConfig::default() }).unwrap();
     for (more, samples) in [("", 160), ("--set drop_last=true", 144)] {
         let arguments = format!(

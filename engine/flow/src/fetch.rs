@@ -72,14 +72,14 @@ impl FetchStage {
         FetchStage { requests, source, peers: Lanes::default(), get_latency: Histogram::new() }
     }
 
-    /// The same, with connections to other ranks, too.
+    /// The same, with connections to other ranks, too. With `kept`, one to each is left for blocks that it holds.
     pub(crate) fn with_peers(
         self,
         links: Vec<Option<PeerLink>>,
         stall_after: Duration,
-        scratch: Vec<Slot>,
+        (scratch, kept): (Vec<Slot>, bool),
     ) -> FetchStage {
-        FetchStage { peers: Lanes::new(&self.requests.objects, links, stall_after, scratch), ..self }
+        FetchStage { peers: Lanes::new(&self.requests.objects, links, stall_after, (scratch, kept)), ..self }
     }
 
     /// Takes a request for the missing end of `window`. It waits until a connection is free.

@@ -144,9 +144,9 @@ impl PeerOutbox {
         queue.send(request)
     }
 
-    /// Counts a request that was refused before anything was looked for. True for the first.
-    pub fn count_refused(&self) -> bool {
-        self.shared.refused.fetch_add(1, Relaxed) == 0
+    /// Counts a request that was refused before anything was looked for.
+    pub fn count_refused(&self) {
+        self.shared.refused.fetch_add(1, Relaxed);
     }
 }
 

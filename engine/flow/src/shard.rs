@@ -112,7 +112,8 @@ impl<R: Ring> Shard<R> {
             None => None,
             Some(PeerSetup { links, inbox }) => {
                 let [scratch, slots] = peer_memory(&mut region, config.peers)?;
-                fetch = fetch.with_peers(links, config.stall_after, scratch);
+                // Only ranks with disks are asked whether they still hold what they once kept.
+                fetch = fetch.with_peers(links, config.stall_after, (scratch, ends.spill.is_some()));
                 Some(PeerStage::new(Arc::clone(&objects), inbox, slots, &waker))
             }
         };

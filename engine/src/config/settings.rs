@@ -341,7 +341,7 @@ settings! {
         /// Most attempts per block without progress.
         attempts_max: u32 = 10,
         /// Silence on a busy connection after which it is given up; and an answer of which less than 1 KiB a second comes for as long.
-        /// What has come is kept, and the rest asked for elsewhere. Under `shared_read` a process that reads is taken for gone when it has not
+        /// What has come is kept, and the rest asked for elsewhere. Under `shared_read` a process that reads is given up when it has not
         /// answered for four times as long.
         stall_after ("stall_after_ms"): Duration = Duration::from_secs(10),
         /// How long one block may fail in all its attempts, those with progress too, while others are served; without a limit it is left to

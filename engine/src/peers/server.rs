@@ -6,6 +6,7 @@
 //! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a block itself. Requests without the secret or a
 //! certificate are refused before their path is looked at.
 
+use super::NAMED_MAX;
 use super::trust::{CERTIFICATES, SECRETS, Shown, unprotected};
 use crate::serve::{Answer, HttpServer, Tls, address_of, listen};
 use crate::watch::Report;
@@ -67,7 +68,8 @@ impl Listening {
         let Listening { socket, tls, secret, prefix } = self;
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
         let outboxes = Mutex::new(outboxes);
-        let service = Arc::new(Service { homes, prefix, secret, objects, moments, outboxes, report, pace });
+        let reported = Mutex::default();
+        let service = Arc::new(Service { homes, prefix, secret, objects, moments, outboxes, report, reported, pace });
         let tls = tls.map(|tls| -> Tls {
             let service = Arc::clone(&service);
             let failed = move |from, why: &std::io::Error| service.refuse(from, why, CERTIFICATES);
@@ -90,6 +92,8 @@ struct Service {
     moments: u64,
     outboxes: Mutex<Vec<PeerOutbox>>,
     report: Arc<Report>,
+    /// Addresses whose requests were refused, and reported.
+    reported: Mutex<Vec<IpAddr>>,
     pace: Option<Pace>,
 }
 
@@ -192,10 +196,14 @@ impl Service {
         self.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what is refused, and tells of the first: anybody who reaches this port could fill a log.
+    /// Counts what is refused, and reports it once an address, of a few: anybody who reaches this port could fill a log.
     fn refuse(&self, from: IpAddr, why: impl Display, compare: &str) {
         // The first shard counts for all of them.
-        if self.outboxes().first().is_some_and(PeerOutbox::count_refused) {
+        self.outboxes().first().inspect(|outbox| outbox.count_refused());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() < NAMED_MAX && !reported.contains(&from) {
+            reported.push(from);
+            drop(reported);
             (self.report)(&format!(
                 "peers: a request of {from} was refused: {why}. If a rank of this job is there, {compare}. Further ones are only counted"
             ));

@@ -3,8 +3,8 @@
 //! Shards report which ranks are down; one that responds fast enough is sent requests again ([`Health`](fuelrail_plan::health)). Of one that can
 //! never work, for what it is set to, the user is told once.
 
-use super::Others;
 use super::trust::{CERTIFICATES, SECRETS};
+use super::{NAMED_MAX, Others};
 use crate::client::{Client, within};
 use crate::proxy::Route;
 use crate::watch::Report;
@@ -32,14 +32,15 @@ struct Away {
     failures: u32,
     until: Option<Instant>,
     pause: Duration,
-    /// The user knows that it can never work.
-    told: bool,
+    /// Checks in a row with an error that does not pass by itself.
+    refusals: u32,
 }
 
 impl Others {
     /// Checks the ranks that are down, for ever. `report` takes notices.
     pub(super) async fn watch(&self, report: &Report) {
         let (health, mut away) = (self.homes.health(), vec![Away::default(); self.routes.len()]);
+        let mut reported = 0;
         loop {
             tokio::time::sleep(EVERY).await;
             let now = Instant::now();
@@ -48,9 +49,15 @@ impl Others {
             let mut checks = stream::iter(due.collect::<Vec<_>>()).map(check).buffer_unordered(AT_ONCE);
             while let Some((rank, recovered)) = checks.next().await {
                 let away = &mut away[usize::from(rank)];
-                if let Some(error) = recovered.as_ref().err().filter(|error| !away.told && is_lasting(error.kind())) {
-                    away.told = true;
-                    report(&self.refused_by(rank, error));
+                let lasting = recovered.as_ref().err().filter(|error| is_lasting(error.kind()));
+                away.refusals = if lasting.is_some() { away.refusals + 1 } else { 0 };
+                // The first may come from a run before this one that is about to end.
+                if let Some(error) = lasting.filter(|_| away.refusals == 2 && reported <= NAMED_MAX) {
+                    reported += 1;
+                    match reported > NAMED_MAX {
+                        true => report("peers: further ranks send nothing; their blocks come from the bucket"),
+                        false => report(&self.refused_by(rank, error)),
+                    }
                 }
                 if recovered.unwrap_or(false) {
                     health.recovered(rank);

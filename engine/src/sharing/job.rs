@@ -316,8 +316,7 @@ impl Reader {
         }
         // When it goes on, it finds this, and frees what it holds for this job.
         self.connection.say(message(&ToReader::Leaves, &[]), None);
-        let why =
-            format!("{} has not answered for {} s, so that it is taken for gone", progress.reader, silence.as_secs());
+        let why = format!("{} has not answered for {} s", progress.reader, silence.as_secs());
         self.end(&why, next);
     }
 

@@ -57,7 +57,7 @@ pub(super) fn train(
     let group = Group::join(&ranks, backend, device, Duration::from_secs_f64(arguments.timeout_s.clamp(0.1, 1e6)))?;
     let kept = listed(&config, group.as_deref())?;
     let (objects, classes) = (kept.listing.len() as u64, classes(&config, &kept.listing)?);
-    config.classes.clone_from(&classes);
+    config.classes = if config.format.is_none() { classes.clone() } else { Vec::new() };
     // A placeholder until the loader tells the number of samples; 0 is refused.
     let training = TrainConfig { epoch_samples: objects, ..arguments.training.clone() };
     let forecast = Forecast::new(arguments.limits.clone(), begun, 0);

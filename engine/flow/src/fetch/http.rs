@@ -23,6 +23,8 @@ pub(super) struct Http {
     server: Server,
     /// Where the server is another rank's, and not the bucket's: how it is asked.
     peer: Option<PeerRoute>,
+    /// Connections that requests may take which another rank may have to fetch first. It may be waiting for what the others request.
+    pub(super) fetched_max: usize,
     /// Set in the token of every operation: which of a shard's servers it is for.
     lane: u64,
     conns: Slab<Conn>,
@@ -71,8 +73,12 @@ impl Transport for Http {
         let depth_max = if self.server.go_between().is_some() { 1 } else { usize::MAX };
         while let Some(exchange) = io.requests.waiting.front() {
             let depth = depth(exchange.asked.len).min(depth_max);
-            // One connection is left for requests that another rank answers at once: it may be waiting for that.
-            let wanted = if exchange.asked.may_be_fetched() { wanted.saturating_sub(1).max(1) } else { wanted };
+            let may_be_fetched = |conn: &Conn| conn.front().is_some_and(|front| front.asked.may_be_fetched());
+            if exchange.asked.may_be_fetched()
+                && self.conns.iter().filter(|(_, conn)| may_be_fetched(conn)).count() >= self.fetched_max
+            {
+                break;
+            }
             let Some(at) = self.choose(io, wanted, depth, None) else { break };
             let mut exchange = io.requests.take().expect("just seen");
             exchange.sent_at = io.now;
@@ -172,6 +178,7 @@ impl Http {
             addresses: Addresses::new(Arc::clone(server.addresses())),
             server,
             peer,
+            fetched_max: usize::MAX,
             lane: u64::from(lane) << LANE_BITS,
             text: Vec::with_capacity(2048),
             path: String::with_capacity(1024),

@@ -36,20 +36,22 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes that share these connections, by their scratch memory.
+    /// Lanes that share these connections, by their scratch memory. With `kept`, one of each is left for blocks that a rank holds.
     pub(super) fn new(
         objects: &Arc<Objects>,
         links: Vec<Option<PeerLink>>,
         stall_after: Duration,
-        scratch: Vec<Slot>,
+        (scratch, kept): (Vec<Slot>, bool),
     ) -> Lanes {
         let connections = scratch.len() / links.iter().flatten().count().max(1);
+        let fetched_max = connections.saturating_sub(usize::from(kept)).max(1);
         let mut scratch = scratch.into_iter();
         let lane = |(at, link): (usize, Option<PeerLink>)| {
             let PeerLink { server, route } = link?;
             let lane = u16::try_from(at + 1).expect("ranks that keep blocks for each other are below 65 535");
             let scratch = scratch.by_ref().take(connections).collect();
-            let http = Http::new((server, Some(route), lane), stall_after, scratch);
+            let mut http = Http::new((server, Some(route), lane), stall_after, scratch);
+            http.fetched_max = fetched_max;
             Some(Lane { requests: Requests::new(Arc::clone(objects), None), http, listed: false })
         };
         Lanes { lanes: links.into_iter().enumerate().map(lane).collect(), busy: Vec::new(), connections }
