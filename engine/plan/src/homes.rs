@@ -1,14 +1,15 @@
 //! Which rank keeps which block, where the ranks of a job keep blocks for each other.
 //!
 //! Every block has one home: where its group sits under the sticky order, else by rendezvous hashing (Thaler and Ravishankar, 1998) over the
-//! ranks' names, so that ranks that come, go or change their numbers move only the blocks they must. Owns a table of the hash. Never knows
-//! what is kept.
+//! ranks' names, so that ranks that come, go or change their numbers move only the blocks they must. Under the sticky order they move about
+//! half of them, and what is remembered of the runs before says where those were. Owns a table of the hash. Never knows what is kept.
 
 use crate::health::Health;
 use crate::order::{Order, OrderName};
 use fuelrail_base::BlockId;
 use fuelrail_base::prng::mix64;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 /// Entries of the table of homes, as bits: a MiB, in which 1 024 ranks get their shares to within 6 % (one deviation), and fewer ranks
 /// more evenly. The same for any number of ranks, or all blocks would move where it changes.
@@ -19,12 +20,30 @@ const TABLE_BITS: u32 = 18;
 pub struct Homes {
     rank: u16,
     ranks: u16,
+    names: Arc<[u64]>,
     order: Order,
     /// Ranks that are about to leave.
     leaving: Vec<u16>,
+    /// Runs before this one, the last one first; all shards read the same.
+    former: Arc<OnceLock<Vec<Former>>>,
     /// By the first bits of a block's hash, the home and the one it would be without it; all shards read the same.
     table: Arc<[[u16; 2]]>,
     health: Arc<Health>,
+}
+
+/// The homes of a run before this one, under the sticky order.
+#[derive(Debug)]
+struct Former {
+    order: Order,
+    /// What rank of this run each of its ranks is, if it is one, in their order then.
+    ranks: Vec<Option<u16>>,
+}
+
+impl Former {
+    fn home(&self, block: BlockId) -> Option<u16> {
+        let home = self.order.home(block.sample, self.ranks.len() as u16)?;
+        self.ranks[usize::from(home)]
+    }
 }
 
 impl Homes {
@@ -49,7 +68,32 @@ impl Homes {
             [first.1, if ranks > 1 { second.1 } else { first.1 }]
         };
         let table = (0..1u64 << TABLE_BITS).map(homes).collect();
-        Homes { rank, ranks, order: *order, leaving: Vec::new(), table, health: Arc::new(Health::new(ranks)) }
+        let health = Arc::new(Health::new(ranks));
+        Homes {
+            rank,
+            ranks,
+            names: names.into(),
+            order: *order,
+            leaving: Vec::new(),
+            former: Arc::default(),
+            table,
+            health,
+        }
+    }
+
+    /// Says to all clones where blocks were in the runs before this one, the last one first: by the seed of each, and its ranks' names in their
+    /// order. It is a hint: where it is wrong, requests find nothing. What was said first stays; nothing is said by an empty list.
+    pub fn remember(&self, runs: &[(u64, Vec<u64>)]) {
+        let present: BTreeMap<u64, u16> = self.names.iter().copied().zip(0..).collect();
+        let former = |(seed, names): &(u64, Vec<u64>)| Former {
+            order: Order::named(self.order.name(), self.order.samples(), *seed, true),
+            ranks: names.iter().map(|name| present.get(name).copied()).collect(),
+        };
+        let fits = |run: &&(u64, Vec<u64>)| (1..=usize::from(u16::MAX)).contains(&run.1.len());
+        let former: Vec<Former> = runs.iter().filter(fits).map(former).collect();
+        if !former.is_empty() {
+            let _ = self.former.set(former);
+        }
     }
 
     /// The same homes as another rank sees them, to which all ranks are up.
@@ -60,19 +104,35 @@ impl Homes {
 
     /// The rank that keeps a block.
     pub fn of(&self, block: BlockId) -> u16 {
-        self.of_group(block).unwrap_or_else(|| self.entry(block)[0])
+        match self.of_group(block) {
+            None => self.entry(block)[0],
+            Some(home) if self.leaving.contains(&home) => self.among_the_others(block).unwrap_or(home),
+            Some(home) => home,
+        }
     }
 
-    /// The rank that would keep a block if its home were not there, and did before that came. `None` where there is no other, and where groups
-    /// have homes: their ranges move as a whole.
+    /// The rank that may have a block which its home lacks: the one that leaves it to that; or that was its home in a run before, under the
+    /// sticky order as far as that is remembered, else in any without the home. `None` where there is no other.
     pub fn second(&self, block: BlockId) -> Option<u16> {
-        let [home, second] = self.entry(block);
-        (self.of_group(block).is_none() && second != home).then_some(second)
+        let home = self.of(block);
+        let is_other = |rank: &u16| *rank != home;
+        match self.of_group(block) {
+            None => Some(self.entry(block)[1]).filter(is_other),
+            Some(leaving) if leaving != home => Some(leaving),
+            Some(_) => self.former.get()?.iter().find_map(|run| run.home(block).filter(is_other)),
+        }
     }
 
     /// Where the block's group sits, under the sticky order.
     fn of_group(&self, block: BlockId) -> Option<u16> {
         if self.order.name() == OrderName::Sticky { self.order.home(block.sample, self.ranks) } else { None }
+    }
+
+    /// Where it sits when those that are about to leave have left, and nobody else has come or gone.
+    fn among_the_others(&self, block: BlockId) -> Option<u16> {
+        let others = self.ranks - self.leaving.len() as u16;
+        let place = (others > 0).then(|| self.order.home(block.sample, others)).flatten()?;
+        (0..self.ranks).filter(|rank| !self.leaving.contains(rank)).nth(place.into())
     }
 
     /// A rank is about to leave: what it keeps goes to where it would be without it.
@@ -141,6 +201,62 @@ mod tests {
         }
         assert!(counts.iter().all(|count| (7_200..7_800).contains(count)), "{counts:?}");
         assert!((5_600..6_400).contains(&moved), "{moved} of 30 000 moved, a fifth must");
+    }
+
+    fn sticky(seed: u64) -> Order {
+        Order::named(OrderName::Sticky, 30_000, seed, true)
+    }
+
+    #[test]
+    fn under_the_sticky_order_a_block_is_asked_of_the_rank_that_was_its_home_in_the_run_before() {
+        // How many of a hundred blocks are on their home's disk, are where they are asked for, and were on nodes that have gone.
+        let four = &[1, 2, 3, 4][..];
+        for (seed, now, golden) in [
+            (1, &[1, 2, 3, 4, 5][..], [50, 50, 0]),
+            (1, &[1, 3, 4][..], [67, 8, 25]),
+            (1, &[3, 1, 4, 2][..], [0, 100, 0]),
+            (2, four, [25, 75, 0]),
+        ] {
+            let (before, homes) = (Homes::new(0, four, &sticky(seed)), Homes::new(0, now, &sticky(1)));
+            homes.remember(&[]);
+            assert_eq!(homes.second(block(7)), None, "nothing is remembered yet");
+            homes.seen_by(1).remember(&[(seed, four.to_vec())]);
+            homes.remember(&[(seed + 1, four.to_vec())]);
+            let mut counts = [0u32; 3];
+            for sample in 0..30_000 {
+                let was = four[usize::from(before.of(block(sample)))];
+                let rank = (0..).zip(now).find(|(_, name)| **name == was).map(|(rank, _)| rank);
+                let home = homes.of(block(sample));
+                assert_eq!(homes.second(block(sample)), rank.filter(|rank| *rank != home));
+                counts[if rank == Some(home) { 0 } else { 1 + usize::from(rank.is_none()) }] += 1;
+            }
+            let close = counts.iter().zip(golden).all(|(count, share): (&u32, u32)| count.abs_diff(share * 300) <= 450);
+            assert!(close, "{counts:?} of {now:?}, and not {golden:?} %");
+        }
+    }
+
+    #[test]
+    fn under_the_sticky_order_the_run_before_the_last_counts_where_that_kept_a_block_here_or_on_a_node_that_is_gone() {
+        let homes = Homes::new(0, &[1, 2], &sticky(1));
+        homes.remember(&[(1, vec![]), (1, vec![1, 9]), (1, vec![2, 1])]);
+        for sample in 0..1_000 {
+            assert_eq!(homes.second(block(sample)), Some(1 - homes.of(block(sample))), "by the last of the three");
+        }
+    }
+
+    #[test]
+    fn under_the_sticky_order_what_a_rank_leaves_goes_to_its_homes_without_that_rank() {
+        let (four, three) = (Homes::new(0, &[1, 2, 3, 4], &sticky(1)), Homes::new(0, &[1, 3, 4], &sticky(1)));
+        let (mut left, mut all) = (four.clone(), four.clone());
+        left.leaves(1);
+        (0..4).for_each(|rank| all.leaves(rank));
+        for sample in 0..30_000 {
+            let (home, after) = (four.of(block(sample)), left.of(block(sample)));
+            let next = [0, 2, 3][usize::from(three.of(block(sample)))];
+            let wanted = if home == 1 { (next, Some(1)) } else { (home, None) };
+            assert_eq!((after, left.second(block(sample))), wanted);
+            assert_eq!(all.of(block(sample)), home, "nobody is left");
+        }
     }
 
     #[test]

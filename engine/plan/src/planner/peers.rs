@@ -1,7 +1,7 @@
 //! Other ranks as a source of blocks: which one to request a block from, how long it may take, and when it counts as failed.
 //!
 //! Only a block's home keeps it, and others ask that; what it does not have it fetches once for all of them: from the rank that was its home
-//! in a run of fewer ranks, if that still has it on disk, else from the bucket. A rank that takes too long, by its own round trips (Jacobson,
+//! in a run before, if that still has it on disk, else from the bucket. A rank that takes too long, by its own round trips (Jacobson,
 //! 1988), costs its block one request to the bucket. Owns what is known of each rank. Never knows an address.
 
 use super::types::FetchId;
@@ -126,7 +126,7 @@ impl Peers {
         self.homes.of(block) == self.homes.rank()
     }
 
-    /// The rank to ask for a block that this one keeps and does not have: its home in a run without this rank, while such ranks have blocks.
+    /// The rank to ask for a block that this one keeps and does not have: its home in a run before, while such ranks have blocks.
     pub(super) fn former(&mut self, block: BlockId) -> Option<u16> {
         let rank = self.homes.second(block)?;
         self.former_misses.allows().then_some(rank)

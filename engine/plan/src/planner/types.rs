@@ -62,7 +62,7 @@ pub enum Asker {
 pub enum Role {
     /// It is the block's home, which fetches what it does not have.
     Home,
-    /// It was the home before this rank came, and may have it.
+    /// It was the home in a run before, and may have it.
     Former,
     /// It is about to leave, and this rank keeps the block then.
     Leaving,

@@ -122,7 +122,11 @@ impl Model {
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             cached_block_bytes_min: prng.below(200),
-            homes: prng.chance(0.15).then(|| Homes::new(prng_rank, &[1, 2, 3], run.order())),
+            homes: prng.chance(0.15).then(|| {
+                let homes = Homes::new(prng_rank, &[1, 2, 3], run.order());
+                homes.remember(&[(seed, vec![3, 1, 2, 4])]);
+                homes
+            }),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
             spill,
