@@ -12,7 +12,7 @@ use crate::redirect::{self, Answer};
 use crate::request::write_get;
 pub use crate::tls::trial::records;
 use crate::uri::{Addressing, Cloud, Endpoint, Scheme, expand};
-use crate::{date, escape, manifest, multipart, sign};
+use crate::{date, escape, manifest, multipart, ranks, sign};
 use fuelrail_base::limits::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, PREFIXES_MAX, RESPONSE_HEAD_BYTES_MAX};
 use fuelrail_base::prng::Prng;
 use fuelrail_base::{Error, Kind};
@@ -212,8 +212,12 @@ pub fn block(bytes: &[u8]) {
 }
 
 /// A kept listing: a header that is believed is written as it stands, frames prove themselves and nothing else, and what one
-/// holds is written and read again without a change, as objects and as an answer.
+/// holds is written and read again without a change, as objects and as an answer; lists of ranks as well.
 pub fn kept(bytes: &[u8]) {
+    let data_set: [u8; 16] = bytes.get(24..40).and_then(|id| id.try_into().ok()).unwrap_or_default();
+    if let Ok(runs) = ranks::decode(bytes, data_set) {
+        assert_eq!(ranks::decode(&ranks::encode(data_set, &runs), data_set), Ok(runs));
+    }
     if let Ok(header) = Header::decode(bytes) {
         let page = header.encode();
         assert_eq!(page[..], bytes[..HEADER_BYTES]);

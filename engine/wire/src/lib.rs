@@ -1,7 +1,7 @@
 //! Bytes in, meaning out: everything Fuelrail says and hears over HTTP/1.1, and the documents it reads.
 //!
 //! Holds the writer of requests, the parsers of response heads, body framing, ranges, listings and manifests, the
-//! formats of blocks and of listings on disk, signatures, and the client's side of TLS. Owns no
+//! formats of blocks, of listings and of lists of ranks on disk, signatures, and the client's side of TLS. Owns no
 //! resource: no socket, file, clock, thread or ambient randomness. Every parser takes hostile bytes and answers with a
 //! value or a typed error, never a panic, and keeps to the maxima of `fuelrail_base::limits`.
 //!
@@ -29,6 +29,7 @@ pub mod manifest;
 pub mod multipart;
 pub mod proxy;
 pub mod range;
+pub mod ranks;
 pub mod redirect;
 pub mod request;
 mod sealed;

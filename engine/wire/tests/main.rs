@@ -8,6 +8,7 @@ mod heads;
 mod kept;
 mod listings;
 mod listings_azure;
+mod ranks;
 mod round_trips;
 mod signing;
 mod tls;
