@@ -80,6 +80,7 @@ const CLUSTER: Cluster = Cluster {
     samples: 1_000_000,
     sample_bytes: 110_000,
     batch_size: 32,
+    sticky: false,
     epochs: 1_000,
     steps_max: 0,
     disk_blocks: 2_048,
@@ -93,6 +94,7 @@ const CLUSTER: Cluster = Cluster {
     lost_ranks: 0,
     lost_at_step: 0,
     steps_without: 0,
+    new_ranks: 0,
 };
 
 pub(crate) fn run(args: &ClusterArgs) -> Outcome {

@@ -9,6 +9,7 @@ fn eight() -> Cluster {
         samples: 4_000,
         sample_bytes: 110_000,
         batch_size: 32,
+        sticky: false,
         epochs: 3,
         steps_max: u64::MAX,
         disk_blocks: 1_000,
@@ -22,6 +23,7 @@ fn eight() -> Cluster {
         lost_ranks: 0,
         lost_at_step: 0,
         steps_without: 0,
+        new_ranks: 0,
     }
 }
 
@@ -53,6 +55,21 @@ fn ranks_that_are_lost_cost_the_bucket_what_they_alone_held() {
         assert!(played.lost_blocks > 800, "{played:?}");
         assert!((played.lost_blocks..played.lost_blocks * 5 / 4).contains(&played.anew), "{played:?}");
     }
+}
+
+#[test]
+fn under_the_sticky_order_a_job_of_other_ranks_finds_what_the_run_before_kept() {
+    let four = Cluster { ranks: 4, disk_blocks: 2_000, sticky: true, lost_at_step: 40, ..eight() };
+    let (five, _) = play(&Cluster { new_ranks: 1, ..four }).unwrap();
+    assert_eq!((five.whole_epochs, five.samples, five.lost_blocks), (3, 12_000, 0));
+    // Half of the blocks have another home.
+    assert!(five.anew < 400, "{five:?}");
+    let (three, _) = play(&Cluster { lost_ranks: 1, ..four }).unwrap();
+    assert_eq!((three.whole_epochs, three.samples), (3, 12_000));
+    assert!(three.lost_blocks > 800, "{three:?}");
+    assert!((three.lost_blocks..three.lost_blocks * 5 / 4).contains(&three.anew), "{three:?}");
+    let (other, _) = play(&Cluster { lost_ranks: 1, new_ranks: 1, ..four }).unwrap();
+    assert!((other.lost_blocks..other.lost_blocks * 5 / 4).contains(&other.anew), "another in its place: {other:?}");
 }
 
 #[test]

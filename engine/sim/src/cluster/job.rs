@@ -1,6 +1,6 @@
 //! The ranks, what happens to them, and when.
 
-use super::shape::{Cluster, Played, Recording, Told, Waiter};
+use super::shape::{Cluster, Played, Recording, SEED, Told, Waiter};
 use fuelrail_base::prng::mix64;
 use fuelrail_base::{BatchSeq, BlockId, Duration, Error, Instant, Kind, Result};
 use fuelrail_plan::homes::Homes;
@@ -129,8 +129,8 @@ impl Job {
         Ok(())
     }
 
-    /// So many ranks are lost at once; the others make some steps without them, and begin anew.
-    pub(super) fn lose_some(&mut self, names: &[u64]) -> Result<()> {
+    /// So many ranks are lost at once; the others make some steps without them, and begin anew, with new ones.
+    pub(super) fn begin_anew(&mut self, names: &[u64], new: &[u64]) -> Result<()> {
         let first = self.ranks[0].as_ref().expect("rank 0 is not lost");
         let start = first.taken.checked_sub(1).map_or(Cursor::default(), |seq| first.run.cursor_after(BatchSeq(seq)));
         let (epochs, before) = (self.epochs.clone(), self.played.requests);
@@ -146,16 +146,20 @@ impl Job {
         self.go_on(self.cluster.lost_at_step + self.cluster.steps_without)?;
         let longest = self.played.waits_s[waits..].iter().fold(0.0_f64, |longest, wait| longest.max(*wait));
         (self.played.requests_without, self.played.wait_without_s) = (self.played.requests - before, longest);
-        let disks: Vec<_> = self.ranks.iter_mut().flatten().map(|rank| core::mem::take(&mut rank.disk)).collect();
-        let names: Vec<_> = (0..).zip(names).filter(|(rank, _)| !lost.contains(rank)).map(|(_, name)| *name).collect();
+        let left = self.ranks.iter_mut().flatten().map(|rank| core::mem::take(&mut rank.disk));
+        let disks: Vec<_> = left.chain(new.iter().map(|_| BTreeMap::new())).collect();
+        let left = (0..).zip(names).filter(|(rank, _)| !lost.contains(rank)).map(|(_, name)| *name);
+        let present: Vec<_> = left.chain(new.iter().copied()).collect();
         for rank in self.ranks.iter().flatten() {
             self.played.add(rank);
         }
-        self.cluster.ranks -= self.cluster.lost_ranks;
+        self.cluster.ranks = present.len() as u16;
         (self.epochs, self.steps) = (epochs, self.cluster.lost_at_step);
         self.requests_anew = Some(self.played.requests);
-        let run = self.cluster.run(names.len(), 0, start)?;
-        self.begin(&Homes::new(0, &names, run.order()), start, &disks)
+        let run = self.cluster.run(present.len(), 0, start)?;
+        let homes = Homes::new(0, &present, run.order());
+        homes.remember(&[(SEED, names.to_vec())]);
+        self.begin(&homes, start, &disks)
     }
 
     pub(super) fn end(mut self) -> Result<(Played, Recording)> {

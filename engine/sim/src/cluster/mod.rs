@@ -17,11 +17,12 @@ pub use shape::{Cluster, Played, Recording};
 /// # Errors
 /// `Usage` for a job that cannot be; `Environment` when a sample came twice or not at all, or nothing goes on: a bug of the engine.
 pub fn play(cluster: &Cluster) -> Result<(Played, Recording)> {
-    let names: Vec<u64> = (0..u64::from(cluster.ranks)).map(|rank| mix64(rank + 1)).collect();
-    let mut job = Job::new(cluster, &names)?;
-    if cluster.lost_ranks > 0 {
+    let names: Vec<u64> = (1..=u64::from(cluster.ranks) + u64::from(cluster.new_ranks)).map(mix64).collect();
+    let (names, new) = names.split_at(cluster.ranks.into());
+    let mut job = Job::new(cluster, names)?;
+    if cluster.lost_ranks > 0 || !new.is_empty() {
         job.go_on(cluster.lost_at_step)?;
-        job.lose_some(&names)?;
+        job.begin_anew(names, new)?;
     }
     job.go_on(cluster.steps_max)?;
     job.end()

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub sample_bytes: u64,
     /// Samples per batch and rank.
     pub batch_size: u32,
+    /// Whether samples stay on the same rank across epochs (the sticky order).
+    pub sticky: bool,
     /// Epochs of the run.
     pub epochs: u64,
     /// Steps that are played at most.
@@ -53,6 +55,8 @@ pub struct Cluster {
     pub lost_at_step: u64,
     /// Steps that the others make before the job begins anew without them, at the step before which they were lost, with what is on its disks.
     pub steps_without: u64,
+    /// Ranks that it then has besides, with empty disks, behind the others.
+    pub new_ranks: u16,
 }
 
 /// What came of it.
@@ -89,7 +93,7 @@ pub struct Played {
 
 /// Segments of a disk.
 const SEGMENTS: u64 = 32;
-const SEED: u64 = 1;
+pub(super) const SEED: u64 = 1;
 
 /// Who waits for a block.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +154,7 @@ impl Cluster {
         Run::new(RunConfig {
             samples: self.samples,
             seed: SEED,
-            order: OrderName::Global,
+            order: if self.sticky { OrderName::Sticky } else { OrderName::Global },
             shuffle: true,
             world: world as u32,
             rank: rank.into(),
