@@ -414,7 +414,7 @@ impl Loader {
     /// Afterwards they no longer ask this one for what it kept; save a checkpoint first, and end the loader soon.
     ///
     /// # Errors
-    /// `Usage` without `peers`, and under the order `sticky`; `Environment` when no thread can be started.
+    /// `Usage` without `peers`, and under the order `sticky` where a node has several ranks; `Environment` when no thread can be started.
     pub fn hand_over(&self, within: Duration) -> Result<HandOver> {
         self.handing_over()?(within)
     }

@@ -49,7 +49,8 @@ impl Prepared {
         let Parts { config, objects, run, notices, fingerprint, lent, shards, records, held, .. } = &mut self.parts;
         let directories = core::mem::take(&mut self.directories);
         let topology = config.topology();
-        let peers = Peers::of(config, (objects, run, fingerprint), (&mut *notices, &self.report))?;
+        let disk = directories.iter().find(|directory| directory.refusal.is_none());
+        let peers = Peers::of(config, (objects, run, fingerprint), disk, (&mut *notices, &self.report))?;
         let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
         let layout = share_out(config, objects, &topology, records.as_deref(), (!directories.is_empty(), room, *held))?;
         config.shards = Some(layout.shards);

@@ -81,6 +81,18 @@ pub(crate) fn own_directory(setting: &str, dir: &Path, notices: &mut Vec<String>
     OwnDirectory::open(dir)
 }
 
+/// Writes a file in the place of what is there, whole or not at all.
+///
+/// # Errors
+/// What the disk refuses; what was there stays then.
+#[cfg(any(feature = "clouds", feature = "formats"))]
+pub(crate) fn replace_file(own: &OwnDirectory, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    // Containers that share a directory have the same process ids.
+    let new = format!("{name}-{:x}-{:x}", std::process::id(), random_number());
+    let written = own.make_file(&new)?.write_all(bytes);
+    written.and_then(|()| own.rename(&new, name)).inspect_err(|_| drop(own.remove(&new)))
+}
+
 fn not_made(dir: &Path, error: &std::io::Error) -> Error {
     let failed = |cause: String, hint: &str| Error::new(Kind::File, cause).with_hint(hint);
     if let Some(file) = dir.ancestors().find(|path| path.exists()).filter(|path| !path.is_dir()) {

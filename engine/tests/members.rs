@@ -5,7 +5,7 @@ use crate::common::ports::free_port;
 use crate::common::{Delivered, PATIENCE, bucket, eventually, listing, loader_at, plain_run, planned, take};
 use crate::peers;
 use fuelrail::internal::list_cache;
-use fuelrail::{ByteSize, Kind, Loader, OrderName, State};
+use fuelrail::{ByteSize, Kind, Loader, OrderName, Prefetch, State};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use fuelrail_plan::run::RunConfig;
@@ -33,7 +33,7 @@ fn set() -> DataSet {
 #[ignore = "a rank of the tests below, which start it"]
 fn rank() {
     let Ok(told) = std::env::var(RANK) else { return };
-    let [uri, rank, addresses, folder, disk, state] = told.split('\n').collect::<Vec<_>>()[..] else {
+    let [uri, rank, addresses, folder, disk, order, state] = told.split('\n').collect::<Vec<_>>()[..] else {
         panic!("{told}")
     };
     let addresses: Vec<_> = addresses.split(',').collect();
@@ -43,12 +43,17 @@ fn rank() {
         .batch_size(BATCH_SIZE)
         .epochs(1_000_000)
         .seed(7)
+        .order(order.parse().unwrap())
         .rank(rank.parse().unwrap())
         .world(addresses.len() as u32)
         .spill_dirs([disk])
         .spill_floor(ByteSize(0))
         .peers(addresses)
         .peer_secret_file(Path::new(folder).join("secret"));
+    if order == OrderName::Sticky.word() {
+        // A node that comes fetches little before it is told where blocks were.
+        builder = builder.prefetch(Prefetch::Half).prefetch_samples(60);
+    }
     if !state.is_empty() {
         builder = builder.resume(State::from_json(state).unwrap());
     }
@@ -123,6 +128,7 @@ struct Job {
     bucket: Bucket,
     folder: tempfile::TempDir,
     nodes: Vec<u8>,
+    order: OrderName,
     state: String,
     /// Samples of the epoch under way, and epochs that are over.
     seen: BTreeSet<u64>,
@@ -135,7 +141,8 @@ impl Job {
         std::fs::write(folder.path().join("secret"), "0123456789abcdef\n").unwrap();
         let bucket = bucket(&set(), "latency=fixed:20ms");
         let nodes = nodes.into_iter().collect();
-        Job { bucket, folder, nodes, ranks: Vec::new(), state: String::new(), seen: BTreeSet::new(), epoch: 0 }
+        let (order, state) = (OrderName::Global, String::new());
+        Job { bucket, folder, nodes, order, ranks: Vec::new(), state, seen: BTreeSet::new(), epoch: 0 }
     }
 
     fn disk(&self, node: u8) -> PathBuf {
@@ -166,6 +173,7 @@ impl Job {
                 all.clone(),
                 self.folder.path().display().to_string(),
                 disk.display().to_string(),
+                self.order.to_string(),
                 self.state.clone(),
             ];
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -229,8 +237,19 @@ impl Job {
 
 #[test]
 fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_numbered_anew() {
+    what_nodes_have_is_found_again(OrderName::Global, SAMPLES / 20);
+}
+
+#[test]
+fn under_the_sticky_order_it_is_found_again_by_what_disks_and_other_ranks_remember() {
+    // A node that comes begins before it is told: half of the blocks have another home then.
+    what_nodes_have_is_found_again(OrderName::Sticky, SAMPLES / 8);
+}
+
+/// Where a node comes, with fewer requests than so many.
+fn what_nodes_have_is_found_again(order: OrderName, most_joined: u64) {
     not_in_every_run(|| {
-        let mut job = Job::new([1, 2, 3]);
+        let mut job = Job { order, ..Job::new([1, 2, 3]) };
         job.start();
         job.settle();
         let two_epochs = |job: &mut Job| {
@@ -247,7 +266,7 @@ fn what_nodes_have_on_disk_is_found_again_when_others_come_and_when_ranks_are_nu
         job.nodes = vec![1, 4, 3];
         let (lost, left) = (job.blocks(2), job.requests(two_epochs));
         let fits = |(requests, slow): (u64, u64), most| requests < most + slow;
-        let few = fits(renumbered, SAMPLES / 20) && fits(joined, SAMPLES / 20) && fits(left, lost * 12 / 10);
+        let few = fits(renumbered, SAMPLES / 20) && fits(joined, most_joined) && fits(left, lost * 12 / 10);
         if few && own > SAMPLES / 8 {
             return Ok(());
         }
@@ -265,8 +284,18 @@ fn not_in_every_run(run: impl Fn() -> Result<(), String>) {
 
 #[test]
 fn what_a_node_hands_over_before_it_goes_is_not_asked_of_the_bucket_again() {
+    what_a_node_hands_over(OrderName::Global, [3, 1]);
+}
+
+#[test]
+fn under_the_sticky_order_it_is_not_if_the_others_keep_their_order() {
+    what_a_node_hands_over(OrderName::Sticky, [1, 3]);
+}
+
+/// Before a job of these others goes on.
+fn what_a_node_hands_over(order: OrderName, others_then: [u8; 2]) {
     not_in_every_run(|| {
-        let mut job = Job::new([1, 2, 3]);
+        let mut job = Job { order, ..Job::new([1, 2, 3]) };
         job.start();
         job.settle();
         let (held, others) = (job.blocks(2), job.blocks(1) + job.blocks(3));
@@ -279,7 +308,7 @@ fn what_a_node_hands_over_before_it_goes_is_not_asked_of_the_bucket_again() {
             std::thread::sleep(Duration::from_millis(2));
             kept = (job.blocks(1) + job.blocks(3)).saturating_sub(others);
         }
-        job.nodes = vec![3, 1];
+        job.nodes = others_then.to_vec();
         let (requests, slow) = job.requests(|job| {
             job.start();
             job.epochs(2);

@@ -363,6 +363,7 @@ fn only_requests_with_the_secret_read_a_byte_or_learn_a_path() {
         ("another scheme", &path, format!("Authorization: Basic {SECRET}\r\n"), 401),
         ("no such path, no secret", "/", String::new(), 401),
         ("no such path", "/v1/0-0/1", known.clone(), 404),
+        ("ranks of earlier runs, no secret", &path.replace(&format!("/{sample}?"), "/ranks?"), String::new(), 401),
         ("up", &path.replace("/v1/", "/v1/../"), known.clone(), 404),
         ("no such sample", &format!("{}/40", path.rsplit_once('/').unwrap().0), known.clone(), 404),
         ("a huge one", &format!("{}/99999999999999999999", path.rsplit_once('/').unwrap().0), known.clone(), 404),

@@ -43,6 +43,11 @@ impl PeerRoute {
         PeerRoute { prefix, bearer }
     }
 
+    /// The path that all others are below.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Appends the path of a sample's blocks, for their use at a moment.
     pub fn push_path(&self, path: &mut String, sample: SampleId, at: UseTime) {
         let _ = write!(path, "{}/{}?at={}", self.prefix, sample.0, at.0); // writing to memory cannot fail

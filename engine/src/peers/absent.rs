@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::ranks::HandOver;
+use crate::spill::Directory;
 use crate::watch::Report;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{Objects, PeerRoom, PeerSetup};
@@ -41,6 +42,7 @@ impl Peers {
     pub(crate) fn of(
         config: &Config,
         _: (&Objects, &Run, &str),
+        _: Option<&Directory>,
         _: (&mut Vec<String>, &Arc<Report>),
     ) -> Result<Option<Peers>> {
         if config.peers.addresses.is_empty() {

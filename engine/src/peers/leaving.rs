@@ -8,6 +8,7 @@ use crate::client::{Client, on_thread, within as no_longer_than};
 use crate::ranks::HandOver;
 use core::cell::Cell;
 use fuelrail_base::{BlockId, Error, Kind, Result};
+use fuelrail_plan::homes::Homes;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::Cursor;
 use fuelrail_plan::schedule::UseTime;
@@ -31,9 +32,9 @@ type Offer = (BlockId, UseTime, u16);
 impl Others {
     /// Hands over what is used from `from` on, for so long.
     pub(super) fn hand_over(&self, from: Cursor, within: Duration) -> Result<HandOver> {
-        if self.run.order().name() == OrderName::Sticky {
-            let cause =
-                "handing over under the order sticky: which rank keeps a block then depends on how many there are";
+        if self.run.order().name() == OrderName::Sticky && self.shares_node {
+            let cause = "handing over under the order sticky, where other ranks of this node leave, too: which rank keeps a block then \
+                         depends on how many there are";
             return Err(Error::new(Kind::Usage, cause).with_hint("use order = global, or let the bucket send it again"));
         }
         on_thread("fuelrail-leaving", async || {
@@ -61,14 +62,18 @@ impl Others {
             };
             let until = Instant::now() + within.min(LONGEST);
             let goes_on = || Instant::now() < until && !self.closed.load(Ordering::Relaxed);
-            let work = stream::iter(self.offers(from, &goes_on)).for_each_concurrent(AT_ONCE, offer);
+            let mut afterwards = self.homes.clone();
+            afterwards.leaves(self.homes.rank());
+            let offers = self.offers(&afterwards, from, &goes_on);
+            let work = stream::iter(offers).for_each_concurrent(AT_ONCE, offer);
             let in_time = tokio::time::timeout(within, work).await.is_ok();
             Ok(HandOver { complete: in_time && goes_on(), ..handed.get() })
         })
     }
 
-    /// What this rank keeps of an epoch, by when it is used, while it `goes_on`: finding the next one of very many takes a while.
-    fn offers(&self, from: Cursor, goes_on: impl Fn() -> bool) -> impl Iterator<Item = Offer> {
+    /// What this rank keeps of an epoch and others keep `afterwards`, by when it is used, while it `goes_on`: finding the next one of very many
+    /// takes a while.
+    fn offers(&self, afterwards: &Homes, from: Cursor, goes_on: impl Fn() -> bool) -> impl Iterator<Item = Offer> {
         let (samples, epochs) = (self.run.config().samples, self.run.config().epochs);
         let first = from.epoch.saturating_mul(samples).saturating_add(from.position);
         let end = first.saturating_add(samples).min(epochs.saturating_mul(samples));
@@ -76,7 +81,7 @@ impl Others {
             let (sample, at) = (self.run.sample_at(at / samples, at % samples), UseTime(at));
             let blocks = (0..self.objects.catalog().blocks(sample)).map(move |index| BlockId { sample, index });
             let own = blocks.filter(|block| self.homes.of(*block) == self.homes.rank());
-            own.filter_map(move |block| Some((block, at, self.homes.second(block)?)))
+            own.map(move |block| (block, at, afterwards.of(block))).filter(|offer| offer.2 != self.homes.rank())
         };
         (first..end).take_while(move |_| goes_on()).flat_map(of)
     }

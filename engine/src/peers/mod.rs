@@ -4,6 +4,7 @@
 //! they do of the bucket. Beyond this machine both sides show a certificate of the job's authority; a shared secret in the header goes with it or, on one
 //! machine, without.
 
+mod former;
 mod leaving;
 mod server;
 mod trust;
@@ -15,9 +16,11 @@ use crate::names::Names;
 use crate::proxy::Route;
 use crate::ranks::HandOver;
 use crate::serve::HttpServer;
+use crate::spill::Directory;
 use crate::system::no_thread;
 use crate::watch::Report;
 use core::fmt::Display;
+use former::Lists;
 use fuelrail_base::limits::SAMPLE_ALIGN;
 use fuelrail_base::prng::mix64;
 use fuelrail_base::units::ByteSize;
@@ -73,6 +76,8 @@ struct Others {
     asks: PeerRoute,
     objects: Arc<Objects>,
     run: Run,
+    /// Whether others of its node are ranks, too, and leave with it.
+    shares_node: bool,
     /// This rank serves nothing any more.
     closed: AtomicBool,
 }
@@ -82,7 +87,10 @@ impl Others {
     fn ask(&self, method: Method, sample: SampleId, at: UseTime, more: impl Display) -> Ask {
         let mut path = String::new();
         self.asks.push_path(&mut path, sample, at);
-        let ask = Ask::new(method, format!("{path}{more}"));
+        self.authorised(Ask::new(method, format!("{path}{more}")))
+    }
+
+    fn authorised(&self, ask: Ask) -> Ask {
         match self.asks.bearer() {
             Some(bearer) => ask.header("authorization", format!("Bearer {bearer}")),
             None => ask,
@@ -116,6 +124,9 @@ pub(crate) struct Peers {
     listening: Listening,
     /// How all of them are asked.
     asks: PeerRoute,
+    /// Which ranks earlier runs had, where homes follow from that and this rank has a disk.
+    lists: Option<Lists>,
+    shares_node: bool,
     /// What each of the others is sent at most, bytes a second.
     rate_limit: Option<ByteSize>,
     /// Takes notices while the run goes on.
@@ -132,6 +143,7 @@ impl Peers {
     pub(crate) fn of(
         config: &Config,
         (objects, run, fingerprint): (&Objects, &Run, &str),
+        disk: Option<&Directory>,
         (notices, report): (&mut Vec<String>, &Arc<Report>),
     ) -> Result<Option<Peers>> {
         let (nodes, addresses) = expanded(&config.peers.addresses)?;
@@ -156,14 +168,19 @@ impl Peers {
         notices.extend(late(&absent(found.into_iter().flatten().collect()), &addresses));
         notices.extend(too_many(open_files_max(), usize::from(ranks) - 1, connections_each_min(config)));
         let rate_limit = config.peers.rate_limit;
-        let homes = Homes::new(rank, &named(&nodes), run.order());
+        let names = named(&nodes);
+        let homes = Homes::new(rank, &names, run.order());
+        let disk = disk.filter(|_| run.order().home(SampleId(0), ranks).is_some());
+        let lists = disk.map(|disk| Lists::read(disk, fingerprint, (run.config().seed, names), notices));
+        lists.iter().for_each(|lists| homes.remember(lists.former()));
+        let shares_node = nodes.iter().filter(|node| **node == nodes[usize::from(rank)]).count() > 1;
         let report = Arc::clone(report);
-        Ok(Some(Peers { homes, room, links, listening, asks: route, rate_limit, report }))
+        Ok(Some(Peers { homes, room, links, listening, asks: route, lists, shares_node, rate_limit, report }))
     }
 
     /// What each of so many shards starts with, and the server, once all of them have started.
     pub(crate) fn share_out(self, shards: u16, objects: &Arc<Objects>, run: &Run) -> (Vec<PeerSetup>, StartServer) {
-        let Peers { homes, room, links, listening, asks, rate_limit, report } = self;
+        let Peers { homes, room, links, listening, asks, lists, shares_node, rate_limit, report } = self;
         let moments = run.config().epochs.saturating_mul(run.config().samples);
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..shards).map(|_| peer_queue(room.slots)).unzip();
         let (links, routes): (Vec<_>, Vec<_>) = links.into_iter().map(Option::unzip).unzip();
@@ -173,10 +190,13 @@ impl Peers {
         let run = run.clone();
         let start = move || {
             let served = (Arc::clone(&objects), moments, homes.clone());
-            let others = Arc::new(Others { homes, routes, asks, objects, run, closed: AtomicBool::new(false) });
+            let closed = AtomicBool::new(false);
+            let others = Arc::new(Others { homes, routes, asks, objects, run, shares_node, closed });
             let (watching, tell) = (Arc::clone(&others), Arc::clone(&report));
-            let watch = async move || watching.watch(&*tell).await;
-            let _server = listening.serve(served, (outboxes, report), limits, watch)?;
+            lists.iter().filter_map(Lists::keep).for_each(|line| report(&line));
+            let told = lists.as_ref().map(Lists::told);
+            let watch = async move || _ = tokio::join!(watching.watch(&*tell), watching.learn(lists.as_ref()));
+            let _server = listening.serve(served, (outboxes, report, told), limits, watch)?;
             Ok(PeerServer { _server, others })
         };
         (setups, Box::new(start))

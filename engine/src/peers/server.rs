@@ -3,8 +3,8 @@
 //! `GET /v1/RUN/SAMPLE?at=MOMENT`, with a range within one block of the sample. The shard that owns the block finds it as it finds any: in
 //! RAM, on disk, in a fetch under way, or by a fetch of its own, unless it is asked only for what is cached; its memory is sent from where it
 //! lies. `Server-Timing` tells how long that took, whether it is only passed on from the bucket, and its object's entity tag. `POST`, with
-//! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. Never keeps a block itself. Requests without the secret or a
-//! certificate are refused before their path is looked at.
+//! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. `GET /v1/RUN/ranks` tells which ranks earlier runs had. Never keeps
+//! a block itself. Requests without the secret or a certificate are refused before their path is looked at.
 
 use super::NAMED_MAX;
 use super::trust::{CERTIFICATES, SECRETS, Shown, unprotected};
@@ -32,6 +32,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long another rank may ask for nothing on a connection: a long step, or an evaluation.
 const SILENCE: Duration = Duration::from_secs(600);
+/// What the lists of ranks are called, where samples are numbers.
+pub(super) const LISTS: &str = "ranks";
 /// Largest burst under a rate limit, as time at that rate.
 const BURST_MAX: Duration = Duration::from_millis(50);
 
@@ -61,15 +63,15 @@ impl Listening {
     pub(super) fn serve(
         self,
         (objects, moments, homes): (Arc<Objects>, u64, Homes),
-        (outboxes, report): (Vec<PeerOutbox>, Arc<Report>),
+        (outboxes, report, lists): (Vec<PeerOutbox>, Arc<Report>, Option<Vec<u8>>),
         (connections, bytes_per_s): (usize, Option<ByteSize>),
         beside: impl AsyncFnOnce() + Send + 'static,
     ) -> Result<HttpServer> {
         let Listening { socket, tls, secret, prefix } = self;
         let pace = bytes_per_s.map(|bytes_per_s| Pace { bytes_per_s, next: Mutex::default() });
-        let outboxes = Mutex::new(outboxes);
-        let reported = Mutex::default();
-        let service = Arc::new(Service { homes, prefix, secret, objects, moments, outboxes, report, reported, pace });
+        let (outboxes, lists, reported) = (Mutex::new(outboxes), lists.map(Bytes::from), Mutex::default());
+        let service =
+            Arc::new(Service { homes, prefix, secret, objects, moments, outboxes, report, reported, lists, pace });
         let tls = tls.map(|tls| -> Tls {
             let service = Arc::clone(&service);
             let failed = move |from, why: &std::io::Error| service.refuse(from, why, CERTIFICATES);
@@ -94,6 +96,8 @@ struct Service {
     report: Arc<Report>,
     /// Addresses whose requests were refused, and reported.
     reported: Mutex<Vec<IpAddr>>,
+    /// Which ranks earlier runs had.
+    lists: Option<Bytes>,
     pace: Option<Pace>,
 }
 
@@ -135,14 +139,16 @@ struct Wanted {
 impl Service {
     async fn answer(&self, from: IpAddr, request: Request<Incoming>) -> Answer {
         let came = Instant::now();
+        if !self.is_known(request.headers()) {
+            self.refuse(from, "it showed another secret, or none", SECRETS);
+            return said(StatusCode::UNAUTHORIZED);
+        }
+        if let (&Method::GET, Some(LISTS), Some(lists)) = (request.method(), self.below(&request), &self.lists) {
+            return Response::new(Full::new(lists.clone()));
+        }
         let wanted = match self.wanted(&request) {
             Ok(wanted) => wanted,
-            Err(status) => {
-                if status == StatusCode::UNAUTHORIZED {
-                    self.refuse(from, "it showed another secret, or none", SECRETS);
-                }
-                return said(status);
-            }
+            Err(status) => return said(status),
         };
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(move |found| drop(reply.send(found)));
@@ -212,19 +218,14 @@ impl Service {
 
     /// The block that a request is for, or the status that refuses it.
     fn wanted(&self, request: &Request<Incoming>) -> Result<Wanted, StatusCode> {
-        let headers = request.headers();
-        if !self.is_known(headers) {
-            return Err(StatusCode::UNAUTHORIZED);
-        }
-        let (uri, catalog) = (request.uri(), self.objects.catalog());
-        let query = uri.query().map(|query| match query.split_once("&leaves=") {
+        let (headers, catalog) = (request.headers(), self.objects.catalog());
+        let query = request.uri().query().map(|query| match query.split_once("&leaves=") {
             None => (query, None),
             Some((moment, rank)) => (moment, Some(rank)),
         });
         let (moment, leaves) = query.unzip();
         let asker = self.asker(request.method(), headers, leaves.flatten())?;
-        let path = uri.path().strip_prefix(&self.prefix).and_then(|rest| rest.strip_prefix('/'));
-        let sample = path.and_then(number).filter(|sample| *sample < catalog.samples());
+        let sample = self.below(request).and_then(number).filter(|sample| *sample < catalog.samples());
         let sample = SampleId(sample.ok_or(StatusCode::NOT_FOUND)?);
         let moment = moment.map_or(Some(0), |moment| moment.strip_prefix("at=").and_then(number));
         let at = UseTime(moment.filter(|at| *at < self.moments).ok_or(StatusCode::BAD_REQUEST)?);
@@ -245,6 +246,11 @@ impl Service {
         let part = (first - begin) as usize..(end - begin) as usize;
         let range = range.map(|(first, end)| (first, end, size));
         Ok(Wanted { block, at, asker, part, range, is_tagged: !ours.is_empty() })
+    }
+
+    /// The path below that of this run.
+    fn below<'a>(&self, request: &'a Request<Incoming>) -> Option<&'a str> {
+        request.uri().path().strip_prefix(&self.prefix)?.strip_prefix('/')
     }
 
     /// Who asks: a rank that gets the block, or one that leaves it to this one.

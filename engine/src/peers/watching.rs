@@ -1,16 +1,20 @@
-//! Health checks: every rank that is down is sent a request for one byte now and then, so that no batch waits for a rank that is still down.
+//! What the control plane asks other ranks beside the run. Once: which ranks earlier runs had, where this rank's disk does not say. And health
+//! checks: every rank that is down is sent a request for one byte now and then, so that no batch waits for a rank that is still down.
 //!
 //! Shards report which ranks are down; one that responds fast enough is sent requests again ([`Health`](fuelrail_plan::health)). Of one that can
 //! never work, for what it is set to, the user is told once.
 
+use super::former::Lists;
+use super::server::LISTS;
 use super::trust::{CERTIFICATES, SECRETS};
 use super::{NAMED_MAX, Others};
-use crate::client::{Client, within};
+use crate::client::{Ask, Client, within};
 use crate::proxy::Route;
 use crate::watch::Report;
 use fuelrail_base::{Error, Kind, Result, SampleId};
 use fuelrail_plan::health::Down;
 use fuelrail_plan::schedule::UseTime;
+use fuelrail_wire::ranks::RunRanks;
 use futures_util::{StreamExt, stream};
 use hyper::{Method, StatusCode};
 use std::time::{Duration, Instant};
@@ -25,6 +29,10 @@ const AWAY_MAX: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Checks at a time.
 const AT_ONCE: usize = 32;
+/// Other ranks that are asked which ranks earlier runs had: nodes that come are seldom nearly all, …
+const ASKED_MAX: u16 = 8;
+/// … and how long each may take, which listens already and answers once it has read what is on its disk.
+const LISTS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// When the health check of a rank is due, and the pause before it.
 #[derive(Clone, Copy, Default)]
@@ -37,6 +45,31 @@ struct Away {
 }
 
 impl Others {
+    /// Asks which ranks earlier runs had, if `own` are lists without any. The first answer that has some is believed: where it is old, or wrong,
+    /// blocks come from the bucket as they would without it.
+    pub(super) async fn learn(&self, own: Option<&Lists>) {
+        let Some(own) = own.filter(|own| own.former().is_empty()) else { return };
+        let (rank, ranks) = (self.homes.rank(), self.homes.ranks());
+        // Evenly: nodes that come often have neighbouring numbers.
+        let step = (ranks - 1).div_ceil(ASKED_MAX).max(1);
+        let asked = (1..ranks).step_by(step.into()).map(|on| (rank + on) % ranks);
+        let ask = |rank| self.former_of(rank, own);
+        let mut answers = stream::iter(asked.collect::<Vec<_>>()).map(ask).buffer_unordered(ASKED_MAX.into());
+        while let Some(runs) = answers.next().await {
+            if let Some(runs) = runs.ok().flatten().filter(|runs| !runs.is_empty()) {
+                return self.homes.remember(&runs);
+            }
+        }
+    }
+
+    /// What another rank says of earlier runs; `None` where it says something else.
+    async fn former_of(&self, rank: u16, own: &Lists) -> Result<Option<Vec<RunRanks>>> {
+        let client = Client::new(self.route(rank), LISTS_PATIENCE)?;
+        let ask = self.authorised(Ask::new(Method::GET, format!("{}/{LISTS}", self.asks.prefix())));
+        let answer = within(LISTS_PATIENCE, async { client.send_whole(&ask).await?.read().await }).await??;
+        Ok(own.heard(&answer.body).filter(|_| answer.status == StatusCode::OK))
+    }
+
     /// Checks the ranks that are down, for ever. `report` takes notices.
     pub(super) async fn watch(&self, report: &Report) {
         let (health, mut away) = (self.homes.health(), vec![Away::default(); self.routes.len()]);

@@ -1,13 +1,12 @@
 //! The index of records on disk, for later runs over the same data set.
 
 use super::IndexBytes;
-use crate::system::{own_directory, random_number};
+use crate::system::{own_directory, replace_file};
 use fuelrail_base::Result;
 use fuelrail_format::{Format, Index};
 use fuelrail_io::{OwnDirectory, try_lock};
 use fuelrail_wire::kept::SourceId;
 use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,12 +59,7 @@ impl Kept {
     /// # Errors
     /// What the disk refuses; what was there stays then.
     pub(super) fn save(&self, index: &[u8]) -> std::io::Result<PathBuf> {
-        // Containers that share a directory have the same process ids.
-        let number = random_number();
-        let new = format!("{}-{:x}-{number:x}", self.name, std::process::id());
-        let written = self.own.make_file(&new)?.write_all(index);
-        let saved = written.and_then(|()| self.own.rename(&new, &self.name));
-        saved.inspect_err(|_| drop(self.own.remove(&new)))?;
+        replace_file(&self.own, &self.name, index)?;
         Ok(self.own.path().join(&self.name))
     }
 }
