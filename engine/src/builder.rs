@@ -178,14 +178,18 @@ impl LoaderBuilder {
         if prepared.parts.config.network.shared_read { join(prepared) } else { prepared.start() }
     }
 
-    /// Lists the bucket, and hands the batches of one loader over it to the jobs of this machine that connect in `share_dir`: those that set
-    /// `shared_read`. Nothing is read before [`Sharing::serve`](crate::Sharing::serve).
+    /// Lists the bucket, and hands the batches of a loader over it, or of several, to the jobs of this machine that connect in `share_dir`:
+    /// those that set `shared_read`. Nothing is read before [`Sharing::serve`](crate::Sharing::serve).
     ///
     /// # Errors
     /// As [`build`](LoaderBuilder::build); `Usage` when another process serves this URI in that directory.
     pub fn share(mut self, options: SharingOptions) -> Result<Sharing> {
         self.config.network.shared_read = false;
         self.config.decode.depth = self.config.decode.depth.max(DECODED_AHEAD);
+        if options.passes_max > 1 {
+            let (limit, _) = self.config.memory_limit();
+            self.config.memory.limit.get_or_insert(ByteSize(limit.0 / options.passes_max as u64));
+        }
         self.config.validate()?;
         // Before the listing, which takes time: jobs that come meanwhile wait.
         let mut notices = Vec::new();
@@ -193,7 +197,7 @@ impl LoaderBuilder {
         let mut prepared = self.prepare()?;
         prepared.parts.notices.append(&mut notices);
         prepared.parts.lent = true;
-        Sharing::new(listener, prepared, options)
+        Ok(Sharing::new(listener, prepared, options))
     }
 
     fn prepare(self) -> Result<Prepared> {

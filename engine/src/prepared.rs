@@ -11,7 +11,7 @@ use crate::peers::{PeerServer, Peers};
 use crate::spill::{Directory, disk_unit, start_segment_manager};
 use crate::starting::{Plan, ShardThreads, ledger, shortages, spill_config};
 use crate::unpack::Packed;
-use crate::watch::{Report, Watched};
+use crate::watch::{Report, Shards, Watched};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{ChannelEnds, Consumer, Finished, Outlet, PeerRoom, SpillSetup, channels, keep_for_others};
@@ -40,6 +40,19 @@ fn room_of(layout: &Layout, config: &Config, catalog: &Catalog) -> u64 {
 }
 
 impl Prepared {
+    /// The same for another loader beside it. Epochs that are drawn have one.
+    pub(crate) fn another(&self) -> Prepared {
+        let Prepared { parts, ring, directories, packed, report, .. } = self;
+        Prepared {
+            parts: Parts { shards: Shards::default(), ..parts.clone() },
+            ring: ring.clone(),
+            directories: directories.clone(),
+            packed: packed.clone(),
+            horizons: None,
+            report: Arc::clone(report),
+        }
+    }
+
     /// Starts the shards, or what unpacks in their place.
     pub(crate) fn start(mut self) -> Result<Loader> {
         self.settle();

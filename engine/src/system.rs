@@ -21,7 +21,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 ///
 /// # Errors
 /// `Environment` when the system refuses it.
-pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     Builder::new().name(name.into()).spawn(work).map_err(|e| no_thread(name, &e))
 }
 

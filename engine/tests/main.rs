@@ -41,6 +41,7 @@ mod records;
 mod redirects;
 mod resume;
 mod sharing;
+mod sharing_passes;
 mod shutdown;
 mod signed;
 mod spill;

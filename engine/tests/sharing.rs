@@ -13,16 +13,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-const SAMPLES: u64 = 1200;
+pub(crate) const SAMPLES: u64 = 1200;
 const BATCH: u32 = 4;
 /// So many batches may jobs be apart, and so many does one hold at most, with memory for more than twice as many.
 const AHEAD: u64 = 32;
 
-fn job(builder: LoaderBuilder, dir: &Path) -> LoaderBuilder {
+pub(crate) fn job(builder: LoaderBuilder, dir: &Path) -> LoaderBuilder {
     builder.share_dir(dir).shared_read(true)
 }
 
-fn settings(bucket: &Bucket) -> LoaderBuilder {
+pub(crate) fn settings(bucket: &Bucket) -> LoaderBuilder {
     loader(bucket).batch_size(BATCH).seed(7)
 }
 
@@ -33,7 +33,7 @@ fn assert_once(log: &Path, epochs: usize) {
 }
 
 /// Takes so many batches, or all.
-fn some(loader: &mut Loader, set: &DataSet, batches: u64) -> Delivered {
+pub(crate) fn some(loader: &mut Loader, set: &DataSet, batches: u64) -> Delivered {
     let mut delivered = Delivered::default();
     for _ in 0..batches {
         let Some(batch) = loader.next_batch() else { break };
@@ -181,7 +181,7 @@ fn memory_for_too_few_batches_is_refused_and_the_job_reads_alone() {
     let bucket = bucket(&set, "");
     let least = least_budget(settings(&bucket).share_dir(dir.path()));
     let sharing = settings(&bucket).memory_limit(ByteSize(least)).share_dir(dir.path());
-    let sharing = sharing.share(SharingOptions::default()).unwrap();
+    let mut sharing = sharing.share(SharingOptions::default()).unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}).unwrap_err());
         let mut loader = job(settings(&bucket), dir.path()).build().unwrap();
@@ -269,18 +269,18 @@ fn each_setting_that_decides_batches_is_named_where_it_differs() {
 const ROLE: &str = "SHARING_TEST_ROLE";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Role {
-    uri: String,
-    dir: PathBuf,
+pub(crate) struct Role {
+    pub uri: String,
+    pub dir: PathBuf,
     /// Reads for others; otherwise takes three batches, says so by a file of this name, and keeps the third.
-    reads: bool,
-    mark: PathBuf,
+    pub reads: bool,
+    pub mark: PathBuf,
 }
 
 impl Role {
-    fn start(&self, test: &str) -> Child {
+    pub(crate) fn start(&self, test: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("sharing::{test}"), "--nocapture", "--test-threads=1"])
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(ROLE, serde_json::to_string(self).unwrap())
             .stdout(Stdio::null())
             .spawn()
@@ -288,14 +288,14 @@ impl Role {
     }
 
     /// Plays the role of this process, if it has one.
-    fn played() -> bool {
+    pub(crate) fn played() -> bool {
         let Ok(text) = std::env::var(ROLE) else { return false };
         let role: Role = serde_json::from_str(&text).expect("the parent wrote it");
         let builder = loader_at(&role.uri).batch_size(BATCH).seed(7);
         if role.reads {
-            let sharing = builder.share_dir(&role.dir).share(SharingOptions { jobs: 2, wait: PATIENCE }).unwrap();
+            let reading = Reading::start(builder, &role.dir, 2, PATIENCE);
             std::fs::write(&role.mark, "").unwrap();
-            sharing.serve(&|| false, &mut |_| {}).unwrap();
+            reading.end();
             return true;
         }
         let mut loader = job(builder, &role.dir).build().unwrap();
@@ -306,7 +306,7 @@ impl Role {
     }
 }
 
-fn kill(child: &mut Child) {
+pub(crate) fn kill(child: &mut Child) {
     child.kill().unwrap();
     assert!(child.wait().unwrap().code().is_none(), "it was killed");
 }
@@ -320,7 +320,7 @@ fn a_killed_job_frees_what_it_held_and_the_others_go_on() {
     let bucket = bucket(&set, "");
     let reading = Reading::start(settings(&bucket), dir.path(), 3, PATIENCE);
     let role = Role { uri: bucket.url(""), dir: dir.path().into(), reads: false, mark: dir.path().join("mark") };
-    let mut child = role.start("a_killed_job_frees_what_it_held_and_the_others_go_on");
+    let mut child = role.start("sharing::a_killed_job_frees_what_it_held_and_the_others_go_on");
     let builder = || job(settings(&bucket), dir.path());
     std::thread::scope(|scope| {
         for n in 0..2 {
@@ -348,7 +348,7 @@ fn when_the_process_that_reads_is_killed_all_jobs_finish_alone() {
     let bucket = bucket(&set, "");
     let expected = drain(&mut settings(&bucket).build().unwrap(), &set).unwrap();
     let role = Role { uri: bucket.url(""), dir: dir.path().into(), reads: true, mark: dir.path().join("mark") };
-    let mut child = role.start("when_the_process_that_reads_is_killed_all_jobs_finish_alone");
+    let mut child = role.start("sharing::when_the_process_that_reads_is_killed_all_jobs_finish_alone");
     eventually("the child listens", || role.mark.exists());
     let killed = Mutex::new(Some(&mut child));
     std::thread::scope(|scope| {

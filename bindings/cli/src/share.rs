@@ -1,11 +1,12 @@
 //! `fuelrail share`: reads a data set once for all jobs of a machine that train on it.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use fuelrail::{ByteSize, LoaderBuilder, SharingOptions, read_duration};
+use fuelrail::{ByteSize, LoaderBuilder, SharingOptions, Stats, read_duration};
 use serde::Serialize;
 use serde_json::json;
 
@@ -22,6 +23,7 @@ const EXAMPLES: &str = "Examples:
 
 Start it before the jobs, which set shared_read = true and the same share_dir. What decides the batches must be set as it is here: seed, \
 order, batch_size, rank, world and the like; where this process decodes, what it decodes to. Memory, cache and spill_dirs are this process's. \
+With --passes-max jobs may come at any time: who comes too late for one pass takes part in another, which waits for --jobs no longer than --wait. \
 It ends when the jobs have gone (with --stay it begins again), or with Ctrl-C; jobs that are left then read alone.";
 
 /// Read a data set once for all jobs of this machine
@@ -41,6 +43,10 @@ pub(crate) struct Share {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = |text: &str| read_duration(text, "s"))]
     #[serde(skip)]
     wait: Duration,
+    /// Most passes at once; each takes all of memory_limit, or its part of the default
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[serde(skip)]
+    passes_max: NonZeroUsize,
     /// When the jobs have gone, list again and wait for the next ones
     #[arg(long)]
     #[serde(skip)]
@@ -52,7 +58,7 @@ pub(crate) struct Share {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
-    /// Print the counters at the end as one JSON document
+    /// Print the counters of each pass at its end as one JSON document
     #[arg(long)]
     #[serde(skip)]
     json: bool,
@@ -64,24 +70,34 @@ pub(crate) fn run(args: &Share) -> Outcome {
     }
     let config = load(args.config.as_deref(), &given(args))?;
     let stop = stop_on_signals()?;
+    let (stopped, mut tell) = (|| stop.check().is_err(), note);
+    let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max: args.passes_max.get() };
     loop {
-        let sharing = LoaderBuilder::new(config.clone()).share(SharingOptions { jobs: args.jobs, wait: args.wait })?;
+        let mut sharing = LoaderBuilder::new(config.clone()).share(options.clone())?;
         note(&format!(
             "serving {} in {} to {} jobs or more; ends with Ctrl-C",
             args.uri,
             args.share_dir.display(),
             args.jobs
         ));
-        let stats = sharing.serve(&|| stop.check().is_err(), &mut |line| note(line))?.unwrap_or_default();
-        let document = json!({ "schema": 1, "uri": args.uri, "stats": stats });
-        JsonTo::output(args.json).show(&document, || {
-            let read = format!("{} samples, {} in {} batches", stats.samples, ByteSize(stats.bytes), stats.batches);
-            let requests = format!("{}, {} retries", stats.requests, stats.retries);
-            let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
-            Table::facts(facts).text()
-        })?;
-        if !args.stay || stop.check().is_err() {
+        let mut ended = Some(sharing.serve(&stopped, &mut tell)?.unwrap_or_default());
+        while let Some(stats) = ended {
+            show(args, &stats)?;
+            ended = sharing.serve(&stopped, &mut tell)?;
+        }
+        if !args.stay || stopped() {
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// The counters of a pass.
+fn show(args: &Share, stats: &Stats) -> Outcome {
+    let document = json!({ "schema": 1, "uri": args.uri, "stats": stats });
+    JsonTo::output(args.json).show(&document, || {
+        let read = format!("{} samples, {} in {} batches", stats.samples, ByteSize(stats.bytes), stats.batches);
+        let requests = format!("{}, {} retries", stats.requests, stats.retries);
+        let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
+        Table::facts(facts).text()
+    })
 }

@@ -22,8 +22,9 @@ fn two_feeds(reads_for: usize) {
     let (dir, stopped) = (tempfile::tempdir().unwrap(), AtomicBool::new(false));
     let _open = on_device().then(|| Device::open(0).unwrap());
     store().bucket.reset_counters();
+    let options = SharingOptions { jobs: 2, wait: PATIENCE, ..SharingOptions::default() };
+    let mut sharing = builder().share_dir(dir.path()).share(options).unwrap();
     std::thread::scope(|scope| {
-        let sharing = builder().share_dir(dir.path()).share(SharingOptions { jobs: 2, wait: PATIENCE }).unwrap();
         let reading = scope.spawn(|| sharing.serve(&|| stopped.load(Ordering::Relaxed), &mut |_| {}));
         let loaders = [(); 2].map(|()| builder().share_dir(dir.path()).shared_read(true).build().unwrap());
         let mut feeds = loaders.map(|loader| {

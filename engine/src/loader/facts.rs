@@ -9,7 +9,7 @@ use crate::state::{State, state_at};
 use crate::stats::Stats;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_io::Arena;
-use fuelrail_plan::run::{Cursor, Run};
+use fuelrail_plan::run::Cursor;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -76,11 +76,6 @@ impl Loader {
     /// Batches of the greatest size that fit into its memory.
     pub(crate) fn room(&self) -> u64 {
         self.from.room
-    }
-
-    /// The order that it delivers.
-    pub(crate) fn run(&self) -> &Run {
-        &self.parts.run
     }
 
     /// The most room that one batch can take, bytes: what a device buffer must hold.

@@ -1,24 +1,20 @@
-//! The side of the process that reads: owns the loader, and every batch until all jobs that were given it have released it.
+//! A pass of the process that reads: owns its loader, and every batch until all jobs that were given it have released it.
 //!
-//! Decides who gets which batch, how far the fastest job may be ahead of the slowest, and when a slow one is left behind. One thread, which
-//! sleeps in `poll`.
+//! Decides which of its jobs gets which batch, how far the fastest may be ahead of the slowest, and when a slow one is left behind.
 
-use super::protocol::{
-    BATCH_SAMPLES_MAX, Connection, Heard, Terms, ToJob, ToReader, VERSION, batch_message, difference, message,
-    socket_name, terms,
-};
+use super::protocol::{Connection, Heard, Terms, ToJob, ToReader, batch_message, message};
 use crate::batch::Batch;
-use crate::config::Config;
-use crate::loader::{Loader, Parts, Taken};
+use crate::loader::{Loader, Taken};
 use crate::prepared::Prepared;
 use crate::stats::Stats;
-use crate::system::own_directory;
+use crate::system::spawn;
 use fuelrail_base::{BatchSeq, ByteSize, Duration, Error, Kind, Result};
-use fuelrail_io::{LocalListener, wait_for};
+use fuelrail_io::LocalSocket;
 use fuelrail_plan::run::{Cursor, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// How jobs share a read.
@@ -26,60 +22,47 @@ use std::time::Instant;
 pub struct SharingOptions {
     /// Jobs that must be there before it begins, where the first of them stands.
     pub jobs: usize,
-    /// How long a slow job may keep others waiting, all its delays together since it last was as far as they; then it is left behind.
+    /// How long a slow job may keep others waiting, all its delays together since it last was as far as they; then it is left behind. A pass
+    /// that is made beside another waits no longer than that for `jobs` jobs.
     pub wait: Duration,
+    /// Passes at once, at most, and at least one: who comes too late for those that are under way takes part in a further one. Each has
+    /// `memory_limit`; without that setting all share the default. Only the first has `audit`, `metrics_listen` and `peers`.
+    pub passes_max: usize,
 }
 
 impl Default for SharingOptions {
-    /// One job, and 10 s.
+    /// One job, 10 s, and one pass.
     fn default() -> SharingOptions {
-        SharingOptions { jobs: 1, wait: Duration::from_secs(10) }
+        SharingOptions { jobs: 1, wait: Duration::from_secs(10), passes_max: 1 }
     }
 }
 
-/// Batches decoded ahead at least, where the process that reads decodes: they are what jobs can be apart.
-pub(crate) const DECODED_AHEAD: usize = 16;
 /// Most batches that jobs can be apart.
 const APART_MAX: u64 = 64;
 /// Batches that a job may hold at least: one that it works on while it asks for the next.
 const AHEAD_MIN: u64 = 2;
 /// The longest sleep, and the longest while a slow job keeps others waiting.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Listens for jobs in `share_dir`.
-///
-/// # Errors
-/// `Usage` without one, or when another process serves this URI there; `File` when it cannot be used.
-pub(crate) fn listen(config: &Config, notices: &mut Vec<String>) -> Result<LocalListener> {
-    if config.order.importance.is_some() || config.batch_size > BATCH_SAMPLES_MAX {
-        let cause = format!("a shared read with importance, or batches of more than {BATCH_SAMPLES_MAX} samples");
-        return Err(Error::new(Kind::Usage, cause).with_hint("let each job read alone"));
-    }
-    let Some(dir) = &config.network.share_dir else {
-        let cause = "share_dir is not set, where the jobs find this process";
-        return Err(Error::new(Kind::Usage, cause).with_hint("name a local directory, and the same for the jobs"));
-    };
-    LocalListener::bind(own_directory("share_dir", dir, notices)?, &socket_name(&config.uri))
-}
-
-/// A read that is shared: made by [`LoaderBuilder::share`](crate::LoaderBuilder::share).
-pub struct Sharing {
-    listener: LocalListener,
+/// A pass over the data set, and the jobs that take part in it.
+pub(super) struct Pass {
     options: SharingOptions,
-    terms: Terms,
     decodes: bool,
     run: Run,
+    /// Until it begins.
     prepared: Option<Prepared>,
+    /// When it begins with fewer jobs than it waits for.
+    due: Option<Instant>,
+    /// Makes the memory and looks through the disks, which takes long: other passes go on meanwhile.
+    starting: Option<JoinHandle<Result<Loader>>>,
     // Dropped before the batches: nothing writes to their memory when they are.
     loader: Option<Loader>,
-    jobs: Vec<Job>,
+    pub jobs: Vec<Job>,
     /// By number.
     held: BTreeMap<u64, Held>,
     /// The next batch to be taken from the loader.
     end: u64,
     over: bool,
-    /// No further file can be open: those that connect wait until the next look.
-    out_of_files: bool,
     /// Whether a slow job has kept others waiting since the last look, and when that was.
     delayed: bool,
     looked: Instant,
@@ -91,8 +74,8 @@ struct Held {
 }
 
 /// A process that takes batches.
-struct Job {
-    connection: Connection,
+pub(super) struct Job {
+    pub connection: Connection,
     pid: i32,
     stage: Stage,
     start: Cursor,
@@ -119,7 +102,24 @@ enum Stage {
     Gone,
 }
 
+/// What a job says first: the version that it speaks, what decides its batches, and where it stands.
+pub(super) type Hello = (u32, Terms, Cursor);
+
 impl Job {
+    pub(super) fn new(socket: LocalSocket) -> Job {
+        Job {
+            pid: socket.peer(),
+            connection: Connection::over(socket),
+            stage: Stage::New,
+            start: Cursor::default(),
+            at: 0,
+            given: 0,
+            holds: BTreeSet::new(),
+            waits: None,
+            delay: Duration::ZERO,
+        }
+    }
+
     /// The oldest batch that it keeps.
     fn oldest(&self) -> u64 {
         self.holds.first().map_or(self.at, |held| self.at.min(*held))
@@ -127,6 +127,10 @@ impl Job {
 
     fn is_served(&self) -> bool {
         self.stage == Stage::Served
+    }
+
+    pub(super) fn has_gone(&self) -> bool {
+        self.stage == Stage::Gone
     }
 
     fn leave(&mut self, to: Stage, tell: &mut dyn FnMut(&str)) {
@@ -146,207 +150,138 @@ impl Job {
     }
 
     /// Says so besides.
-    fn leave_alone(&mut self, why: &str, tell: &mut dyn FnMut(&str)) {
+    pub(super) fn leave_alone(&mut self, why: &str, tell: &mut dyn FnMut(&str)) {
         tell(&format!("job {} reads alone: {why}", self.pid));
         self.part(why);
     }
+
+    pub(super) fn refuse(&mut self, (cause, hint): (String, String), tell: &mut dyn FnMut(&str)) {
+        tell(&format!("job {} is refused: {cause}", self.pid));
+        self.say(&ToJob::Refused { cause, hint });
+        self.stage = Stage::Apart;
+    }
+
+    /// Takes in what it says, up to what it says first, which is returned. Besides, whether it said anything.
+    pub(super) fn hear(&mut self, tell: &mut dyn FnMut(&str)) -> (bool, Option<Hello>) {
+        let mut heard = false;
+        while !self.has_gone() {
+            self.connection.flush();
+            match self.connection.hear() {
+                Ok(Heard::Nothing) => break,
+                Ok(Heard::Message(ToReader::Hello { version, terms, epoch, position }, ..))
+                    if self.stage == Stage::New =>
+                {
+                    return (true, Some((version, terms, Cursor { epoch, position })));
+                }
+                Ok(Heard::Message(ToReader::Waits(taken), ..)) => {
+                    if self.waits.replace(taken) == Some(taken) && !self.connection.is_stuck() {
+                        self.say(&ToJob::Here);
+                    }
+                }
+                Ok(Heard::Message(ToReader::Released(name), ..)) if self.holds.remove(&name) => {}
+                Ok(Heard::Message(ToReader::Leaves, ..)) => self.leave(Stage::Apart, tell),
+                Ok(Heard::Closed) => self.leave(Stage::Gone, tell),
+                // Not due, or no message: what it holds is not known any more, so it has to go.
+                wrong => {
+                    let cause = wrong.err().map_or("it is not due".to_owned(), |error| error.cause().to_owned());
+                    tell(&format!("job {} is dropped: {cause}", self.pid));
+                    self.stage = Stage::Gone;
+                }
+            }
+            heard = true;
+        }
+        (heard, None)
+    }
 }
 
-impl Sharing {
-    pub(crate) fn new(listener: LocalListener, prepared: Prepared, options: SharingOptions) -> Result<Sharing> {
-        let Parts { config, run, .. } = &prepared.parts;
-        Ok(Sharing {
-            listener,
+impl Pass {
+    /// One that begins when as many jobs are there as it waits for, or when it is due.
+    pub(super) fn new(prepared: Prepared, options: SharingOptions, due: Option<Instant>) -> Pass {
+        Pass {
             options,
-            terms: terms(&prepared.parts),
-            decodes: config.decode.shape.is_some(),
-            run: run.clone(),
+            decodes: prepared.parts.config.decode.shape.is_some(),
+            run: prepared.parts.run.clone(),
             prepared: Some(prepared),
+            due,
+            starting: None,
             loader: None,
             jobs: Vec::new(),
             held: BTreeMap::new(),
             end: 0,
             over: false,
-            out_of_files: false,
             delayed: false,
             looked: Instant::now(),
+        }
+    }
+
+    /// Looks after its jobs and its loader. Whether anything moved.
+    ///
+    /// # Errors
+    /// Those of the loader.
+    pub(super) fn turn(&mut self, tell: &mut dyn FnMut(&str)) -> Result<bool> {
+        let mut moved = false;
+        self.jobs.iter_mut().for_each(|job| moved |= job.hear(tell).0);
+        self.jobs.retain(|job| !job.has_gone());
+        let served = self.jobs.iter().filter(|job| job.is_served()).count();
+        let is_due = served > 0 && self.due.is_some_and(|due| Instant::now() >= due);
+        if is_due || served >= self.options.jobs.max(1) {
+            self.begin()?;
+        }
+        self.open(tell)?;
+        moved |= self.take()?;
+        moved |= self.give();
+        self.free();
+        self.look_for_slow(tell);
+        Ok(moved)
+    }
+
+    /// No job is served and none holds a batch.
+    pub(super) fn is_over(&self) -> bool {
+        self.starting.is_none() && self.jobs.iter().all(|job| !job.is_served() && job.holds.is_empty())
+    }
+
+    /// Ends it; jobs that are left read alone. Returns the counters of its loader, if it was needed.
+    pub(super) fn end(mut self, why: &str) -> Option<Stats> {
+        self.jobs.iter_mut().filter(|job| job.is_served()).for_each(|job| job.part(why));
+        let started = self.starting.take().and_then(|starting| starting.join().ok()?.ok());
+        // Closed before the batches that jobs may still read are dropped.
+        self.loader.take().or(started).map(|loader| {
+            let stats = loader.stats();
+            Stats { slots: loader.close().slots, ..stats }
         })
     }
 
-    /// Reads for the jobs that come until those that came have gone, or `stop` says so. `tell` hears of each that joins, leaves or is left
-    /// behind. Returns the counters of the loader, if it was needed; its `slots` are the batches that jobs have still.
-    ///
-    /// # Errors
-    /// Those of the loader; the jobs then read alone.
-    pub fn serve(mut self, stop: &dyn Fn() -> bool, tell: &mut dyn FnMut(&str)) -> Result<Option<Stats>> {
-        let outcome = self.turns(stop, tell);
-        let why = match &outcome {
-            Ok(()) => "the process that reads has ended".to_owned(),
-            Err(error) => format!("the process that reads has failed: {error}"),
-        };
-        self.jobs.iter_mut().filter(|job| job.is_served()).for_each(|job| job.part(&why));
-        outcome?;
-        // Closed before the batches that jobs may still read are dropped.
-        Ok(self.loader.take().map(|loader| {
-            let stats = loader.stats();
-            Stats { slots: loader.close().slots, ..stats }
-        }))
-    }
-
-    fn turns(&mut self, stop: &dyn Fn() -> bool, tell: &mut dyn FnMut(&str)) -> Result<()> {
-        while !stop() {
-            self.accept(tell);
-            let mut moved = self.hear(tell);
-            if self.loader.is_none()
-                && self.jobs.iter().filter(|job| job.is_served()).count() >= self.options.jobs.max(1)
-            {
-                self.begin(tell)?;
-            }
-            moved |= self.take()?;
-            moved |= self.give();
-            self.free();
-            self.look_for_slow(tell);
-            // It ends when no job is served and none holds a batch.
-            if self.loader.is_some() && self.jobs.iter().all(|job| !job.is_served() && job.holds.is_empty()) {
-                break;
-            }
-            if !moved {
-                self.rest()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes in the jobs that have connected.
-    fn accept(&mut self, tell: &mut dyn FnMut(&str)) {
-        let was_out = core::mem::replace(&mut self.out_of_files, false);
-        loop {
-            let socket = match self.listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(error) => {
-                    self.out_of_files = true;
-                    if !was_out {
-                        tell(&format!("a job that has connected waits: {error}"));
-                    }
-                    return;
-                }
-            };
-            self.jobs.push(Job {
-                pid: socket.peer(),
-                connection: Connection::over(socket),
-                stage: Stage::New,
-                start: Cursor::default(),
-                at: 0,
-                given: 0,
-                holds: BTreeSet::new(),
-                waits: None,
-                delay: Duration::ZERO,
-            });
-        }
-    }
-
-    /// Sleeps until a job says something or takes something, or the loader has something.
-    fn rest(&self) -> Result<()> {
+    /// Readable when the loader may have something that can be taken.
+    pub(super) fn event(&self) -> Result<Option<impl AsFd + use<>>> {
         // Readable until the loader is looked at.
-        let event = self.loader.as_ref().filter(|_| !self.over && !self.is_full()).map(Loader::event).transpose()?;
-        let jobs = self.jobs.iter().map(|job| (job.connection.socket.as_fd(), job.connection.is_stuck()));
-        let event = event.iter().map(|event| (event.as_fd(), false));
-        // One that cannot be accepted would end every sleep at once.
-        let listener = (!self.out_of_files).then(|| (self.listener.as_fd(), false));
-        wait_for(jobs.chain(event).chain(listener), LOOK_AGAIN);
-        Ok(())
+        self.loader.as_ref().filter(|_| !self.over && !self.is_full()).map(Loader::event).transpose()
     }
 
-    /// Takes in what the jobs say. Whether any did.
-    fn hear(&mut self, tell: &mut dyn FnMut(&str)) -> bool {
-        let mut heard = false;
-        for at in 0..self.jobs.len() {
-            loop {
-                let job = &mut self.jobs[at];
-                job.connection.flush();
-                match job.connection.hear() {
-                    Ok(Heard::Nothing) => break,
-                    Ok(Heard::Message(ToReader::Hello { version, terms, epoch, position }, ..))
-                        if job.stage == Stage::New =>
-                    {
-                        job.start = Cursor { epoch, position };
-                        self.greet(at, version, &terms, tell);
-                    }
-                    Ok(Heard::Message(ToReader::Waits(taken), ..)) => {
-                        if job.waits.replace(taken) == Some(taken) && !job.connection.is_stuck() {
-                            job.say(&ToJob::Here);
-                        }
-                    }
-                    Ok(Heard::Message(ToReader::Released(name), ..)) if job.holds.remove(&name) => {}
-                    Ok(Heard::Message(ToReader::Leaves, ..)) => job.leave(Stage::Apart, tell),
-                    Ok(Heard::Closed) => {
-                        job.leave(Stage::Gone, tell);
-                        break;
-                    }
-                    // Not due, or no message: what it holds is not known any more, so it has to go.
-                    wrong => {
-                        let cause = wrong.err().map_or("it is not due".to_owned(), |error| error.cause().to_owned());
-                        tell(&format!("job {} is dropped: {cause}", job.pid));
-                        job.stage = Stage::Gone;
-                        break;
-                    }
-                }
-                heard = true;
-            }
-        }
-        let before = self.jobs.len();
-        self.jobs.retain(|job| job.stage != Stage::Gone);
-        heard || self.jobs.len() < before
+    /// Takes in a job whose first batch has this number.
+    pub(super) fn join(&mut self, mut job: Job, (start, number): (Cursor, u64), tell: &mut dyn FnMut(&str)) {
+        (job.stage, job.start, job.at) = (Stage::Served, start, number);
+        job.say(&ToJob::Agreed { decodes: self.decodes });
+        tell(&format!("job {} has joined", job.pid));
+        self.jobs.push(job);
+        self.lend(self.jobs.len() - 1, tell);
     }
 
-    /// Answers a job's first message.
-    fn greet(&mut self, at: usize, version: u32, terms: &Terms, tell: &mut dyn FnMut(&str)) {
-        let found = match version == VERSION {
-            true => difference(&self.terms, terms, self.decodes),
-            false => Some((
-                format!("it speaks version {version} of the protocol, and the process that reads {VERSION}"),
-                "use the same version of fuelrail on both sides".to_owned(),
-            )),
-        };
-        let job = &mut self.jobs[at];
-        if let Some((cause, hint)) = found {
-            tell(&format!("job {} is refused: {cause}", job.pid));
-            job.say(&ToJob::Refused { cause, hint });
-            job.stage = Stage::Apart;
-            return;
+    /// The number of the batch that a job which stands there begins with, of those that are held or soon read.
+    pub(super) fn place(&self, start: Cursor) -> core::result::Result<u64, String> {
+        if self.prepared.is_some() {
+            // It begins where the one furthest behind will stand.
+            return Ok(0);
         }
-        let started = self.run.clone().starting_at(job.start);
-        let placed = match (&self.loader, started) {
-            (_, Err(error)) => Err(error.cause().to_owned()),
-            (None, Ok(_)) => Ok(0),
-            (Some(_), Ok(_)) => self.place(at),
-        };
-        let job = &mut self.jobs[at];
-        match placed {
-            Err(why) => job.leave_alone(&why, tell),
-            Ok(number) => {
-                job.stage = Stage::Served;
-                job.at = number;
-                job.say(&ToJob::Agreed { decodes: self.decodes });
-                tell(&format!("job {} has joined", job.pid));
-                self.lend(at, tell);
-            }
-        }
-    }
-
-    /// The number of the batch that a job begins with, of those that are held or soon read.
-    fn place(&self, at: usize) -> core::result::Result<u64, String> {
-        let number = self.run.seq_at(self.jobs[at].start).ok_or("it stands between two steps, or before the others")?.0;
+        let number = self.run.seq_at(start).ok_or("it stands between two steps, or before the others")?.0;
         if let Some(lost) = (number..self.end).find(|number| !self.held.contains_key(number)) {
             let Cursor { epoch, position } = self.run.cursor_after(BatchSeq(self.end - 1));
             let samples = self.run.epoch_samples();
             return Err(format!(
                 "the pass is at position {position} of {samples} in epoch {epoch}, and batch {lost}, which this job needs, has \
-                 been dropped already (start it before the pass, or set the same spill_dirs at both)"
+                 been dropped already (start it before the pass, raise passes_max there, or set the same spill_dirs at both)"
             ));
         }
-        if number > self.end + self.apart() {
+        if self.loader.is_some() && number > self.end + self.apart() {
             return Err(format!("it begins with batch {number}, far ahead of {}", self.end));
         }
         Ok(number)
@@ -361,12 +296,20 @@ impl Sharing {
         }
     }
 
-    /// Starts to read, where the job that is furthest behind stands.
-    fn begin(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Starts the loader, where the job that is furthest behind stands.
+    fn begin(&mut self) -> Result<()> {
         let Some(mut prepared) = self.prepared.take() else { return Ok(()) };
         let first = self.jobs.iter().filter(|job| job.is_served()).map(|job| job.start).min().unwrap_or_default();
         prepared.parts.run = prepared.parts.run.starting_at(first)?;
-        let loader = prepared.start()?;
+        self.run = prepared.parts.run.clone();
+        self.starting = Some(spawn("fuelrail-pass", move || prepared.start())?);
+        Ok(())
+    }
+
+    /// Reads on as soon as the loader has started.
+    fn open(&mut self, tell: &mut dyn FnMut(&str)) -> Result<()> {
+        let Some(starting) = self.starting.take_if(|starting| starting.is_finished()) else { return Ok(()) };
+        let loader = starting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         if loader.room() < 2 * AHEAD_MIN {
             let (room, bytes) = (loader.room(), ByteSize(2 * AHEAD_MIN * loader.slot_bytes_max()));
             let cause = format!(
@@ -380,17 +323,12 @@ impl Sharing {
         loader.notices().iter().for_each(|notice| tell(notice));
         // Made before the first look that finds nothing.
         loader.event()?;
-        self.run = loader.run().clone();
         self.loader = Some(loader);
-        tell(&format!(
-            "reading {} batches from epoch {}, position {} on",
-            self.run.batches(),
-            first.epoch,
-            first.position
-        ));
+        let (batches, Cursor { epoch, position }) = (self.run.batches(), self.run.config().start);
+        tell(&format!("reading {batches} batches from epoch {epoch}, position {position} on"));
         for at in 0..self.jobs.len() {
             if self.jobs[at].is_served() {
-                match self.place(at) {
+                match self.place(self.jobs[at].start) {
                     Ok(number) => {
                         self.jobs[at].at = number;
                         self.lend(at, tell);
@@ -457,7 +395,7 @@ impl Sharing {
 
     /// Drops the batches that no job has or will be given.
     fn free(&mut self) {
-        let Sharing { held, jobs, .. } = self;
+        let Pass { held, jobs, .. } = self;
         let is_wanted =
             |number: &u64| jobs.iter().any(|job| job.holds.contains(number) || job.is_served() && job.at <= *number);
         held.retain(|number, _| is_wanted(number));
@@ -490,11 +428,5 @@ impl Sharing {
                 job.part(why);
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Sharing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sharing").field("jobs", &self.jobs.len()).field("end", &self.end).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::protocol::{Connection, Head, Heard, ToJob, ToReader, message, socket_name};
 use super::{Sharing, SharingOptions};
-use crate::{Loader, LoaderBuilder, Taken};
+use crate::{Loader, LoaderBuilder, Taken, list_as};
 use fuelrail_base::{Duration, Error, Kind};
 use fuelrail_io::conformance::in_fork;
 use fuelrail_io::{Arena, ArenaConfig, LocalListener, LocalSocket, OwnDirectory, wait_for};
@@ -143,7 +143,7 @@ fn a_message_that_is_cut_by_the_end_is_not_there() {
 fn reader_meets(say: impl FnOnce(&LocalSocket)) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let builder = files(dir.path());
-    let sharing: Sharing = builder.clone().share(SharingOptions { jobs: 1, ..SharingOptions::default() }).unwrap();
+    let mut sharing: Sharing = builder.clone().share(SharingOptions::default()).unwrap();
     let (stop, told) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
@@ -185,7 +185,7 @@ fn a_job_that_speaks_wrongly_is_dropped() {
 fn a_job_with_more_epochs_than_are_read_for_it_reads_the_rest_alone() {
     let dir = tempfile::tempdir().unwrap();
     let builder = files(dir.path());
-    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    let mut sharing = builder.clone().share(SharingOptions::default()).unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}));
         let mut job = builder.epochs(2).shared_read(true).build().unwrap();
@@ -208,7 +208,7 @@ fn a_job_with_more_epochs_than_are_read_for_it_reads_the_rest_alone() {
 fn a_job_that_comes_late_says_where_the_pass_is_and_reads_all_alone() {
     let dir = tempfile::tempdir().unwrap();
     let builder = files(dir.path()).epochs(40);
-    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    let mut sharing = builder.clone().share(SharingOptions::default()).unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| sharing.serve(&|| false, &mut |_| {}));
         let mut first = builder.clone().shared_read(true).build().unwrap();
@@ -225,6 +225,33 @@ fn a_job_that_comes_late_says_where_the_pass_is_and_reads_all_alone() {
         }
         assert_eq!(times, [[1; 8]; 40], "each sample once an epoch");
         drop(first);
+        assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
+    });
+}
+
+#[test]
+fn a_pass_that_fails_ends_without_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = files(dir.path());
+    // Nobody lists again when the files are gone.
+    let builder = builder.clone().kept_listing(list_as(builder.config()).unwrap());
+    let options = SharingOptions { passes_max: 2, ..SharingOptions::default() };
+    let mut sharing = builder.clone().share(options).unwrap();
+    let (told, begun) = (Mutex::new(Vec::<String>::new()), Instant::now());
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| sharing.serve(&|| false, &mut |line| told.lock().unwrap().push(line.to_owned())));
+        let build = || builder.clone().shared_read(true).build().unwrap();
+        let mut first = build();
+        let mut all: Vec<_> = (0..4).map(|_| first.next_batch().unwrap().unwrap()).collect();
+        (0..8).for_each(|n| std::fs::remove_file(dir.path().join("files").join(n.to_string())).unwrap());
+        all.remove(0);
+        // As soon as it is known that the first one has come back, there has to be another pass.
+        while !told.lock().unwrap().iter().any(|line| line.contains("a pass has failed")) {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", told.lock().unwrap());
+            build().for_each(drop);
+        }
+        assert!(all.iter().all(|batch| batch.is_borrowed() && batch.len() == 2));
+        drop((all, first));
         assert_eq!(serving.join().unwrap().unwrap().unwrap().slots, 0);
     });
 }
@@ -265,7 +292,7 @@ fn a_job_without_a_descriptor_for_the_memory_says_so() {
 fn a_job_that_meets_a_reader_without_descriptors_is_accepted_later() {
     let dir = tempfile::tempdir().unwrap();
     let builder = files(dir.path());
-    let sharing = builder.clone().share(SharingOptions::default()).unwrap();
+    let mut sharing = builder.clone().share(SharingOptions::default()).unwrap();
     let socket = LocalSocket::connect(&own(dir.path()), &name(&builder)).unwrap().unwrap();
     without_descriptors(|others| {
         let (stop, told) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));

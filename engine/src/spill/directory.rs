@@ -26,7 +26,7 @@ const TURN_PATIENCE: Duration = Duration::from_secs(5);
 const TURN_LOOK: Duration = Duration::from_millis(5);
 
 /// A cache directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Directory {
     pub(crate) own: Arc<OwnDirectory>,
     /// What direct transfers are multiples of; `None` where there is no direct access.

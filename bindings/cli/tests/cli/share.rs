@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuelrail::{Batch, Loader};
 use fuelrail_bucket::DataSet;
@@ -41,10 +41,31 @@ impl Shared {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    fn end(mut self) -> serde_json::Value {
-        let told = serde_json::from_reader(self.child.stdout.take().unwrap()).unwrap();
+    fn end(self) -> serde_json::Value {
+        let mut told = self.ends();
+        assert_eq!(told.len(), 1, "one document and nothing else");
+        told.remove(0)
+    }
+
+    /// The documents of all passes.
+    fn ends(mut self) -> Vec<serde_json::Value> {
+        let told = serde_json::Deserializer::from_reader(self.child.stdout.take().unwrap());
+        let told = told.into_iter().map(Result::unwrap).collect();
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
         told
+    }
+
+    /// Waits until it has the memory of so many passes.
+    fn has_memories(&self, passes: usize) {
+        let begun = Instant::now();
+        let fds = format!("/proc/{}/fd", self.child.id());
+        let lent = |entry: &std::fs::DirEntry| {
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:fuelrail"))
+        };
+        while std::fs::read_dir(&fds).unwrap().filter(|entry| entry.as_ref().is_ok_and(lent)).count() != passes {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it never had {passes}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -116,6 +137,37 @@ fn a_job_of_a_stopped_process_says_so_and_goes_on_alone_and_that_process_then_fr
     shared.signal("-CONT");
     drop((job, held));
     assert_eq!(shared.end()["stats"]["slots"], 0);
+}
+
+#[test]
+fn a_job_that_comes_late_has_a_pass_of_its_own_whose_memory_and_place_are_free_after_it() {
+    let (set, dir) = (DataSet::digits(1200, 3), tempfile::tempdir().unwrap());
+    let bucket = bucket_of(&set, "");
+    let uri = bucket.url("");
+    let config = unhedged(dir.path());
+    let args = ["--batch-size", "4", "--passes-max", "2", "--config", &config];
+    let mut shared = Shared::start(&uri, dir.path(), &args);
+    let first = Loader::builder(&uri).batch_size(4).shards(1).pin(false).memory_limit("64MiB".parse().unwrap());
+    let mut first = first.share_dir(dir.path()).shared_read(true).build().unwrap();
+    // More than a job may hold: the first of them has come back.
+    (0..100).for_each(|_| drop(first.next_batch().unwrap().unwrap()));
+    shared.has_memories(1);
+    let share_dir = dir.path().to_str().unwrap();
+    for _ in 0..2 {
+        let late = bench_read(&uri, &["--batch-size", "4", "--json", "--shared-read", "--share-dir", share_dir]).json();
+        assert_eq!((&late["samples"], &late["requests"]), (&1200.into(), &0.into()));
+        shared.hears("a further pass for a job at position 0 of epoch 0");
+        shared.has_memories(1);
+    }
+    let of_the_pass = |batch: &fuelrail::Result<Batch>| batch.as_ref().is_ok_and(|batch| batch.is_borrowed());
+    assert_eq!(first.by_ref().filter(of_the_pass).count(), 200);
+    drop(first);
+    let told = shared.ends();
+    assert_eq!(told.len(), 3, "{told:?}");
+    for pass in &told {
+        assert_eq!((&pass["stats"]["requests"], &pass["stats"]["slots"]), (&1200.into(), &0.into()), "{pass}");
+    }
+    assert_eq!(bucket.counters().get_requests, 3 * 1200);
 }
 
 #[test]
