@@ -231,7 +231,7 @@ impl Relay {
             }
         }
         let is_served = self.reader.as_ref().is_some_and(|reader| reader.serves);
-        self.reader.take_if(|reader| !reader.serves && reader.outstanding() == 0);
+        self.reader.take_if(|reader| !reader.serves && reader.outstanding() == 0 && !reader.connection.is_stuck());
         if !is_served && self.ready.is_empty() && self.out.room() > 0 {
             self.read_alone(task)?;
         }
@@ -327,9 +327,15 @@ impl Reader {
     /// Takes in what it says. Whether it said anything.
     fn hear(&mut self, next: &mut u64, ready: &mut VecDeque<Finished>, ends: &RelayEnds) -> Result<bool> {
         let mut heard = false;
-        while self.serves {
+        loop {
             match self.connection.hear()? {
                 Heard::Nothing => break,
+                // It has served before it knew that this job reads alone.
+                Heard::Message(ToJob::Batch(head), ..) if !self.serves => {
+                    self.connection.say(message(&ToReader::Released(head.name), &[]), None);
+                }
+                Heard::Message(..) if !self.serves => {}
+                Heard::Closed if !self.serves => break,
                 Heard::Closed => self.end("the process that reads has gone", *next),
                 Heard::Message(ToJob::Alone { why }, ..) => self.end(&why, *next),
                 Heard::Message(ToJob::Here, ..) => {}

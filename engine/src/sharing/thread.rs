@@ -41,8 +41,8 @@ impl Progress {
         // One that lives has answered before the second look.
         let silence = (silence_s > 1).then(|| {
             format!(
-                ", which has not answered for {silence_s} s: continue it (kill -CONT) if it is stopped, or end it, and \
-                 this job reads alone"
+                ", which has not answered for {silence_s} s: continue it (kill -CONT) if it is stopped; this job reads alone \
+                 if it ends, or does not answer for too long"
             )
         });
         format!("shared_read: batch {next} comes from {reader}{}", silence.unwrap_or_default())

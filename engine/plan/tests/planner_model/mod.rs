@@ -91,6 +91,13 @@ struct Counted {
     moved: u64,
 }
 
+/// Those of three ranks, which were four in an earlier run of the same seed.
+fn homes(rank: u16, run: &Run) -> Homes {
+    let homes = Homes::new(rank, &[1, 2, 3], run.order());
+    homes.remember(&[(run.config().seed, vec![3, 1, 2, 4])]);
+    homes
+}
+
 impl Model {
     fn new(seed: u64) -> Model {
         let mut prng = Prng::new(seed);
@@ -122,11 +129,7 @@ impl Model {
             policy: PolicyName::ALL[prng.below(PolicyName::ALL.len() as u64) as usize],
             cache_bytes: prng.below(catalog.total_bytes() + 2),
             cached_block_bytes_min: prng.below(200),
-            homes: prng.chance(0.15).then(|| {
-                let homes = Homes::new(prng_rank, &[1, 2, 3], run.order());
-                homes.remember(&[(seed, vec![3, 1, 2, 4])]);
-                homes
-            }),
+            homes: prng.chance(0.15).then(|| homes(prng_rank, &run)),
             batch_room_bytes: largest.max(64) * (1 + prng.below(4)),
             horizon_epochs: 1,
             spill,
