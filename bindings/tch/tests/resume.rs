@@ -166,3 +166,30 @@ fn another_model_seed_or_optimiser_is_refused_with_words() {
     let again = trainer(&words(&saved)).output().unwrap();
     assert!(again.status.success() && String::from_utf8_lossy(&again.stdout).contains("done: 2 steps"));
 }
+
+#[test]
+fn a_run_that_diverges_ends_and_leaves_its_good_checkpoints() {
+    let bucket = digits(1280, 3);
+    let (uri, folder) = (bucket.url("training/"), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    let good = format!(
+        "{uri} --decode 28x28x1 --batch-size 32 --timeout-s 60 --checkpoint {}",
+        folder.join("saved").display()
+    );
+    Job::start(2, folder, &words(&good)).done();
+    // The first such step is too long for the products of the second.
+    let bad = format!("{good} --epochs 3 --rate 1e30 --checkpoint-every");
+    for (every, says) in [(5, "parameters are infinite or NaN"), (1000, "20 steps in a row")] {
+        let ended = Job::start(2, folder, &words(&format!("{bad} {every}"))).wait();
+        for (rank, one) in ended.iter().enumerate() {
+            assert_eq!(one.status.code(), Some(1), "rank {rank}: {}", one.output);
+            assert_eq!(one.output.matches("samples of this rank").count(), 1, "rank {rank}: {}", one.output);
+            assert!(one.output.contains(" and 24 more"), "rank {rank}: {}", one.output);
+        }
+        let said = &ended[0].output;
+        assert!(said.contains(says) && said.contains("lower the learning rate"), "{said}");
+        assert!(said.contains("goes on from the checkpoint of step 20"), "{said}");
+        let names = std::fs::read_dir(folder.join("saved")).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["step-000000000020.safetensors"]);
+    }
+}

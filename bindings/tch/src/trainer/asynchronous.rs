@@ -331,7 +331,9 @@ impl Trainer<'_> {
             if passes.batches > 0 {
                 self.progress.step += 1;
                 passes.time.wall = begun.elapsed();
-                self.tell(&passes, self.progress.step, right / passes.asked.max(1.0), reply.rate, Mode::Asynchronous);
+                let step = self.progress.step;
+                self.tell(&passes, step, right / passes.asked.max(1.0), reply.rate, Mode::Asynchronous);
+                self.watch_losses(loss, loss, &passes, step)?;
             }
             if reply.over > 0.0 {
                 return Ok(());

@@ -398,7 +398,8 @@ impl<'l> Trainer<'l> {
     /// Trains to the end of the epochs, or to a notice.
     ///
     /// # Errors
-    /// What the feed, the model, the checkpoints or the other ranks report. The last checkpoint stays.
+    /// What the feed, the model, the checkpoints or the other ranks report; `Program` where losses or parameters stay infinite or NaN. The last
+    /// checkpoint stays.
     pub fn run(&mut self, feed: &mut dyn Feed) -> Result<Outcome> {
         self.run_with(feed, &mut |_, _| Ok(()))
     }
@@ -458,6 +459,7 @@ impl<'l> Trainer<'l> {
                 after_epoch(self, feed)?;
             }
         };
+        self.check_parameters()?;
         if self.vault.is_somewhere() {
             if self.progress.saved_step < self.progress.step {
                 self.save(self.order_of(feed), feed.reporter())?;

@@ -172,8 +172,28 @@ impl Trainer<'_> {
         Ok(written.map(|written| written.unwrap_or_default().0))
     }
 
-    /// A copy of all that a run needs to go on.
+    /// Training has failed, on all ranks, and going on does not mend it.
+    pub(super) fn diverged(&self, what: &str) -> Error {
+        let from = match self.progress.saved_step {
+            0 => "begin anew".to_owned(),
+            saved => format!("start again: it goes on from the checkpoint of step {saved}"),
+        };
+        let cause = format!("training has diverged: {what}, on {} rank(s)", self.world());
+        Error::new(Kind::Program, cause).with_hint(format!("lower the learning rate (--rate), and {from}"))
+    }
+
+    /// Parameters that are infinite or NaN are an error. Waits for the device.
+    pub(super) fn check_parameters(&self) -> Result<()> {
+        let parameters = self.reducer.flat_parameters()?;
+        // NaN is both the least and the greatest.
+        let ends = no_grad(|| [parameters.min(), parameters.max()]);
+        let is_finite = ends.iter().all(|end| end.double_value(&[]).is_finite());
+        if is_finite { Ok(()) } else { Err(self.diverged("parameters are infinite or NaN")) }
+    }
+
+    /// A copy of all that a run needs to go on, or an error where it could not.
     fn checkpoint(&self, order: State, reporter: Option<Reporter>, states: Vec<RandomStates>) -> Result<Checkpoint> {
+        self.check_parameters()?;
         let mut tensors = BTreeMap::new();
         if let Some(reporter) = reporter {
             let bytes = reporter.scores(&order)?;

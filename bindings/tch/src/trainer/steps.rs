@@ -17,6 +17,10 @@ pub(super) struct Progress {
     /// Of them, those of synchronous steps.
     pub synchronous: u64,
     pub loss: f64,
+    /// Steps in a row whose loss was infinite or NaN.
+    pub bad_steps: u32,
+    /// Steps in all in which that of this rank's own samples was.
+    pub bad_losses: u64,
     pub mode: Mode,
     /// Ranks are at positions of their own, since they did not all take part in every step.
     pub apart: bool,
@@ -45,6 +49,8 @@ impl Progress {
             samples: 0,
             synchronous: 0,
             loss: f64::NAN,
+            bad_steps: 0,
+            bad_losses: 0,
             mode: Mode::Synchronous,
             apart: false,
             order: None,

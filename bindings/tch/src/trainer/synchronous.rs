@@ -17,6 +17,11 @@ use tch::{Device, Kind as Element, Tensor, no_grad};
 /// Longest wait for a step of a single rank.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// After so many steps in a row whose loss is infinite or NaN a run ends. Steps that are left out for the loss's scale have finite losses.
+const BAD_STEPS_MAX: u32 = 20;
+/// Samples that a notice of such a loss names.
+const NAMED_MAX: usize = 8;
+
 impl Trainer<'_> {
     /// One step. Returns the end when there is one.
     pub(super) fn synchronous_step(&mut self, feed: &mut dyn Feed) -> Result<Option<End>> {
@@ -51,7 +56,7 @@ impl Trainer<'_> {
             self.report_losses(&step.passes, &reporter)?;
         }
         step.passes.time.wall = begun.elapsed();
-        self.count(&all, &step.passes, rate, step.step);
+        self.count(&all, &step.passes, rate, step.step)?;
         self.after_step(feed, &all, step.passes.given)
     }
 
@@ -68,7 +73,7 @@ impl Trainer<'_> {
         let given = step.passes.given.take();
         let mut all = self.wait_for(step.numbers)?;
         step.passes.time.wall = begun.elapsed();
-        self.count(&all, &step.passes, step.rate, step.step);
+        self.count(&all, &step.passes, step.rate, step.step)?;
         if ends {
             // The next epoch's first step says how many its steps have.
             self.late.samples = 0;
@@ -292,12 +297,12 @@ impl Trainer<'_> {
     /// Waits for a step's numbers, counts them and tells the listener.
     pub(super) fn read(&mut self, step: Unread) -> Result<Tail> {
         let all = self.wait_for(step.numbers)?;
-        self.count(&all, &step.passes, step.rate, step.step);
+        self.count(&all, &step.passes, step.rate, step.step)?;
         Ok(all)
     }
 
-    /// Counts a step's numbers and tells the listener.
-    pub(super) fn count(&mut self, all: &Tail, passes: &Passes, rate: f64, step: u64) {
+    /// Counts a step's numbers and tells the listener. Too many bad losses are an error, on all ranks at the same step.
+    pub(super) fn count(&mut self, all: &Tail, passes: &Passes, rate: f64, step: u64) -> Result<()> {
         self.late.samples = all.samples as u64;
         self.progress.samples += all.samples as u64;
         self.progress.synchronous += all.samples as u64;
@@ -305,13 +310,31 @@ impl Trainer<'_> {
             self.progress.saving_s = all.saving_s;
         }
         self.progress.loss = if all.samples > 0.0 { all.loss / all.samples } else { self.progress.loss };
-        let own = all.own_loss[self.rank()];
-        if !own.is_finite() && !self.scale.moves() {
-            let ids = passes.ids.iter().map(|id| id.0).collect::<Vec<_>>();
-            let notice = format!("the loss of step {step} is {own}; samples of this rank: {ids:?}");
-            (self.listener)(Event::Notice(&notice));
-        }
         self.tell(passes, step, all.right / all.asked.max(1.0), rate, Mode::Synchronous);
+        self.watch_losses(all.loss, all.own_loss[self.rank()], passes, step)
+    }
+
+    /// Looks at the sum of a step's losses and this rank's part of it. The first bad one is told of with samples, the others by their number.
+    pub(super) fn watch_losses(&mut self, all: f64, own: f64, passes: &Passes, step: u64) -> Result<()> {
+        if !own.is_finite() && !self.scale.moves() {
+            self.progress.bad_losses += 1;
+            let bad = self.progress.bad_losses;
+            let ids: Vec<u64> = passes.ids.iter().take(NAMED_MAX).map(|id| id.0).collect();
+            let more = passes.ids.len() - ids.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            if bad == 1 {
+                let notice = format!("the loss of step {step} is {own}; samples of this rank: {ids:?}{more}");
+                (self.listener)(Event::Notice(&notice));
+            } else if bad.is_power_of_two() {
+                (self.listener)(Event::Notice(&format!("{bad} steps had such losses by step {step}")));
+            }
+        }
+        self.progress.bad_steps = if all.is_finite() { 0 } else { self.progress.bad_steps + 1 };
+        if self.progress.bad_steps < BAD_STEPS_MAX {
+            return Ok(());
+        }
+        let what = format!("the losses of {BAD_STEPS_MAX} steps in a row, to step {step}, were infinite or NaN");
+        Err(self.diverged(&what))
     }
 
     /// Reads the last step, if it is unread, at the end of the samples.
