@@ -184,6 +184,19 @@ impl<P: FnMut(u64)> Walk<'_, P> {
     }
 }
 
+/// Removes from a folder what processes that were killed were putting there; the names say which those were. One of this number is from
+/// before: only for a process that puts nothing there yet. In a container all may have the same number.
+pub fn forget_unfinished(folder: &str) {
+    let own = std::process::id().to_string();
+    for item in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = item.file_name();
+        let id = name.to_str().and_then(|name| name.strip_prefix(NEW)?.split_once('-'));
+        if id.is_some_and(|(id, _)| id == own || !Path::new("/proc").join(id).exists()) {
+            let _ = fs::remove_file(item.path());
+        }
+    }
+}
+
 /// Copies a file to `out`. Returns its length.
 ///
 /// # Errors

@@ -131,7 +131,7 @@ pub use upload::{
 pub mod internal {
     #[cfg(feature = "decode")]
     pub use crate::decode::PictureDecoder;
-    pub use crate::folder::list_folder;
+    pub use crate::folder::{forget_unfinished, list_folder};
     #[cfg(feature = "clouds")]
     pub use crate::get::{GetConnection, Gets, object_bytes};
     pub use crate::listing::{listing_hash, no_objects};

@@ -147,3 +147,22 @@ fn a_full_disk_is_told_on_every_rank_and_leaves_the_last_checkpoint() {
     let said = String::from_utf8_lossy(&again.stdout).into_owned();
     assert!(again.status.success() && said.contains("goes on from step 3"), "{said}");
 }
+
+#[test]
+fn what_a_killed_process_was_writing_is_removed_at_the_next_start() {
+    let (bucket, folder) = (digits(64, 3), tempfile::tempdir().unwrap());
+    let saved = folder.path().join("saved");
+    std::fs::create_dir(&saved).unwrap();
+    // Of no process that there can be, and of this one.
+    let (gone, here) = (".fuelrail-new-4194305-0", format!(".fuelrail-new-{}-0", std::process::id()));
+    for name in [gone, &here] {
+        std::fs::write(saved.join(name), "half a checkpoint").unwrap();
+    }
+    let more = format!("--checkpoint {}", saved.display());
+    let output = trainer(&arguments(&bucket.url("training/"), folder.path(), &more)).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let names = std::fs::read_dir(&saved).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    assert_eq!(names, [here, "step-000000000004.safetensors".to_owned()]);
+}

@@ -92,7 +92,9 @@ impl Target {
         let (source, shards) = (source.uri.clone(), Vec::new());
         let manifest = Manifest { version: VERSION, source, made, complete: false, columns: None, state: None, shards };
         let mut target = Target { access, uri, there, manifest, stop: stop.clone() };
-        target.forget_unfinished();
+        if !target.uri.contains("://") {
+            fuelrail::internal::forget_unfinished(&target.uri);
+        }
         if target.there.contains_key(MANIFEST) {
             target.go_on()?;
         } else if !target.there.is_empty() {
@@ -176,18 +178,6 @@ impl Target {
 
     fn is_folder(&self) -> bool {
         !self.uri.contains("://") || self.uri.starts_with("file:")
-    }
-
-    /// Removes what a killed run was writing. Its name says which process that was.
-    fn forget_unfinished(&self) {
-        let items = if self.uri.contains("://") { None } else { fs::read_dir(&self.uri).ok() };
-        for item in items.into_iter().flatten().flatten() {
-            let name = item.file_name();
-            let id = name.to_str().and_then(|name| name.strip_prefix(".fuelrail-new-")?.split_once('-'));
-            if id.is_some_and(|(id, _)| !Path::new("/proc").join(id).exists()) {
-                let _ = fs::remove_file(item.path());
-            }
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The places of checkpoints: a folder, a bucket, or both. A checkpoint is there whole or not at all.
 //!
 //! In a folder it is written beside its name, synced, renamed, and the folder synced: a power cut leaves the last one as it was. In a bucket an
-//! upload is whole or nothing by itself. Only files with names of checkpoints are ever touched. A thread
-//! writes while training goes on.
+//! upload is whole or nothing by itself. Only files with names of checkpoints are ever touched, and what was not whole yet when its process was
+//! killed. A thread writes while training goes on.
 
 use super::Checkpoint;
 use fuelrail::Access;
+use fuelrail::internal::forget_unfinished;
 use fuelrail_base::{Error, Kind, Result};
 use std::fs;
 use std::io::Cursor;
@@ -131,12 +132,14 @@ impl Vault {
         files.filter_map(|entry| step_of(entry.file_name().to_str()?))
     }
 
-    /// The newest checkpoint that is whole. Broken ones are skipped, with a notice.
+    /// The newest checkpoint that is whole. Broken ones are skipped, with a notice. Removes what killed processes were writing to the folder:
+    /// for a process that saves nothing there yet.
     ///
     /// # Errors
     /// `Network`, `Denied`, `File` … when a place cannot be listed or read: an older checkpoint, or none, would silently take the place of the
     /// newest. `File` when all are broken, `Usage` for one of another version.
     pub fn newest(&self) -> Result<Found> {
+        self.folder.iter().for_each(|folder| forget_unfinished(folder));
         let mut steps: Vec<(u64, bool)> = self.steps_in_folder().map(|step| (step, true)).collect();
         if let Some(bucket) = &self.bucket {
             let listed = fuelrail::list_with(&self.access, bucket, |_| {})?;
