@@ -330,6 +330,19 @@ fn a_run_stops_with_a_checkpoint_at_its_time_or_cost_and_foresees_that() {
     assert!(of("predicted_s") > 0.0 && of("took_s") >= outcome["wall_s"].as_f64().unwrap(), "{outcome}");
 }
 
+#[test]
+fn a_run_that_is_stopped_without_a_place_for_checkpoints_says_that_nothing_is_saved() {
+    let (bucket, folder) = (digits(640, 3), tempfile::tempdir().unwrap());
+    let log = folder.path().join("0.jsonl");
+    let text = format!("{} --decode 28x28x1 --epochs 100000 --step-log {}", bucket.url("training/"), log.display());
+    let job = Job::start(1, folder.path(), &words(&text));
+    wait_for_steps(&log, 2);
+    job.signal(0, Signal::TERM);
+    let ended = job.wait().remove(0);
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.output);
+    assert!(ended.output.contains("nothing is saved") && !ended.output.contains("start again"), "{}", ended.output);
+}
+
 /// A program of this package's examples.
 fn example(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_fuelrail-train")).parent().unwrap();

@@ -24,7 +24,7 @@ pub struct NoOptions {}
 /// on [`Facts::device`] afterwards. Prints, writes checkpoints and resumes as that does.
 ///
 /// The exit code is 0 when done, 1 when samples, network or model failed, 2 for wrong usage, 3 where the environment refuses or another rank is lost, 4 when
-/// stopped on a notice with a checkpoint written: start it again to go on.
+/// stopped on a notice: with `--checkpoint` start it again to go on, without it nothing is saved.
 pub fn run(
     args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     make: impl FnOnce(&VarStore, &Facts<'_>) -> Result<Box<dyn Task>>,

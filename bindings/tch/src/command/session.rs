@@ -101,7 +101,7 @@ pub(super) fn train(
         (Some(uri), End::Done) => Some(judging.score(uri, &mut trainer)?),
         _ => None,
     };
-    tell_end(&screen.borrow(), &outcome, score, begun.elapsed());
+    tell_end(arguments, &screen.borrow(), &outcome, score, begun.elapsed());
     if let Some(slow) = &slow {
         screen.borrow().say(&slow.to_string());
     }
@@ -118,7 +118,7 @@ pub(super) fn train(
 }
 
 /// The last lines of a run.
-fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Duration) {
+fn tell_end(arguments: &Arguments, screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Duration) {
     screen.say(&format!("{}", outcome.meter));
     if let Some(score) = score {
         screen.say(&format!(
@@ -136,7 +136,11 @@ fn tell_end(screen: &Screen, outcome: &Outcome, score: Option<Score>, took: Dura
             });
             format!("done: {} steps, {} samples, {:.1} s{said}", outcome.steps, outcome.samples, took.as_secs_f64())
         }
-        End::Stopped(why) => format!("stopped after step {}: {why}; start again to go on", outcome.steps),
+        End::Stopped(why) => {
+            let saved = !arguments.checkpoint.is_empty();
+            let next = if saved { "start again to go on" } else { "nothing is saved, for want of a --checkpoint" };
+            format!("stopped after step {}: {why}; {next}", outcome.steps)
+        }
     });
 }
 

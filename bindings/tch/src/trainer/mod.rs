@@ -178,7 +178,7 @@ pub enum Event<'a> {
 pub enum End {
     /// All epochs are done.
     Done,
-    /// A notice stopped it; it has saved a checkpoint, and can be resumed.
+    /// A notice stopped it; where it has a vault, it has saved a checkpoint, and can be resumed.
     Stopped(String),
 }
 
