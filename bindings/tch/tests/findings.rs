@@ -331,6 +331,15 @@ fn a_run_stops_with_a_checkpoint_at_its_time_or_cost_and_foresees_that() {
 }
 
 #[test]
+fn options_that_would_be_ignored_are_refused() {
+    for (more, says) in
+        [("--checkpoint-every 5", "name a folder or a bucket's prefix"), ("--checkpoint-every-s 5", "--checkpoint")]
+    {
+        ends(&run(&format!("http://127.0.0.1:1/none/ {more}")), 2, &[says]);
+    }
+}
+
+#[test]
 fn a_run_that_is_stopped_without_a_place_for_checkpoints_says_that_nothing_is_saved() {
     let (bucket, folder) = (digits(640, 3), tempfile::tempdir().unwrap());
     let log = folder.path().join("0.jsonl");

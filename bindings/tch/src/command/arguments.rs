@@ -100,6 +100,19 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Checks what no single option shows.
+    ///
+    /// # Errors
+    /// `Usage` naming the option that would be ignored.
+    pub(crate) fn check(&self) -> Result<()> {
+        let TrainConfig { checkpoint_every_steps, checkpoint_every_s, .. } = self.training;
+        if self.checkpoint.is_empty() && (checkpoint_every_steps > 0 || checkpoint_every_s > 0.0) {
+            return Err(usage("checkpoints are to be saved every so often, and nothing says where".to_owned())
+                .with_hint("name a folder or a bucket's prefix as --checkpoint, or leave --checkpoint-every out"));
+        }
+        Ok(())
+    }
+
     /// The loader's configuration over `uri`, for this rank.
     pub(crate) fn loader(&self, uri: &str, rank: usize, world: usize) -> Result<Config> {
         let batch_size = match self.global_batch_size {

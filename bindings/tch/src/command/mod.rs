@@ -47,7 +47,7 @@ pub fn run_with<M: Args>(
     }));
     let arguments = Options::<M>::parse_from(args);
     let made = |variables: &VarStore, facts: &Facts<'_>| make(variables, facts, &arguments.own);
-    match caught(|| session::train(&arguments.all, made)) {
+    match caught(|| arguments.all.check().and_then(|()| session::train(&arguments.all, made))) {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::Stopped(_)) => ExitCode::from(4),
         Err(error) => {
