@@ -1,7 +1,10 @@
 //! Any number of ranks trains as one does.
 
-use crate::common::{Job, assert_near, digits, steps, words};
+use crate::common::{Job, assert_near, digits, meeting_port, steps, wait_for_steps, words};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 fn train(bucket: &str, folder: &Path, world: usize, more: &str) -> BTreeMap<u64, crate::common::Step> {
@@ -74,5 +77,29 @@ fn gradients_in_many_small_buckets_are_the_same_sums() {
     for (number, step) in &one {
         assert_eq!(many[number].ids, step.ids);
         assert_near(*number, many[number].loss, step.loss);
+    }
+}
+
+#[test]
+fn each_rank_of_a_machine_shows_its_counters_at_an_address_of_its_own() {
+    let (bucket, folder, port) = (digits(640, 3), tempfile::tempdir().unwrap(), meeting_port());
+    let folder = folder.path();
+    let text = format!(
+        "{} --decode 28x28x1 --epochs 100000 --timeout-s 60 --step-log {} --set metrics_listen=127.0.{{local_rank}}.1{{rank}}:{port}",
+        bucket.url("training/"),
+        folder.join("{rank}.jsonl").display()
+    );
+    let job = Job::start(2, folder, &words(&text));
+    for rank in 0..2 {
+        wait_for_steps(&folder.join(format!("{rank}.jsonl")), 2);
+        let mut socket = TcpStream::connect(format!("127.0.{rank}.1{rank}:{port}")).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).unwrap();
+        assert!(page.contains(&format!("\nfuelrail_batches_total{{rank=\"{rank}\"}} ")), "{page}");
+    }
+    job.signal(0, Signal::TERM);
+    for (rank, one) in job.wait().iter().enumerate() {
+        assert_eq!(one.status.code(), Some(4), "rank {rank}: {}", one.output);
     }
 }

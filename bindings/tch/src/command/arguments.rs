@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     /// Where a step's time was predicted to lie, LOW,HIGH in seconds (`fuelrail plan fit --predict`): a slower run names its cause
     #[arg(long, value_name = "LOW,HIGH", value_parser = interval)]
     pub predicted_step_s: Option<[f64; 2]>,
-    /// A setting of the loader, KEY=VALUE, as in its TOML file
+    /// A setting of the loader, KEY=VALUE, as in its TOML file. In metrics_listen `{local_rank}` and `{rank}` stand for the rank's numbers
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     /// The loader's TOML file

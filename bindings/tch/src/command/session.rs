@@ -388,6 +388,12 @@ fn loader(
         config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
     }
     config.audit = config.audit.map(|log| own_log(&log, config.rank));
+    // A launcher gives all ranks of a machine the same arguments.
+    let own = |address: String| {
+        let address = address.replace("{local_rank}", &ranks.local_rank.to_string());
+        address.replace("{rank}", &ranks.rank.to_string())
+    };
+    config.metrics_listen = config.metrics_listen.map(own);
     let mut builder = LoaderBuilder::new(config).kept_listing(listing);
     if let Some(order) = order {
         builder = builder.resume(order);
