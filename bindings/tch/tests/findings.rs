@@ -331,10 +331,14 @@ fn a_run_stops_with_a_checkpoint_at_its_time_or_cost_and_foresees_that() {
 }
 
 #[test]
-fn options_that_would_be_ignored_are_refused() {
-    for (more, says) in
-        [("--checkpoint-every 5", "name a folder or a bucket's prefix"), ("--checkpoint-every-s 5", "--checkpoint")]
-    {
+fn options_that_would_be_ignored_or_contradict_each_other_are_refused() {
+    for (more, says) in [
+        ("--checkpoint-every 5", "name a folder or a bucket's prefix as --checkpoint"),
+        ("--checkpoint-every-s 5", "name a folder or a bucket's prefix as --checkpoint"),
+        ("--batch-size 32 --set batch_size=4", "batch_size is set twice"),
+        ("--decode 28x28x1 --set decode.shape=20x20x1", "leave it out of --set"),
+        ("--set world=3", "leave it out of --set"),
+    ] {
         ends(&run(&format!("http://127.0.0.1:1/none/ {more}")), 2, &[says]);
     }
 }

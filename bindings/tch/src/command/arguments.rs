@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     /// Where a step's time was predicted to lie, LOW,HIGH in seconds (`fuelrail plan fit --predict`): a slower run names its cause
     #[arg(long, value_name = "LOW,HIGH", value_parser = interval)]
     pub predicted_step_s: Option<[f64; 2]>,
-    /// A setting of the loader, KEY=VALUE, as in its TOML file. In metrics_listen `{local_rank}` and `{rank}` stand for the rank's numbers
+    /// A setting of the loader, KEY=VALUE, as in its TOML file, but for those that options give. In metrics_listen `{local_rank}` and `{rank}` stand for the rank's numbers
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     /// The loader's TOML file
@@ -133,8 +133,14 @@ impl Arguments {
             ("decode", self.decode.clone()),
             ("importance", self.importance.clone()),
         ];
-        let own = own.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        let overrides: Overrides = own.chain(self.set.iter().cloned()).collect();
+        let own: Overrides = own.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+        // Of two values in --set the later one counts: scripts append to what they are given.
+        for setting in &self.set {
+            Config::check_once(&[own.as_slice(), std::slice::from_ref(setting)].concat()).map_err(|error| {
+                error.with_hint("leave it out of --set: an option, as --batch-size is, or the launcher says it")
+            })?;
+        }
+        let overrides = [own, self.set.clone()].concat();
         Config::load(self.config.as_deref(), fuelrail::environment_variables()?, &overrides)
     }
 }
