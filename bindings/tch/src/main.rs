@@ -12,7 +12,8 @@ use tch::nn::VarStore;
 
 /// Trains a model from a bucket, on one rank or many.
 ///
-/// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun.
+/// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun. Those of a
+/// machine share its memory and cores by LOCAL_WORLD_SIZE.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  fuelrail-train --model lenet http://127.0.0.1:9000/digits/training/ --decode 28x28x1 --epochs 3\n  \

@@ -47,6 +47,27 @@ fn ranks_of_one_machine_share_its_memory_by_default() {
 }
 
 #[test]
+fn ranks_that_do_not_know_how_many_share_their_machine_say_so() {
+    let bucket = digits(64, 3);
+    let uri = bucket.url("training/");
+    let said = |more: &str| {
+        let (folder, port) = (tempfile::tempdir().unwrap(), meeting_port().to_string());
+        let ranks = (0..2).map(|rank: usize| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_fuelrail-train"));
+            let arguments = format!("{uri} --decode 28x28x1 --device cpu --set shards=1 --timeout-s 60 {more}");
+            command.args(words(&arguments)).envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into())]);
+            command.env("MASTER_PORT", &port).env_remove("LOCAL_WORLD_SIZE");
+            clean(&mut command);
+            start(command, folder.path().join(format!("rank{rank}.out")))
+        });
+        Job::of(ranks.collect()).done().remove(0).output
+    };
+    let notice = "LOCAL_WORLD_SIZE is not set";
+    let (alone, shared) = (said(""), said("--set local_world=2"));
+    assert!(alone.contains(notice) && !shared.contains(notice), "{alone}, {shared}");
+}
+
+#[test]
 fn a_gpu_that_torch_does_not_find_is_an_error_unless_the_cpu_was_asked_for() {
     const NAME: &str = "findings::a_gpu_that_torch_does_not_find_is_an_error_unless_the_cpu_was_asked_for";
     if !under_driver(NAME, &Settings::default()) {

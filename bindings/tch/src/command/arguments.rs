@@ -18,7 +18,8 @@ use tch::Device;
 
 /// Trains a model from a bucket, on one rank or many.
 ///
-/// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun.
+/// Ranks find each other as everywhere: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, set by hand or by torchrun. Those of a
+/// machine share its memory and cores by LOCAL_WORLD_SIZE.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Where the samples are

@@ -388,6 +388,12 @@ fn loader(
         config.epochs = config.epochs.saturating_mul(u64::from(config.world)).saturating_add(1);
     }
     config.audit = config.audit.map(|log| own_log(&log, config.rank));
+    if ranks.rank == 0 && ranks.world > 1 && config.local_world.is_none() && config.memory.limit.is_none() {
+        eprintln!(
+            "notice: LOCAL_WORLD_SIZE is not set: each rank takes the memory of one that is alone on its machine; set it to the number of ranks \
+             there, or memory_limit"
+        );
+    }
     // A launcher gives all ranks of a machine the same arguments.
     let own = |address: String| {
         let address = address.replace("{local_rank}", &ranks.local_rank.to_string());
