@@ -15,7 +15,7 @@ use crate::ffi::feed_stream;
 pub struct Fed {
     /// The batch.
     pub batch: TensorBatch,
-    /// Time inside the loader.
+    /// Time inside the loader, where it was not there at once; else zero.
     pub data_wait: Duration,
     /// It was there at once.
     pub ready: bool,
@@ -70,7 +70,8 @@ impl Feed for HostFeed {
             Ok(Taken::NotYet) => (false, self.0.next_batch()?),
             Err(error) => (false, Err(error)),
         };
-        let data_wait = begun.elapsed();
+        // To take what is there is this thread's own work.
+        let data_wait = if ready { Duration::ZERO } else { begun.elapsed() };
         Some(taken.and_then(TensorBatch::over).map(|batch| Fed { batch, data_wait, ready }))
     }
 
@@ -118,7 +119,8 @@ impl GpuFeed {
         let waited = self.feed.stats().data_wait_s;
         let stream = feed_stream(self.feed.config().device as usize)?;
         let Some(batch) = self.feed.next(stream).transpose()? else { return Ok(None) };
-        let (data_wait, ready) = (begun.elapsed(), self.feed.stats().data_wait_s <= waited);
+        let ready = self.feed.stats().data_wait_s <= waited;
+        let data_wait = if ready { Duration::ZERO } else { begun.elapsed() };
         // The stream waits for the copy by itself, and the host for neither: `FeedStats::landed` tells how often a copy was late.
         if let Some(state) = batch.state() {
             self.order = state.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Time of one step, by what it waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StepTime {
-    /// Inside the loader's `next_batch`.
+    /// Inside the loader's `next_batch`, where the batch was not there at once; else zero.
     pub data_wait: Duration,
     /// The batch was there when it was asked for.
     pub ready: bool,
@@ -19,7 +19,7 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// What is left: forward, backward, optimiser.
+    /// What is left: forward, backward, optimiser, taking batches that were there.
     pub fn compute(&self) -> Duration {
         self.wall.saturating_sub(self.data_wait + self.all_reduce)
     }

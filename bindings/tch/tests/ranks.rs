@@ -1,6 +1,6 @@
 //! Any number of ranks trains as one does.
 
-use crate::common::{Job, assert_near, digits, meeting_port, steps, wait_for_steps, words};
+use crate::common::{Job, assert_near, digits, lines, meeting_port, steps, wait_for_steps, words};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -102,4 +102,14 @@ fn each_rank_of_a_machine_shows_its_counters_at_an_address_of_its_own() {
     for (rank, one) in job.wait().iter().enumerate() {
         assert_eq!(one.status.code(), Some(4), "rank {rank}: {}", one.output);
     }
+}
+
+#[test]
+fn only_batches_that_were_not_there_are_waited_for() {
+    let (bucket, folder) = (digits(1280, 3), tempfile::tempdir().unwrap());
+    train(&bucket.url("training/"), folder.path(), 1, "--slow 0=8 --epochs 2");
+    let steps = lines(&folder.path().join("1-0.jsonl"));
+    let ready = |step: &serde_json::Value| step["ready"].as_bool().unwrap();
+    assert!(steps.iter().all(|step| ready(step) == (step["data_wait_ms"].as_f64() == Some(0.0))), "{steps:?}");
+    assert!(steps.iter().any(ready), "{steps:?}");
 }
