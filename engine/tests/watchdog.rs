@@ -2,7 +2,7 @@
 
 use crate::common::reading::Reading;
 use crate::common::{PATIENCE, bucket, loader};
-use fuelrail::Kind;
+use fuelrail::{Kind, Taken};
 use fuelrail_bucket::DataSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -65,6 +65,41 @@ fn a_stall_prints_every_stage() {
     drop(bucket);
     let error = consumer.join().unwrap().expect("an error").expect_err("the bucket is gone");
     assert!(matches!(error.kind(), Kind::Network | Kind::Truncated), "{error}");
+}
+
+/// Requests that fail move nothing, however often they are sent.
+#[test]
+fn an_outage_is_told_with_what_requests_fail_from() {
+    let set = DataSet::digits(50, 1);
+    let bucket = bucket(&set, "slowdown=1.0,per_key_max=1000000,only=*");
+    let (tell, told) = mpsc::channel();
+    let builder = loader(&bucket).batch_size(8).attempts_max(1_000_000).watchdog_after(Duration::from_secs(3));
+    let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let begun = Instant::now();
+    let text = loop {
+        assert!(begun.elapsed() < PATIENCE, "nothing was told");
+        assert!(matches!(loader.next_batch_within(Duration::from_secs(10)), Ok(Taken::NotYet)));
+        if let Ok(text) = told.try_recv() {
+            break text;
+        }
+    };
+    let server = bucket.url("").split('/').nth(2).unwrap().to_owned();
+    let error = format!("last error of {server}: the server answered 503");
+    assert!(text.contains("nothing moved") && text.contains(&error) && text.contains("since a block came"), "{text}");
+}
+
+#[test]
+fn a_slow_transfer_is_not_reported() {
+    let silence = Duration::from_secs(4);
+    let set = DataSet::photos(1, 1);
+    let bucket = bucket(&set, &format!("bandwidth={}", set.size(0) / 12));
+    let (tell, told) = mpsc::channel();
+    let builder = loader(&bucket).batch_size(1).watchdog_after(silence);
+    let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
+    let begun = Instant::now();
+    assert_eq!(loader.next_batch().unwrap().unwrap().len(), 1);
+    assert!(begun.elapsed() > silence, "it was slow");
+    assert!(told.try_recv().is_err(), "bytes came all the time");
 }
 
 /// A consumer that takes its time is not a stall, and neither is a signal to a loader at rest an error.

@@ -51,11 +51,19 @@ macro_rules! forward {
     )*};
 }
 
+/// What requests to the bucket have failed from since a block came from it.
+struct Trouble {
+    latest: Error,
+    at: Instant,
+    times: u64,
+}
+
 /// The fetch stage of one shard.
 pub(crate) struct FetchStage {
     requests: Requests,
     source: Source,
     peers: Lanes,
+    trouble: Option<Trouble>,
     /// Time from request to last byte.
     pub get_latency: Histogram,
 }
@@ -69,7 +77,7 @@ impl FetchStage {
             }
         };
         let requests = Requests::new(Arc::clone(&objects), objects.signatory());
-        FetchStage { requests, source, peers: Lanes::default(), get_latency: Histogram::new() }
+        FetchStage { requests, source, peers: Lanes::default(), trouble: None, get_latency: Histogram::new() }
     }
 
     /// The same, with connections to other ranks, too. With `kept`, one to each is left for blocks that it holds.
@@ -160,6 +168,17 @@ impl FetchStage {
         judged(error, signatory.as_ref().map(|signatory| &**signatory.authority()), server_time)
     }
 
+    /// Takes note of a failed request, for the watchdog.
+    pub(crate) fn failed(&mut self, error: &Error, now: Instant) {
+        let times = self.trouble.as_ref().map_or(0, |trouble| trouble.times) + 1;
+        self.trouble = Some(Trouble { latest: error.clone(), at: now, times });
+    }
+
+    /// Payload has come from the bucket since the last call.
+    pub(crate) fn progressed(&mut self) -> bool {
+        core::mem::take(&mut self.requests.progressed)
+    }
+
     /// A request ended since [`outcomes`](FetchStage::outcomes) was called.
     pub(crate) fn has_outcomes(&self) -> bool {
         !self.requests.outcomes.is_empty() || self.peers.has_outcomes()
@@ -181,6 +200,7 @@ impl FetchStage {
 
     pub(crate) fn landed(&mut self, bytes: u64, latency: Duration) {
         self.requests.stats.landed_bytes += bytes;
+        self.trouble = None;
         self.get_latency.record(latency);
     }
 
@@ -192,7 +212,13 @@ impl FetchStage {
     pub(crate) fn describe(&self, now: Instant) -> String {
         let (outstanding, waiting) = (self.outstanding(), self.waiting());
         let transport = call!(&self.source, describe(now));
+        let trouble = self.trouble.as_ref().map_or(String::new(), |trouble| {
+            let Trouble { latest, at, times } = trouble;
+            let server = self.requests.objects.endpoint().authority();
+            let (cause, age) = (latest.cause(), now.since(*at).as_secs_f64());
+            format!(", last error of {server}: {cause}, {age:.1} s ago, {times} since a block came")
+        });
         let peers = self.peers.describe(now);
-        format!("fetch: {outstanding} requests outstanding, {waiting} waiting to be sent, {transport}{peers}")
+        format!("fetch: {outstanding} requests outstanding, {waiting} waiting to be sent, {transport}{trouble}{peers}")
     }
 }

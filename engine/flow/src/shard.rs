@@ -78,6 +78,8 @@ pub struct Shard<R: Ring> {
     free_bytes_seen: u64,
     shared_copied_bytes: u64,
     published: u64,
+    /// A block has come, from wherever, since the last iteration.
+    progressed: bool,
     meter: Option<ThreadMeter>,
     clock: Clock,
 }
@@ -152,6 +154,7 @@ impl<R: Ring> Shard<R> {
             free_bytes_seen,
             shared_copied_bytes: 0,
             published: 0,
+            progressed: false,
             meter: None,
             clock: Clock::new(),
         })
@@ -198,7 +201,6 @@ impl<R: Ring> Shard<R> {
     /// Runs one iteration: everything that can be done now without waiting. False when the shard has to end.
     pub fn iterate(&mut self) -> bool {
         canary::pass(self.id.0, Stage::Start);
-        let mut moved = false;
         self.read_clock();
         loop {
             let mut again = self.take_completions();
@@ -211,7 +213,6 @@ impl<R: Ring> Shard<R> {
             if !again {
                 break;
             }
-            moved = true;
             self.read_clock();
         }
         self.watch_memory();
@@ -225,7 +226,8 @@ impl<R: Ring> Shard<R> {
         self.obey();
         let connected = self.deliver.flush(self.clock.now, taken);
         self.pump();
-        if moved {
+        // Requests that fail move nothing, however often.
+        if core::mem::take(&mut self.progressed) | self.fetch.progressed() {
             self.status.beat();
         }
         if self.status.wanted() != self.published {

@@ -95,7 +95,7 @@ impl ShardStatus {
         Some(self.latest()).filter(|latest| gone || latest.serial >= serial)
     }
 
-    /// Moves whenever the shard does something.
+    /// Moves whenever bytes of samples have come.
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
     }

@@ -249,7 +249,7 @@ settings! {
         register: bool = false,
         /// What happens when a sample cannot be had: `raise`, `skip` or `quarantine`.
         bad_samples: BadSamples = BadSamples::default(),
-        /// When the program waits for a batch and nothing moves for so long, the state of every stage is reported.
+        /// When the program waits for a batch and nothing comes for so long, the state of every stage is reported.
         watchdog_after ("watchdog_after_ms"): Option<Duration> = Some(Duration::from_secs(30)),
         /// Answer SIGUSR1 with the same report. The signal is the program's own otherwise: schedulers use it for pre-emption.
         report_on_sigusr1: bool = false,

@@ -15,8 +15,9 @@ pub(crate) use exchange::{Context, End, Exchange, Fault, Outcome};
 pub(crate) use predict::{Asked, AskedRank, HeadPredictor};
 pub(crate) use secure::{Secure, Tunnel};
 
+use exchange::Sink;
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
-use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
+use fuelrail_io::{Op, OpId, Scatter, Slot, SockId, Window};
 use fuelrail_wire::tls::Agreed;
 use pace::Trickle;
 use responses::Responses;
@@ -129,6 +130,15 @@ impl Conn {
     /// The exchange whose response comes next.
     pub(crate) fn front(&self) -> Option<&Exchange> {
         self.responses.queue.front()
+    }
+
+    /// The response under way has brought payload, which a refusal does not.
+    pub(crate) fn has_payload(&self) -> bool {
+        let brought = |front: &Exchange| {
+            let filled = front.window.as_ref().map_or(0, Window::filled);
+            matches!(front.sink, Sink::Window) && filled > front.resumed_at
+        };
+        self.responses.body.is_some() && self.front().is_some_and(brought)
     }
 
     /// Notes that a second request runs against the front exchange.

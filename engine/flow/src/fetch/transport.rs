@@ -92,6 +92,8 @@ pub(super) struct Requests {
     pub(super) taken: usize,
     pub(super) outcomes: Vec<Outcome>,
     pub(super) stats: FetchStats,
+    /// Payload has come since this was last looked at.
+    pub(super) progressed: bool,
 }
 
 impl Requests {
@@ -103,6 +105,7 @@ impl Requests {
             taken: 0,
             outcomes: Vec::with_capacity(256),
             stats: FetchStats::default(),
+            progressed: false,
         }
     }
 

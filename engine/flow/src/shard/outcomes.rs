@@ -74,7 +74,10 @@ impl<R: Ring> Shard<R> {
                     // We closed the connection ourselves, so that the rest is requested elsewhere.
                     return self.tell(Fact::Unserved { fetch, displaced: false });
                 }
-                first.error = Some(error);
+                first.error = Some(error.clone());
+                if !idled_out {
+                    self.fetch.failed(&error, self.clock.now);
+                }
                 let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
                     _ if idled_out => Attempt::Excused,
                     true => Attempt::Progress,
@@ -112,6 +115,7 @@ impl<R: Ring> Shard<R> {
     pub(super) fn land(&mut self, fetch: FetchId, window: Window, proof: Proof) {
         let first = self.waiter(fetch);
         (first.window, first.proof) = (Some(window), proof);
+        self.progressed = true;
     }
 
     /// Sends the request of a fetch under way a second time, or a third. Where there is no memory or no connection for a second,
