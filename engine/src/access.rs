@@ -6,10 +6,11 @@
 
 use crate::credentials::{Credentials, Origin, Provider, authority_for, region};
 use crate::folder::settled;
+use crate::outage::outlast;
 use crate::proxy::Route;
 use crate::proxy::proxy_for;
 use crate::tls::Tls;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_wire::redirect::Moved;
 use fuelrail_wire::{Cloud, Endpoint, Scheme, Source};
 use std::sync::{Mutex, PoisonError};
@@ -134,11 +135,12 @@ struct Place {
 }
 
 /// Does `work` at the bucket's place: at `endpoint`, that of `uri`, or where its server redirects to. After a redirect `work` starts
-/// over.
+/// over. A server that serves nothing is waited for as long as `wait`, as are those that hand out credentials for it.
 pub(crate) fn wherever<T>(
     access: &Access,
     uri: &str,
     endpoint: Endpoint,
+    wait: Option<Duration>,
     mut work: impl FnMut(&Route) -> Result<T>,
 ) -> Result<(T, Route)> {
     let proxy = proxy_for(&access.credentials.environment, &endpoint)?.map(|proxy| proxy.authority());
@@ -153,7 +155,8 @@ pub(crate) fn wherever<T>(
     }
     let mut hops = 0;
     loop {
-        let route = access.open(&origin)?;
+        let route = outlast(&origin.endpoint, wait, || access.open(&origin))?;
+        let route = Route { wait, ..route };
         let outcome = work(&route);
         let moved = route.moved().take();
         match (outcome, moved) {

@@ -11,6 +11,7 @@ use crate::listing::{KeptListing, given_or_listed};
 use crate::loader::{Loader, Parts};
 use crate::mixture::{Mixture, mixed};
 use crate::names::addresses_of;
+use crate::outage::outlast;
 use crate::packed::PackedShards;
 use crate::prepared::Prepared;
 use crate::records::Format;
@@ -168,7 +169,7 @@ impl LoaderBuilder {
         &self.config
     }
 
-    /// Lists the bucket and starts the shards.
+    /// Lists the bucket and starts the shards. A bucket that cannot be reached, or serves nothing, is waited for as long as `outage_limit` says.
     ///
     /// # Errors
     /// `Usage` for settings, `Budget` for a memory limit below one batch per shard (with the bytes needed),
@@ -207,9 +208,10 @@ impl LoaderBuilder {
         let (access, source) = config.source()?;
         let prefixes = source.prefixes.clone();
         let (given, dir) = ((listing, config.manifest.as_deref()), config.listing_dir());
-        let (kept, route) = given_or_listed(given, dir, (&access, &config.uri), source)?;
+        let (kept, route) = given_or_listed(given, dir, (&access, &config.uri), source, config.network.outage_limit)?;
         let KeptListing { listing, mut notices, mut saved, .. } = kept;
-        let addresses = addresses_of(&route.endpoint, route.proxy.as_deref())?;
+        let find = || addresses_of(&route.endpoint, route.proxy.as_deref());
+        let addresses = outlast(&route.endpoint, route.wait, find)?;
         notices.extend(route.proxy.as_ref().map(|proxy| format!("requests go through the proxy {proxy}")));
         settle_for(&route.endpoint, &mut config, &mut notices);
         let id = route.source_id(&prefixes);
@@ -266,7 +268,8 @@ impl LoaderBuilder {
 pub fn list_as(config: &Config) -> Result<KeptListing> {
     let (access, source) = config.source()?;
     let manifest = (None, config.manifest.as_deref());
-    given_or_listed(manifest, config.listing_dir(), (&access, &config.uri), source).map(|(kept, _)| kept)
+    let wait = config.network.outage_limit;
+    given_or_listed(manifest, config.listing_dir(), (&access, &config.uri), source, wait).map(|(kept, _)| kept)
 }
 
 /// The objects with these ranges of them as samples, where there are any, as the order and the disks want them; and the chunks in which they

@@ -11,13 +11,14 @@
 //! - [`Client::persist`] retries by the planner's rules. Callers add paths, headers and what a response means to them.
 
 use crate::connect::{Connector, Load, unreachable};
+use crate::outage::{TELL_AFTER, Waiting};
 use crate::proxy::Route;
 use crate::system::no_thread;
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::{Authority, Signatory, judged};
 use fuelrail_io::monotonic_now;
-use fuelrail_plan::retry::{Retry, RetryConfig, Tries, Verdict};
+use fuelrail_plan::retry::{Retry, Tries, Verdict};
 use fuelrail_wire::proxy::authentication_required;
 use fuelrail_wire::redirect::{Answer as RedirectAnswer, moved};
 use fuelrail_wire::sign::{self, Unsigned, covered};
@@ -29,6 +30,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Method, Request, StatusCode};
 use std::cell::RefCell;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -216,6 +218,7 @@ pub(crate) struct Client<'a> {
     connector: Connector,
     idle: RefCell<Vec<SendRequest<Load>>>,
     signatory: Option<RefCell<Signatory>>,
+    waiting: Waiting,
     retry: RefCell<Retry>,
 }
 
@@ -224,9 +227,9 @@ impl<'a> Client<'a> {
     pub(crate) fn new(route: &'a Route, patience: Duration) -> Result<Client<'a>> {
         let connector = Connector::new(route.tls.as_ref(), route.proxy.as_ref(), patience.min(CONNECT_TIMEOUT));
         let signatory = route.authority.as_ref().map(|authority| RefCell::new(Signatory::new(Arc::clone(authority))));
-        let config = RetryConfig { attempts_max: UNDER_WAY, ..RetryConfig::default() };
-        let retry = RefCell::new(Retry::new(config, monotonic_now().0)?);
-        Ok(Client { route, patience, connector, idle: RefCell::default(), signatory, retry })
+        let waiting = Waiting::new(&route.endpoint, route.wait);
+        let retry = RefCell::new(Retry::new(waiting.retry(UNDER_WAY), monotonic_now().0)?);
+        Ok(Client { route, patience, connector, idle: RefCell::default(), signatory, waiting, retry })
     }
 
     /// Opens a connection for the next request.
@@ -360,7 +363,20 @@ impl<'a> Client<'a> {
         refused
     }
 
-    /// Retries `attempt` until it succeeds, its error is final, or there were `attempts_max`.
+    /// Waits for an attempt; where the server is waited for, tells when it takes long.
+    async fn watched<T>(&self, attempt: impl Future<Output = T>) -> T {
+        let mut attempt = pin!(attempt);
+        if self.waiting.limit.is_some() {
+            match tokio::time::timeout(TELL_AFTER, &mut attempt).await {
+                Ok(done) => return done,
+                Err(_) => self.waiting.tell("no answer yet"),
+            }
+        }
+        attempt.await
+    }
+
+    /// Retries `attempt` until it succeeds, its error is final, or there were `attempts_max` and the server
+    /// is not waited for, or no longer.
     pub(crate) async fn persist<T>(
         &self,
         attempts_max: u32,
@@ -368,9 +384,10 @@ impl<'a> Client<'a> {
     ) -> Result<T, Refused> {
         let mut tries = Tries::default();
         loop {
-            let refused = match attempt().await {
+            let refused = match self.watched(attempt()).await {
                 Ok(done) => {
                     self.retry.borrow_mut().success();
+                    self.waiting.served();
                     return Ok(done);
                 }
                 Err(refused) => refused,
@@ -379,8 +396,9 @@ impl<'a> Client<'a> {
                 tries = Tries::default();
             }
             let verdict = self.retry.borrow_mut().verdict(&mut tries, refused.error.kind(), refused.wait);
+            let goes_on = self.waiting.goes_on(&refused.error) || tries.failed() < attempts_max;
             match verdict {
-                Verdict::After(pause) if !refused.is_final && tries.failed() < attempts_max => {
+                Verdict::After(pause) if !refused.is_final && goes_on => {
                     tokio::time::sleep(pause).await;
                 }
                 _ => return Err(Refused { error: refused.error.clone().with_attempts(tries.failed()), ..refused }),

@@ -41,7 +41,7 @@ pub fn get_with(access: impl Into<Access>, uri: &str, out: &mut (dyn Write + Sen
         return folder::get(&endpoint, &key, out).map_err(|e| e.with_object(key));
     }
     let mut progress = Progress::default();
-    let copied = wherever(&access, uri, endpoint, |route| {
+    let copied = wherever(&access, uri, endpoint, None, |route| {
         route.run(async |client| get_all(&client, &key, &mut progress, out).await)
     });
     copied.map_err(|e| e.with_object(key))?;
@@ -96,7 +96,7 @@ pub fn object_bytes(access: &Access, uri: &str, below: &str) -> Result<Option<u6
         endpoint.push_file_path(&mut path, &key);
         return Ok(fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|facts| facts.len()));
     }
-    let asked = wherever(&access, uri, endpoint, |route| {
+    let asked = wherever(&access, uri, endpoint, None, |route| {
         route.run(async |client| {
             let head = Ask::new(Method::HEAD, client.route.endpoint.object_path(&key));
             let answer = client.persist(AT_A_PROMPT, async || client.ask(&head).await).await;
@@ -300,8 +300,9 @@ impl Gets {
         if endpoint.scheme == Scheme::File {
             return Err(Error::new(Kind::Usage, format!("{uri} is a folder: give the URI of a bucket")));
         }
-        let (_, route) =
-            wherever(&access, uri, endpoint, |route| route.run(async |client| get_bytes(&client, key, Some(1)).await))?;
+        let (_, route) = wherever(&access, uri, endpoint, None, |route| {
+            route.run(async |client| get_bytes(&client, key, Some(1)).await)
+        })?;
         Ok(Gets { route })
     }
 

@@ -60,6 +60,7 @@ mod metrics;
 mod mixture;
 mod names;
 mod other_fields;
+mod outage;
 #[cfg_attr(not(feature = "formats"), path = "packed/absent.rs")]
 mod packed;
 #[cfg_attr(not(feature = "clouds"), path = "peers/absent.rs")]

@@ -16,7 +16,7 @@ pub use cache::{KeptListing, ListingDir};
 use crate::access::{Access, wherever};
 use crate::folder;
 use crate::proxy::Route;
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::{Listed, Listing};
 use fuelrail_wire::{Entry, Scheme, Source, manifest};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn list_with(access: impl Into<Access>, uri: &str, progress: impl FnMut(u64)
 pub fn list_packed(access: impl Into<Access>, uri: &str, mut progress: impl FnMut(u64) + Send) -> Result<Listing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    list_wherever((&access, uri), source, None, &mut progress).map(|(kept, _)| kept.listing)
+    list_wherever((&access, uri), source, None, None, &mut progress).map(|(kept, _)| kept.listing)
 }
 
 /// As [`list_packed`], with the listing kept in a directory. It is saved there when it is whole, and used again while it is not too
@@ -65,17 +65,19 @@ pub fn list_kept(
 ) -> Result<KeptListing> {
     let access = access.into().settled(uri)?;
     let source = access.source(uri)?;
-    list_wherever((&access, uri), source, Some(dir), &mut progress).map(|(kept, _)| kept)
+    list_wherever((&access, uri), source, Some(dir), None, &mut progress).map(|(kept, _)| kept)
 }
 
-/// Lists wherever the bucket is found, kept in `dir` where there is one; and tells where that was.
+/// Lists wherever the bucket is found, kept in `dir` where there is one; and tells where that was. One that serves nothing is waited for as
+/// long as `wait`.
 fn list_wherever(
     (access, uri): (&Access, &str),
     Source { endpoint, prefixes }: Source,
     dir: Option<&ListingDir>,
+    wait: Option<Duration>,
     progress: &mut (impl FnMut(u64) + Send),
 ) -> Result<(KeptListing, Route)> {
-    wherever(access, uri, endpoint, |route| {
+    wherever(access, uri, endpoint, wait, |route| {
         let source = Source { endpoint: route.endpoint.clone(), prefixes: prefixes.clone() };
         match source.endpoint.scheme {
             // A walk of a folder is what its listing would be checked with.
@@ -91,18 +93,19 @@ pub(crate) fn given_or_listed(
     dir: Option<ListingDir>,
     named: (&Access, &str),
     source: Source,
+    wait: Option<Duration>,
 ) -> Result<(KeptListing, Route)> {
     let given = match (given, manifest, dir) {
         (Some(given), ..) => given,
         (None, Some(path), _) => KeptListing::plain(read_manifest(path)?.iter().collect()),
         (None, None, dir) => {
-            let found = list_wherever(named, source, dir.as_ref(), &mut |_| {})?;
+            let found = list_wherever(named, source, dir.as_ref(), wait, &mut |_| {})?;
             return if found.0.listing.is_empty() { Err(no_objects(named.1)) } else { Ok(found) };
         }
     };
     // A region is looked up once at the start; whatever else sends requests on says so to the first that asks.
     let look = |route: &Route| if route.endpoint.region().is_some() { bucket::look_up(route) } else { Ok(()) };
-    wherever(named.0, named.1, source.endpoint, look).map(|((), route)| (given, route))
+    wherever(named.0, named.1, source.endpoint, wait, look).map(|((), route)| (given, route))
 }
 
 /// Adds an object to a hash that tells listings apart.

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result};
 use fuelrail_flow::Authority;
 use fuelrail_wire::kept::SourceId;
 use fuelrail_wire::redirect::Moved;
@@ -77,6 +77,8 @@ pub(crate) struct Route {
     pub(crate) proxy: Option<Arc<Proxy>>,
     /// What signs; `None` where requests go unsigned.
     pub(crate) authority: Option<Arc<Authority>>,
+    /// How long the server is waited for while it serves nothing; `None` leaves it to the attempts.
+    pub(crate) wait: Option<Duration>,
     /// Where the server says that the bucket is instead.
     pub(crate) moved: Mutex<Option<Moved>>,
 }
@@ -84,7 +86,7 @@ pub(crate) struct Route {
 impl Route {
     /// A route without TLS, proxy and signatures.
     pub(crate) fn new(endpoint: Endpoint) -> Route {
-        Route { endpoint, tls: None, proxy: None, authority: None, moved: Mutex::default() }
+        Route { endpoint, tls: None, proxy: None, authority: None, wait: None, moved: Mutex::default() }
     }
 
     /// Names the data set below these prefixes, at this server, verified or not.

@@ -113,7 +113,7 @@ fn what_no_proxy_names_is_asked_straight() {
     // Only the proxy can resolve the name.
     let error = list_with(far.access(given("example.com, .test")), &far.uri(""), |_| {}).unwrap_err();
     assert!(error.kind() == Kind::Network && proxy.connections() == 0, "{error}");
-    let straight = far.loader(given(".test")).listing(listing(&set)).build().err().unwrap();
+    let straight = far.loader(given(".test")).listing(listing(&set)).outage_limit(None).build().err().unwrap();
     assert!(straight.to_string().contains("cannot resolve 'bucket.test'"), "{straight}");
     assert_eq!(list_with(far.access(given("other.test")), &far.uri(""), |_| {}).unwrap(), listing(&set));
     assert_eq!(proxy.connections(), 1);
@@ -191,7 +191,7 @@ fn a_proxy_that_is_not_there_or_never_answers_is_said_to_be_so() {
     }
     let far = Far::start(&set, "", NAME, true);
     let unknown = environment("http://no-such-proxy.test:3128");
-    let error = far.loader(unknown).listing(listing(&set)).build().err().unwrap().to_string();
+    let error = far.loader(unknown).listing(listing(&set)).outage_limit(None).build().err().unwrap().to_string();
     assert!(error.contains("cannot resolve 'no-such-proxy.test'") && error.contains("check https_proxy"), "{error}");
     let silent = Proxy::misbehaving(|_| Turn::Silence);
     let builder = far

@@ -1,9 +1,11 @@
 //! A real bucket that asks to slow down, and one that is down for a while: by counts, not by time.
 
+use crate::common::ports::free_port;
 use crate::common::skip::skip_or_fail;
-use crate::common::{bucket, drain, eventually, kept_in, listing, loader, plain_run, planned};
+use crate::common::{PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned};
 use fuelrail::{Kind, Loader, Stats};
-use fuelrail_bucket::{Bucket, Counters, DataSet, FaultKind, Script};
+use fuelrail_bucket::{Bucket, BucketConfig, Counters, DataSet, FaultKind, Script, Source};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -162,6 +164,41 @@ fn an_outage_is_waited_for_with_few_requests_and_then_the_read_goes_on() {
         assert!(probes <= most, "{probes} requests in the last seconds of the outage, {most} at most");
         assert_eq!(loader.stats().given_up, 0);
     }
+}
+
+/// A job that a restarted cluster has begun is not given up after the few attempts of a command at a prompt.
+#[test]
+fn a_loader_that_starts_in_an_outage_waits_for_its_end() {
+    let set = DataSet::digits(60, 5);
+    let bucket = bucket(&set, "slowdown=1.0,per_key_max=1000000");
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut loader = loader(&bucket).batch_size(20).outage_limit(PATIENCE).build().unwrap();
+            drain(&mut loader, &set).unwrap().order.len()
+        });
+        eventually("more attempts than at a prompt", || bucket.counters().injected(FaultKind::Slowdown) > 6);
+        assert!(!read.is_finished());
+        down(&bucket, "");
+        assert_eq!(read.join().unwrap(), 60);
+    });
+    // Connections are closed, then refused, and then somebody serves.
+    let listener = TcpListener::bind(free_port(Ipv4Addr::LOCALHOST)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(move || {
+            let builder = loader_at(&format!("http://{address}/bucket/")).outage_limit(PATIENCE);
+            builder.batch_size(20).build().unwrap().samples()
+        });
+        (0..7).for_each(|_| drop(listener.accept().unwrap()));
+        drop(listener);
+        let mut served = None;
+        eventually("the address is free again", || {
+            let source = Source::Generated(set.clone());
+            served = Bucket::start(BucketConfig { listen: address, source, ..BucketConfig::default() }).ok();
+            served.is_some()
+        });
+        assert_eq!(read.join().unwrap(), 60);
+    });
 }
 
 #[test]

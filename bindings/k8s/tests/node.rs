@@ -54,6 +54,8 @@ fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
     command
         .env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728")
         .env("FUELRAIL_SHARDS", "1")
+        // A bucket that is not there is an error at once.
+        .env("FUELRAIL_OUTAGE_LIMIT_S", "1")
         .env("FUELRAIL_SPILL_FLOOR_BYTES", "1")
         .output()
         .unwrap()

@@ -273,7 +273,7 @@ def test_errors_say_what_to_do(digits, serve):
         digits_loader(digits, memory_limit="64KiB")
     assert isinstance(raised.value, MemoryError) and raised.value.hint
     with pytest.raises(fuelrail.NetworkError) as raised:
-        fuelrail.Loader("http://127.0.0.1:1/bucket/", batch_size=1, attempts_max=1)
+        fuelrail.Loader("http://127.0.0.1:1/bucket/", batch_size=1, attempts_max=1, outage_limit="1s")
     assert isinstance(raised.value, OSError) and raised.value.hint
     with digits_loader(serve("digits", "--count", 8, "--script", "missing_keys=*")) as loader:
         with pytest.raises(fuelrail.NotFoundError) as raised:

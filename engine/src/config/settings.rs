@@ -347,7 +347,8 @@ settings! {
         /// How long one block may fail in all its attempts, those with progress too, while others are served; without a limit it is left to
         /// the attempts.
         request_limit ("request_limit_s"): Option<Duration> = Some(Duration::from_secs(600)),
-        /// How long a bucket that has served before, and now serves nothing at all, is waited for; without a limit it is left to the attempts.
+        /// How long a bucket that serves nothing at all is waited for: where a loader starts, and once it has served; without a limit it is
+        /// left to the attempts.
         outage_limit ("outage_limit_s"): Option<Duration> = Some(Duration::from_secs(300)),
         /// Requests sent a second time over another connection because the first takes far longer than usual, in per cent of all requests
         /// at most; 0 sends none. The first answer that is whole is taken.

@@ -36,7 +36,8 @@ impl PackedRecords {
         }
         let (access, source) = config.source()?;
         let given = (builder.listing.clone(), config.manifest.as_deref());
-        let kept = given_or_listed(given, config.listing_dir(), (&access, &config.uri), source)?.0;
+        let (dir, wait) = (config.listing_dir(), config.network.outage_limit);
+        let kept = given_or_listed(given, dir, (&access, &config.uri), source, wait)?.0;
         let KeptListing { listing, mut saved, .. } = kept;
         let mut read = |ranges, take: &mut dyn FnMut(_, &[u8]) -> _| read_ranges(&config, &listing, ranges, take);
         let packed = PackedShards::find(config.format, &listing, fields, &mut read);

@@ -106,7 +106,7 @@ pub fn put_unless(
         let cause = format!("it is longer than {}, the most a bucket takes", ByteSize(UPLOAD_BYTES_MAX));
         return Err(Error::new(Kind::Usage, cause).with_hint("split it into smaller objects").with_object(key));
     }
-    let stored = wherever(&access, uri, endpoint, |route| {
+    let stored = wherever(&access, uri, endpoint, None, |route| {
         route.run(async |client| {
             let path = route.endpoint.object_path(&key);
             let exchange = Exchange { client: &client, path, over: &options.over, stopped };

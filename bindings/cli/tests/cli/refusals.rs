@@ -131,6 +131,15 @@ fn an_unreachable_host_is_1_after_trying_again() {
 }
 
 #[test]
+fn a_loader_that_waits_for_its_bucket_says_so() {
+    let read = ["bench", "read", "http://127.0.0.1:1/bucket/", "--shards", "1", "--memory-limit", "64MiB"];
+    let ended = Ended::new(program().args(read).env("FUELRAIL_OUTAGE_LIMIT", "15s").output().unwrap());
+    let says = |text: &str| ended.err.contains(text);
+    assert!(says("127.0.0.1:1 serves nothing (cannot reach") && says("waiting for it, 15 s at most"), "{}", ended.err);
+    assert!(ended.code == 1 && says("error: ") && says("attempts"), "{}", ended.err);
+}
+
+#[test]
 fn a_port_that_is_taken_is_3() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
