@@ -13,7 +13,7 @@
 use crate::connect::{Connector, Load, unreachable};
 use crate::outage::{TELL_AFTER, Waiting};
 use crate::proxy::Route;
-use crate::system::no_thread;
+use crate::system::{no_more_files, no_thread};
 use fuelrail_base::limits::DOCUMENT_BYTES_MAX;
 use fuelrail_base::{Duration, Error, Kind, Result, WallTime};
 use fuelrail_flow::{Authority, Signatory, judged};
@@ -30,6 +30,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Method, Request, StatusCode};
 use std::cell::RefCell;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::Builder;
@@ -435,6 +436,12 @@ pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<
 /// # Errors
 /// `Environment` when the system refuses it.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|e| Error::from_io(Kind::Environment, "starting tokio", e))
+    let refused = |error: std::io::Error| {
+        let failed = Error::from_io(Kind::Environment, "starting tokio", &error);
+        no_more_files(&error).into_iter().fold(failed, Error::with_hint)
+    };
+    // Tokio panics where it has a descriptor less than it needs: so many at most.
+    let room: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    drop(room.map_err(refused)?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)
 }

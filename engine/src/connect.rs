@@ -2,6 +2,7 @@
 //!
 //! Proxy requests and responses are read and written by `wire`.
 
+use crate::system::no_more_files;
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_wire::proxy::HUNG_UP;
 use fuelrail_wire::tls::{Client as TlsClient, explain};
@@ -59,7 +60,7 @@ impl Connector {
             None => tcp.call(to(server_uri(server))?).await.map_err(|e| failed(&e))?,
             Some(proxy) => {
                 let connected = tcp.call(to(format!("http://{}/", proxy.authority()))?).await;
-                connected.map_err(|e| proxy.error(Kind::Network, &innermost(&e)))?
+                connected.map_err(|e| out_of_files(&e).unwrap_or_else(|| proxy.error(Kind::Network, &innermost(&e))))?
             }
         }
         .into_inner();
@@ -106,6 +107,9 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
     if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
         return explain(refused);
     }
+    if let Some(refused) = out_of_files(error) {
+        return refused;
+    }
     let inner = innermost(error);
     if causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse)) {
         return Error::new(Kind::Protocol, format!("the response of {authority} is not HTTP: {inner}"))
@@ -118,6 +122,15 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
         None => Error::new(Kind::Network, format!("{failed}: {inner}")),
     };
     unreachable.with_hint("check that the server is running and the address is correct")
+}
+
+/// The error for a connection for which this process, or the system, has no descriptor left.
+fn out_of_files(error: &(dyn StdError + 'static)) -> Option<Error> {
+    let (cause, hint) = causes(error).find_map(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>()?;
+        Some((cause, no_more_files(cause)?))
+    })?;
+    Some(Error::from_io(Kind::Environment, "opening a connection", cause).with_hint(hint))
 }
 
 /// The last of an error's causes.

@@ -3,7 +3,7 @@
 //!
 //! Owns the thread and the addresses seen lately. Only new connections go to new addresses; open ones stay.
 
-use crate::system::spawn;
+use crate::system::{no_more_files, spawn};
 use fuelrail_base::{Error, Kind, Result};
 use fuelrail_flow::{AddressBook, Closed};
 use fuelrail_wire::{Endpoint, Proxy, Scheme};
@@ -59,7 +59,13 @@ impl Names {
                 let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
                 error.with_hint(format!("check {given_by}"))
             };
-            let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(|e| failed(&e))?.collect();
+            let refused = |error: std::io::Error| match no_more_files(&error) {
+                Some(hint) => {
+                    Error::from_io(Kind::Environment, format_args!("resolving '{name}'"), error).with_hint(hint)
+                }
+                None => failed(&error),
+            };
+            let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(refused)?.collect();
             if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }
         };
         let found = look()?;

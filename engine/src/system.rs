@@ -56,12 +56,20 @@ pub(crate) const EMFILE: i32 = 24;
 /// The system has none.
 const ENFILE: i32 = 23;
 
+/// What to do where no further file can be open: an error of kind `Environment`.
+pub(crate) fn no_more_files(error: &std::io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        EMFILE => Some("raise the limit of open files (ulimit -n)"),
+        ENFILE => Some("raise the system's limit of open files (sysctl fs.file-max)"),
+        _ => None,
+    }
+}
+
 /// An error of a file or directory that the engine keeps something in; `Environment` where no further file can be open.
 pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let (kind, hint) = match error.raw_os_error() {
-        Some(EMFILE) => (Kind::Environment, "raise the limit of open files (ulimit -n)"),
-        Some(ENFILE) => (Kind::Environment, "raise the system's limit of open files (sysctl fs.file-max)"),
-        _ => (Kind::File, "look at the kernel's log (dmesg), or use another disk"),
+    let (kind, hint) = match no_more_files(error) {
+        Some(hint) => (Kind::Environment, hint),
+        None => (Kind::File, "look at the kernel's log (dmesg), or use another disk"),
     };
     let failed = Error::from_io(kind, format_args!("{doing} {}", path.display()), error);
     if failed.hint().is_some() { failed } else { failed.with_hint(hint) }

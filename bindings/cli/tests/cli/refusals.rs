@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
 
 use fuelrail_bucket::DataSet;
 
-use super::{Ended, bench_read, bucket_of, fuelrail, program};
+use super::{Ended, PROGRAM, bench_read, bucket_of, cleared, fuelrail, program};
 
 /// The program said why not, and what to do.
 fn refused(ended: &Ended, code: i32, says: &str) {
@@ -137,6 +138,21 @@ fn a_loader_that_waits_for_its_bucket_says_so() {
     let says = |text: &str| ended.err.contains(text);
     assert!(says("127.0.0.1:1 serves nothing (cannot reach") && says("waiting for it, 15 s at most"), "{}", ended.err);
     assert!(ended.code == 1 && says("error: ") && says("attempts"), "{}", ended.err);
+}
+
+#[test]
+fn a_process_without_descriptors_is_3_with_the_limit_to_raise() {
+    let bucket = bucket_of(&DataSet::digits(4, 1), "");
+    let mut refusals = 0;
+    for files in 6..=12 {
+        let script = format!("ulimit -n {files}; exec \"$0\" ls {}", bucket.url(""));
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, PROGRAM]);
+        let ended = Ended::new(cleared(command).output().unwrap());
+        assert!(ended.code == 0 || ended.code == 3 && ended.err.contains("ulimit -n"), "{files}: {}", ended.err);
+        refusals += u32::from(ended.code == 3);
+    }
+    assert!(refusals > 1, "of those, some are too few");
 }
 
 #[test]
