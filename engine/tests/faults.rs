@@ -327,6 +327,18 @@ fn an_object_that_never_comes_is_named_with_its_cause() {
     });
 }
 
+/// On a link that breaks again and again each attempt brings a little; the numbers of an error are those of the object.
+#[test]
+fn a_body_that_is_cut_again_and_again_comes_whole_unless_hardly_any_of_it_comes() {
+    let set = DataSet::photos(1, 5);
+    let cut = |at: u64| bucket(&set, &format!("truncate=1.0@{at},per_key_max={},only=*", set.size(0) / at));
+    let open = |bucket: &Bucket| loader(bucket).batch_size(1).attempts_max(3).build().unwrap();
+    assert_eq!(drain(&mut open(&cut(4000)), &set).unwrap().order.len(), 1);
+    let error = drain(&mut open(&cut(100)), &set).unwrap_err().to_string();
+    let says = format!("the body ended at byte 300 of {} (after 3 attempts)", set.size(0));
+    assert!(error.contains(&says), "{error}");
+}
+
 /// A server that is gone in the middle of a run ends it with an error, not with silence.
 #[test]
 fn a_server_that_goes_away_ends_the_run() {

@@ -338,7 +338,7 @@ settings! {
         listing_max_age ("listing_max_age_s"): Duration = Duration::from_secs(86_400),
         /// Most connections per shard.
         connections_max: usize = 256,
-        /// Most attempts per block without progress.
+        /// Most attempts per block without progress; one that brings 1 KiB of it is progress, and `request_limit` ends those.
         attempts_max: u32 = 10,
         /// Silence on a busy connection after which it is given up; and an answer of which less than 1 KiB a second comes for as long.
         /// What has come is kept, and the rest asked for elsewhere. Under `shared_read` a process that reads is given up when it has not

@@ -191,6 +191,13 @@ impl Exchange {
         }
     }
 
+    /// The error of a body that is over before its last byte: where in the object that is.
+    pub(super) fn cut_short(&self) -> Error {
+        let Asked { first, len, object_len, .. } = self.asked;
+        let at = first + len - self.window().room() as u64;
+        Error::new(Kind::Truncated, format!("the body ended at byte {at} of {object_len}"))
+    }
+
     /// The error of a complete refusal.
     pub(crate) fn refusal(&self) -> Error {
         let Sink::Refusal { status, kind, text, .. } = &self.sink else {
@@ -322,10 +329,8 @@ pub(super) fn finish(mut exchange: Exchange, cx: &mut Context) {
                 let window = exchange.window_mut();
                 window.fill(window.room());
             }
-            let window = exchange.window();
-            if window.room() > 0 {
-                let (got, want) = (window.filled(), window.len());
-                Error::new(Kind::Truncated, format!("the body ended at byte {got} of {want}"))
+            if exchange.window().room() > 0 {
+                exchange.cut_short()
             } else {
                 return land(exchange, cx);
             }

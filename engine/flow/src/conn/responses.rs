@@ -115,7 +115,10 @@ impl Responses {
     /// The peer closed its side.
     pub(super) fn ended(&mut self, cx: &mut Context) -> Result<()> {
         if let Some(body) = &mut self.body {
-            body.closed()?;
+            let closed = body.closed();
+            closed.map_err(|error| {
+                self.queue.front().filter(|front| matches!(front.sink, Sink::Window)).map_or(error, Exchange::cut_short)
+            })?;
             self.settle(cx);
         } else if !self.is_between() {
             return Err(Error::new(Kind::Truncated, "the connection closed inside a response head"));

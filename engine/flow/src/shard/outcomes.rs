@@ -17,8 +17,8 @@ use fuelrail_io::{Ring, ThreadMeter, Window};
 use fuelrail_plan::planner::{Attempt, Fact, FetchId};
 use fuelrail_plan::spill::SegmentId;
 
-/// An attempt that brought fewer new bytes than this (or than a 64th of the block) counts as a failed one.
-const PROGRESS_BYTES_MIN: usize = 4096;
+/// An attempt that brought fewer new bytes counts as a failed one. Those that bring more end with the time that one block may fail.
+const PROGRESS_BYTES_MIN: usize = 1024;
 
 /// How soon a sample that waits for the disk to release its memory is checked again: there is no event for it.
 const LENT_PATIENCE: Duration = Duration::from_millis(1);
@@ -66,7 +66,7 @@ impl<R: Ring> Shard<R> {
             End::Failed { proof, new_bytes, fault } => {
                 let Fault { error, retry_after, server_time, idled_out } = fault;
                 let error = self.fetch.judged(error, server_time);
-                let (kind, len) = (error.kind(), window.len());
+                let kind = error.kind();
                 let first = self.waiter(fetch);
                 first.seen = if window.filled() == 0 { Proof::default() } else { first.seen.with(proof) };
                 first.window = Some(window);
@@ -78,7 +78,7 @@ impl<R: Ring> Shard<R> {
                 if !idled_out {
                     self.fetch.failed(&error, self.clock.now);
                 }
-                let attempt = match new_bytes >= PROGRESS_BYTES_MIN.max(len / 64) {
+                let attempt = match new_bytes >= PROGRESS_BYTES_MIN {
                     _ if idled_out => Attempt::Excused,
                     true => Attempt::Progress,
                     false => Attempt::Barren,
