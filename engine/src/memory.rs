@@ -5,10 +5,10 @@ use crate::chunks::chunks_held;
 use crate::config::{Config, Order};
 use crate::layout::{Layout, Seating, Wanted};
 use crate::records::Records;
-use fuelrail_base::Result;
 use fuelrail_base::limits::{OPEN_BATCHES_MAX, PICTURE_BYTES_KEPT};
+use fuelrail_base::{ByteSize, Result};
 use fuelrail_flow::{ChannelEnds, Objects, PeerRoom, cached_block_bytes, scratch_bytes, spill_memory_bytes};
-use fuelrail_io::{Arena, ArenaConfig, BorrowedSpan, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
+use fuelrail_io::{Arena, ArenaConfig, BorrowedSpan, Budget, EXTENT_GRANULE, Huge, HugePages, Region, Topology};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::MixtureEpoch;
 use serde::{Deserialize, Serialize};
@@ -115,6 +115,16 @@ impl MemoryStats {
     pub fn total_bytes(&self) -> u64 {
         self.arena_bytes + self.tables_bytes + self.rest_bytes
     }
+}
+
+/// What is said where the ranks of a machine, of which each takes `total` bytes at most, may exceed what the default is half of.
+pub(crate) fn beyond_the_limit(total: u64, ranks: u64, default: &Budget) -> Option<String> {
+    let (all, limit) = (total.saturating_mul(ranks.max(1)), default.bytes.saturating_mul(2));
+    (all > limit).then(|| {
+        let who = if ranks > 1 { format!("the {ranks} ranks here take") } else { "this loader takes".to_owned() };
+        let (all, limit, from) = (ByteSize(all), ByteSize(limit), &default.from);
+        format!("memory_limit: {who} up to {all}, and there is {limit}, beyond which the kernel kills; the default is {from}")
+    })
 }
 
 /// What a shard takes beside the blocks of open batches.
@@ -225,4 +235,19 @@ pub(crate) fn batch_room_max(config: &Config, catalog: &Catalog) -> u64 {
         return catalog.batch_room_max_drawn(samples);
     }
     catalog.batch_room_max(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_cgroup_has_is_told_with_the_cgroup() {
+        let from = "half of the cgroup's limit of 1.0 GiB (/sys/fs/cgroup/memory.max)";
+        let default = Budget { bytes: 512 << 20, from: from.into() };
+        assert_eq!(beyond_the_limit(1 << 30, 1, &default), None);
+        let told = beyond_the_limit((1 << 30) + 1, 1, &default).unwrap();
+        assert!(told.starts_with("memory_limit: ") && told.ends_with(from), "{told}");
+        assert!(beyond_the_limit(300 << 20, 4, &default).is_some(), "together they take more");
+    }
 }

@@ -5,7 +5,7 @@ use crate::decode::{Decode, DecodeStage, Supply};
 use crate::importance::Reporter;
 use crate::layout::{Layout, seat};
 use crate::loader::{Delivery, Loader, Parts};
-use crate::memory::{MemoryStats, batch_room_max, map_memory, shard_bytes, share_out, wanted};
+use crate::memory::{MemoryStats, batch_room_max, beyond_the_limit, map_memory, shard_bytes, share_out, wanted};
 use crate::metrics::Metrics;
 use crate::peers::{PeerServer, Peers};
 use crate::spill::{Directory, disk_unit, start_segment_manager};
@@ -15,7 +15,7 @@ use crate::watch::{Report, Shards, Watched};
 use fuelrail_base::limits::{DECODE_THREADS_MAX, OPEN_BATCHES_MAX};
 use fuelrail_base::{ByteSize, Result, ShardId};
 use fuelrail_flow::{ChannelEnds, Consumer, Finished, Outlet, PeerRoom, SpillSetup, channels, keep_for_others};
-use fuelrail_io::{Backend, Receiver, Region, Topology, channel};
+use fuelrail_io::{Backend, Receiver, Region, Topology, channel, default_budget};
 use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::importance::Horizons;
 use std::sync::Arc;
@@ -146,9 +146,11 @@ impl Prepared {
         decoding: Option<(Decode, Region)>,
         mut from: Delivery,
     ) -> Result<Loader> {
-        let Prepared { parts, horizons, report, .. } = self;
+        let Prepared { mut parts, horizons, report, .. } = self;
+        let ranks = u64::from(parts.config.local_world.unwrap_or(1).max(1));
         let Parts { config, objects, run, records, fingerprint, shards, .. } = &parts;
         from.memory.tables_bytes += records.as_ref().map_or(0, |records| records.memory_bytes());
+        let beyond = beyond_the_limit(from.memory.total_bytes(), ranks, &default_budget());
         let reporter =
             horizons.map(|horizons| Reporter::new(horizons, run, fingerprint, &from.consumer, &shards.all()));
         let supply = match decoding {
@@ -160,6 +162,7 @@ impl Prepared {
         };
         let decode = supply.stage().map(|stage| stage.facts());
         let metrics = Metrics::start(config, shards.clone(), decode, from.memory)?;
+        parts.notices.extend(beyond);
         Loader::new(parts, from, supply, (reporter, metrics), Box::new(move |text| report(text)))
     }
 }
