@@ -94,7 +94,7 @@ pub struct Stats {
     pub asked_bytes: u64,
     /// … served from the cache.
     pub hit_bytes: u64,
-    /// Share of the blocks asked for that RAM or the disk had.
+    /// Share of the blocks asked for that took no request to the bucket of their own: RAM, disk, a rank or one under way had them.
     pub hit_ratio: f64,
     /// Of the epochs begun, distinct samples over samples of the data set: below 1 only where epochs are drawn by importance.
     /// A hit ratio says little without it, because what repeats a few samples hits.
@@ -146,8 +146,7 @@ pub struct Stats {
     /// Batches that the program holds now: the memory stays mapped until the last of them is dropped, also when the loader is closed.
     #[serde(default)]
     pub batches_held: u64,
-    /// Occupancy of the gates between the stages, all shards together: near its capacity means downstream is slow, near
-    /// zero means upstream is.
+    /// Occupancy of the gates between the stages, all shards together: near capacity downstream is slow, near 0 upstream.
     pub gates: Vec<GateStats>,
     /// System calls of the rings per MiB received; 0 before anything was.
     pub syscalls_per_mib: f64,
@@ -405,9 +404,10 @@ impl Stats {
         }
         (disk.read_alone_us, disk.read_beside_writes_us) = (alone.summary().into(), beside.summary().into());
         stats.get_latency_us = gets.summary().into();
+        let spared = (stats.hits + stats.shared + peers.hits + disk.hits).saturating_sub(disk.lost);
+        stats.hit_ratio = ratio(spared.min(stats.asks), stats.asks);
         stats.peers = (peers != PeerFacts::default()).then_some(peers);
         stats.disk = (disk.index_bytes > 0).then_some(disk);
-        stats.hit_ratio = ratio(stats.hits + stats.disk.as_ref().map_or(0, |disk| disk.hits), stats.asks);
         stats.copied_bytes_per_byte = ratio(stats.copied_bytes, stats.bytes);
         let received: u64 = stats.shards.iter().map(|shard| shard.received_bytes).sum();
         (stats.syscalls_per_mib, stats.completions_per_syscall) =

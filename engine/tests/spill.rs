@@ -46,6 +46,7 @@ fn fill(set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
         drain(&mut loader, set).unwrap();
         let stats = loader.stats();
         if stats.landed_bytes == 0 {
+            assert!(stats.hit_ratio > 0.999_999, "none took a request: {stats:?}");
             return;
         }
         assert!(run < 30, "it never gets all of it: {:?}", stats.disk);

@@ -114,7 +114,7 @@ pub struct ReadReport {
     pub data_wait_s: f64,
     /// Share of `next_batch` calls that did not wait.
     pub readiness: f64,
-    /// Blocks found in the cache, per block asked for.
+    /// Share of the blocks asked for that took no request to the bucket of their own.
     pub hit_ratio: f64,
     /// What the disk brought and took, where there is one.
     #[serde(default)]
