@@ -85,8 +85,12 @@ pub(crate) fn run(args: &Share) -> Outcome {
             show(args, &stats)?;
             ended = sharing.serve(&stopped, &mut tell)?;
         }
-        if !args.stay || stopped() {
-            return Ok(ExitCode::SUCCESS);
+        match stop.check() {
+            // It never ends by itself: a signal is how it is told to.
+            Err(_) if args.stay => return Ok(ExitCode::SUCCESS),
+            Err(interrupted) => return Err(interrupted.into()),
+            Ok(()) if args.stay => {}
+            Ok(()) => return Ok(ExitCode::SUCCESS),
         }
     }
 }

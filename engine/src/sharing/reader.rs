@@ -133,9 +133,9 @@ impl Job {
         self.stage == Stage::Gone
     }
 
-    fn leave(&mut self, to: Stage, tell: &mut dyn FnMut(&str)) {
+    fn leave(&mut self, to: Stage, how: &str, tell: &mut dyn FnMut(&str)) {
         if self.is_served() {
-            tell(&format!("job {} has left after {} batches", self.pid, self.given));
+            tell(&format!("job {} {how} after {} batches", self.pid, self.given));
         }
         self.stage = to;
     }
@@ -179,8 +179,8 @@ impl Job {
                     }
                 }
                 Ok(Heard::Message(ToReader::Released(name), ..)) if self.holds.remove(&name) => {}
-                Ok(Heard::Message(ToReader::Leaves, ..)) => self.leave(Stage::Apart, tell),
-                Ok(Heard::Closed) => self.leave(Stage::Gone, tell),
+                Ok(Heard::Message(ToReader::Leaves, ..)) => self.leave(Stage::Apart, "has left", tell),
+                Ok(Heard::Closed) => self.leave(Stage::Gone, "was lost", tell),
                 // Not due, or no message: what it holds is not known any more, so it has to go.
                 wrong => {
                     let cause = wrong.err().map_or("it is not due".to_owned(), |error| error.cause().to_owned());

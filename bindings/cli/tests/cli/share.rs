@@ -208,7 +208,8 @@ fn another_setting_is_refused_and_ctrl_c_ends_it() {
     assert!(refused.err.contains("seed is 2 here, and 1 at the process that reads"), "{}", refused.err);
     shared.hears("is refused: seed");
     shared.signal("-INT");
-    assert_eq!(shared.end()["stats"]["batches"], 0);
+    let told: serde_json::Value = serde_json::from_reader(shared.child.stdout.take().unwrap()).unwrap();
+    assert_eq!((&told["stats"]["batches"], shared.child.wait().unwrap().code()), (&0.into(), Some(130)));
     let alone = bench_read(&uri, &["--json", "--shared-read", "--share-dir", share_dir]);
     assert!(alone.err.contains("this job reads alone"), "{}", alone.err);
 }
