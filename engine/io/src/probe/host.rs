@@ -2,10 +2,12 @@
 //! their driver; the clock, limits of this process, and the cloud. Leaves no file: the one it tries has no name.
 
 use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use fuelrail_base::Result;
+use fuelrail_base::{ByteSize, Result};
+use rustix::fs::StatVfsMountFlags;
 
 use super::finding::Finding;
 use crate::cgroup;
@@ -163,12 +165,34 @@ pub(super) fn lines(timed_waits: bool, deferred: bool, registered_files: bool, b
 
 /// Probes the disk under `folder`, described below `root`.
 pub(super) fn disk(root: &Path, folder: &Path) -> Finding {
-    let Ok(facts) = fs::metadata(folder) else {
-        let cure = "name the folder that will hold the spill cache";
-        return Finding::degraded("disk", format!("no folder {}", folder.display()), cure);
+    let place = folder.display();
+    let wrong = |what| Finding::degraded("disk", what, "name the folder that will hold the spill cache");
+    let facts = match fs::metadata(folder) {
+        Ok(facts) if facts.is_dir() => facts,
+        Ok(_) => return wrong(format!("{place} is not a directory")),
+        Err(error) if error.kind() == ErrorKind::NotFound => return wrong(format!("no folder {place}")),
+        Err(error) => return wrong(format!("{place}: {error}")),
     };
     let (major, minor) = (libc::major(facts.dev()), libc::minor(facts.dev()));
-    described(root, folder, &format!("{major}:{minor}"), try_direct(folder))
+    let found = described(root, folder, &format!("{major}:{minor}"), try_direct(folder));
+    let Ok(volume) = rustix::fs::statvfs(folder) else { return found };
+    let bytes = |blocks: u64| blocks.saturating_mul(volume.f_frsize);
+    let is_read_only = volume.f_flag.contains(StatVfsMountFlags::RDONLY);
+    with_room(found, (bytes(volume.f_bavail), bytes(volume.f_blocks)), is_read_only)
+}
+
+/// The same, with what is free of all room of its file system, bytes: whether anything can be kept there.
+fn with_room(found: Finding, (free, total): (u64, u64), is_read_only: bool) -> Finding {
+    let value = format!("{}, {} free of {}", found.value, ByteSize(free), ByteSize(total));
+    if is_read_only {
+        let cure = "nothing can be kept there: mount it to be written to, or use another disk";
+        return Finding::degraded(found.name, format!("{value}, read-only"), cure);
+    }
+    if free < total / 20 {
+        let cure = "nothing is kept there, as spill_floor leaves a twentieth free: free some space, or set spill_floor";
+        return Finding::degraded(found.name, value, cure);
+    }
+    Finding { value, ..found }
 }
 
 /// The block device of this number; `direct`: whether files can be opened with `O_DIRECT`, the error number when not, `None` when it
@@ -283,5 +307,19 @@ mod tests {
         assert_eq!(fs::read_dir(tree.root()).unwrap().count(), 1);
         let absent = disk(Path::new("/"), &tree.root().join("absent"));
         assert!(absent.grade == Grade::Degraded && absent.value.contains("no folder"), "{absent}");
+        let file = disk(Path::new("/"), &tree.root().join("kept"));
+        assert!(file.value.ends_with("is not a directory"), "{file}");
+        assert!(disk(Path::new("/"), tree.root()).value.contains(" free of "));
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_is_not_good() {
+        let good = || Finding::good("disk", "/scratch on nvme0n1");
+        let roomy = with_room(good(), (1 << 30, 2 << 30), false);
+        assert_eq!((roomy.grade, &*roomy.value), (Grade::Good, "/scratch on nvme0n1, 1.0 GiB free of 2.0 GiB"));
+        let full = with_room(good(), (0, 2 << 30), false);
+        assert!(full.grade == Grade::Degraded && full.cure.unwrap().contains("spill_floor"));
+        let kept = with_room(good(), (1 << 30, 2 << 30), true);
+        assert!(kept.grade == Grade::Degraded && kept.value.ends_with("read-only"), "{kept}");
     }
 }
