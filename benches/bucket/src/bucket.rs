@@ -28,6 +28,10 @@ const THREADS_MAX: usize = 256;
 /// Connections the kernel keeps for us before they are accepted: with fewer, a loader that opens many at once has some of them tried
 /// again after a second.
 const BACKLOG: u32 = 1024;
+/// This process has no descriptor left, …
+const EMFILE: i32 = 24;
+/// … or the system has none.
+const ENFILE: i32 = 23;
 /// Accepted connections waiting for a thread to take them.
 const HANDED_OVER_MAX: usize = 1024;
 
@@ -145,7 +149,7 @@ impl Bucket {
         let listener = listen(config.listen, &runtimes[0])?;
         let addr = listener.local_addr().map_err(|e| Error::system("asking for the port", &e))?;
         let (senders, receivers): (Vec<_>, Vec<_>) = runtimes.iter().map(|_| mpsc::channel(HANDED_OVER_MAX)).unzip();
-        let mut dealer = Some(deal(listener, senders));
+        let mut dealer = Some(deal(listener, senders, Arc::clone(&site)));
         let mut bucket = Bucket { addr, name: config.bucket, site, stop: Some(stop), threads: Vec::new() };
         for (number, (runtime, connections)) in runtimes.into_iter().zip(receivers).enumerate() {
             let (site, stopped, dealer) = (Arc::clone(&bucket.site), stopped.clone(), dealer.take());
@@ -247,13 +251,18 @@ fn listen(addr: SocketAddr, runtime: &Runtime) -> Result<TcpListener> {
 }
 
 /// Accepts connections and deals them to the threads in turn.
-async fn deal(listener: TcpListener, threads: Vec<mpsc::Sender<std::net::TcpStream>>) {
+async fn deal(listener: TcpListener, threads: Vec<mpsc::Sender<std::net::TcpStream>>, site: Arc<Site>) {
     for thread in threads.iter().cycle() {
         let socket = loop {
             match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
                 Ok(socket) => break socket,
                 // Out of descriptors, or the client has gone: what is open must end first.
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => {
+                    if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+                        site.tally.count(|counters| counters.accepts_failed += 1);
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
             }
         };
         if thread.send(socket).await.is_err() {

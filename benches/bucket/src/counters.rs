@@ -49,6 +49,9 @@ pub struct Counters {
     pub connections_open: u64,
     /// Largest number of connections open at once.
     pub connections_open_max: u64,
+    /// Times a connection had to wait because no file descriptor was left for it.
+    #[serde(default)]
+    pub accepts_failed: u64,
     /// TLS handshakes in full.
     pub tls_full: u64,
     /// TLS handshakes spared their certificates by a ticket.

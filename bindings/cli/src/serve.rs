@@ -197,9 +197,15 @@ fn serve(args: &Serve, source: Source) -> Outcome {
             note(&format!("clients need ca_file = {}", file.display()));
         }
     }
-    let begun = Instant::now();
+    let (begun, mut short_of_files) = (Instant::now(), false);
     while stop.check().is_ok() && duration.is_none_or(|duration| begun.elapsed() < duration) {
         std::thread::sleep(LOOK_EVERY);
+        if !short_of_files && bucket.counters().accepts_failed > 0 {
+            short_of_files = true;
+            note(
+                "no file descriptor is left: connections wait until others end; raise the limit of open files (ulimit -n)",
+            );
+        }
     }
     let counters = bucket.counters();
     bucket.stop();

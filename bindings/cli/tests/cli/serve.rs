@@ -1,6 +1,7 @@
 //! `serve`: data sets as a bucket and as files, until told to end.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -8,7 +9,7 @@ use fuelrail_bucket::DataSet;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::{bench_read, fuelrail, key_order_hash, program, utf8};
+use super::{PROGRAM, bench_read, cleared, fuelrail, key_order_hash, program, utf8};
 
 /// A serving program and the first line it said.
 struct Served {
@@ -44,6 +45,24 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn a_server_without_descriptors_says_so_and_goes_on() {
+    let script = "ulimit -n 40; exec \"$0\" serve digits --count 3";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, PROGRAM]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = cleared(command).spawn().unwrap();
+    let (mut rest, mut first) = (BufReader::new(child.stdout.take().unwrap()), String::new());
+    rest.read_line(&mut first).unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let served = Served { child, first: first.trim_end().to_owned(), rest };
+    let held: Vec<TcpStream> =
+        (0..60).map(|_| TcpStream::connect(served.first.split('/').nth(2).unwrap()).unwrap()).collect();
+    assert!(lines.any(|line| line.unwrap().contains("raise the limit of open files")));
+    drop(held);
+    assert_eq!(fuelrail(&["ls", &served.first]).done().lines().count(), 3);
+    served.end("TERM");
 }
 
 #[test]
