@@ -206,8 +206,8 @@ fn open(reading: &Reading) -> Result<Loader> {
 
 /// The state in the file; `None` when there is no file yet.
 fn saved(path: &Path) -> Result<Option<State>> {
-    match fs::read_to_string(path) {
-        Ok(text) => State::from_json(&text).map(Some).map_err(|error| {
+    match fs::read(path) {
+        Ok(text) => State::from_json(&String::from_utf8_lossy(&text)).map(Some).map_err(|error| {
             let cause = format!("{}: {}", path.display(), error.cause());
             Error::new(error.kind(), cause).with_hint("use another file, or remove this one to start over")
         }),
@@ -221,7 +221,8 @@ fn save(state: &State, path: &Path) -> Result<()> {
     let beside = path.with_added_extension("new");
     let written = fs::File::create(&beside)
         .and_then(|mut file| file.write_all(state.to_json().as_bytes()))
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&beside, path))
+        .inspect_err(|_| drop(fs::remove_file(&beside)));
     written.map_err(|error| Error::from_io(Kind::File, format_args!("writing the state {}", path.display()), error))
 }
 

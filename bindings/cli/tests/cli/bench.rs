@@ -7,7 +7,7 @@ use std::time::Duration;
 use fuelrail_bucket::{AccessKey, Bucket, BucketConfig, DataSet, Tls};
 use serde_json::Value;
 
-use super::{SMALL, bench_read, bucket_of, fuelrail, key_order_hash, program, utf8};
+use super::{Ended, PROGRAM, SMALL, bench_read, bucket_of, cleared, fuelrail, key_order_hash, program, utf8};
 
 /// The names others rely on.
 const KEYS: [&str; 20] = [
@@ -104,6 +104,23 @@ fn a_read_tells_its_state_on_sigusr1_and_goes_on() {
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && said.contains("warning: state of all stages (SIGUSR1)"), "{ended:?}");
+}
+
+#[test]
+fn a_state_that_is_none_or_has_no_room_says_so_and_leaves_nothing() {
+    let (bucket, dir) = (bucket_of(&DataSet::digits(8, 9), ""), tempfile::tempdir().unwrap());
+    let (uri, state) = (bucket.url(""), dir.path().join("run.state"));
+    fs::write(&state, [0xFF, 0xFE, 0]).unwrap();
+    let ended = bench_read(&uri, &["--state", utf8(&state)]);
+    assert!(ended.code == 2 && ended.err.contains("not a loader state"), "{}", ended.err);
+    fs::remove_file(&state).unwrap();
+    // No file may have a byte.
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, PROGRAM, "bench", "read", &uri, "--state", utf8(&state)]).args(SMALL);
+    let ended = Ended::new(cleared(command).output().unwrap());
+    assert!(ended.code == 1 && ended.err.contains("writing the state"), "{}", ended.err);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn not_reserved(config: &ArenaConfig, bytes: u64) -> Result<(Mapping, u64, Huge)
                 "no free reserved huge pages ({} free) and transparent ones are {}; reserve some \
                  (sysctl vm.nr_hugepages={}) or allow transparent ones (echo madvise > {THP_ENABLED})",
                 free_huge_pages(Path::new("/")),
-                if mode == ThpMode::Never { "switched off" } else { "not built into this kernel" },
+                if mode == ThpMode::Never { "switched off" } else { "not in this kernel, or /sys is hidden" },
                 bytes.div_ceil(HUGE_PAGE_BYTES),
             );
             Ok((ordinary(bytes)?, PAGE_BYTES, Huge::None(why)))
