@@ -1,17 +1,20 @@
 //! `fuelrail share`: reads a data set once for all jobs of a machine that train on it.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 use clap::Args;
-use fuelrail::{ByteSize, LoaderBuilder, SharingOptions, Stats, read_duration};
+use fuelrail::{ByteSize, Config, Error, Kind, LoaderBuilder, Sharing, SharingOptions, Stats, read_duration};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::read::LoaderSettings;
-use crate::failure::{Outcome, usage};
+use crate::failure::{Outcome, Stop, usage};
 use crate::screen::{JsonTo, Table, note};
 use crate::settings::{from_here, given, load};
 use crate::signals::stop_on_signals;
@@ -73,7 +76,10 @@ pub(crate) fn run(args: &Share) -> Outcome {
     let (stopped, mut tell) = (|| stop.check().is_err(), note);
     let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max: args.passes_max.get() };
     loop {
-        let mut sharing = LoaderBuilder::new(config.clone()).share(options.clone())?;
+        let mut sharing = match started(config.clone(), options.clone(), &stop) {
+            Err(_) if args.stay && stop.is_asked() => return Ok(ExitCode::SUCCESS),
+            started => started?,
+        };
         note(&format!(
             "serving {} in {} to {} jobs or more; ends with Ctrl-C",
             args.uri,
@@ -104,4 +110,25 @@ fn show(args: &Share, stats: &Stats) -> Outcome {
         let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
         Table::facts(facts).text()
     })
+}
+
+/// How often is looked whether it has started, or is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Lists on a thread of its own, which a signal leaves where it is: a bucket that serves nothing is waited for.
+fn started(config: Config, options: SharingOptions, stop: &Stop) -> Outcome<Sharing> {
+    let (tell, told) = sync_channel(1);
+    // Nobody hears it any more after a signal.
+    let work = move || drop(tell.send(LoaderBuilder::new(config).share(options)));
+    let spawned = Builder::new().name("fuelrail-start".into()).spawn(work);
+    let thread = spawned.map_err(|error| Error::from_io(Kind::Environment, "starting a thread", error))?;
+    loop {
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok(sharing) => return Ok(sharing?),
+            Err(RecvTimeoutError::Timeout) => stop.check()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                resume_unwind(thread.join().expect_err("it ends with an outcome or a panic"))
+            }
+        }
+    }
 }

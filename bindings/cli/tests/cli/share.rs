@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fuelrail::{Batch, Loader};
 use fuelrail_bucket::DataSet;
 
-use super::{SMALL, bench_read, bucket_of, fuelrail, program, unhedged};
+use super::{SMALL, bench_read, bucket_of, fuelrail, program, unhedged, utf8};
 
 /// A process that reads for others.
 struct Shared {
@@ -194,6 +194,18 @@ fn a_relative_share_dir_is_meant_from_here() {
     let output = program().args(args).args(SMALL).current_dir(dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(dir.path().join("listings").is_dir());
+}
+
+#[test]
+fn a_signal_ends_it_while_it_waits_for_the_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["share", "http://127.0.0.1:1/bucket/", "--share-dir", utf8(dir.path())]).args(SMALL);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("127.0.0.1:1 serves nothing")));
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
 #[test]
