@@ -96,7 +96,10 @@ impl Desk {
         command.arg("120").arg(env!("CARGO_BIN_EXE_fuelrail")).args(args).env_clear().current_dir(self.written());
         command.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.folder.path().join("home"));
         command.env("RUST_BACKTRACE", "full").env("RUST_LOG", "trace").env("FUELRAIL_ANONYMOUS", "false");
-        command.env("FUELRAIL_ATTEMPTS_MAX", "2").env("FUELRAIL_OUTAGE_LIMIT", "1s").env("AWS_EC2_METADATA_DISABLED", "true");
+        command
+            .env("FUELRAIL_ATTEMPTS_MAX", "2")
+            .env("FUELRAIL_OUTAGE_LIMIT", "1s")
+            .env("AWS_EC2_METADATA_DISABLED", "true");
         command.envs(case.endpoint.iter().map(|endpoint| ("FUELRAIL_ENDPOINT", endpoint)));
         command.envs(case.variables.iter().map(|(name, value)| (*name, value)));
         let output = command.stdin(Stdio::null()).output().unwrap();
