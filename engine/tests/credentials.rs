@@ -89,6 +89,24 @@ fn a_provider_of_ones_own_is_asked_in_the_place_of_the_chain() {
     assert!(error.to_string().contains("the vault is sealed"), "{error}");
 }
 
+/// It is called on threads of its own, the first time, too.
+#[test]
+fn a_provider_that_panics_has_failed_and_is_asked_again() {
+    let bucket = bucket(&DataSet::digits(3, 5), "");
+    let sealed = SharedProvider::new(|| -> Result<Credential> { panic!("the vault is sealed") });
+    let error = loader_at(&bucket.url("")).credentials(sealed).build().unwrap_err();
+    assert!(error.kind() == Kind::Program && error.cause().ends_with("panicked: the vault is sealed"), "{error}");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let provider = move || {
+        assert_ne!(counted.fetch_add(1, Ordering::AcqRel), 1, "the renewal slips");
+        Ok(Credential::aws("marked-id", "marked-secret", None)?.until(Some(now().shifted(2))))
+    };
+    let mut loader = loader_at(&bucket.url("")).credentials(provider).build().unwrap();
+    eventually("nobody asks it again", || asked.load(Ordering::Acquire) > 2);
+    assert!(loader.next_batch().unwrap().is_ok());
+}
+
 /// A loader for each device of a process, say.
 #[test]
 fn loaders_that_are_opened_together_ask_a_provider_once() {

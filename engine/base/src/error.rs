@@ -1,5 +1,6 @@
 //! The one error type. `kind` decides whether to try again and how a process exits; the text gives cause and hint.
 
+use core::any::Any;
 use core::borrow::Borrow;
 use core::fmt;
 use std::io;
@@ -244,6 +245,13 @@ impl Error {
         f.write_str(self.cause())?;
         if self.attempts() > 1 { write!(f, " (after {} attempts)", self.attempts()) } else { Ok(()) }
     }
+}
+
+/// The message of a caught panic.
+#[must_use]
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 fn file_hint(kind: io::ErrorKind) -> Option<&'static str> {

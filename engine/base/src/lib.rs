@@ -16,7 +16,7 @@ pub mod sync;
 pub mod time;
 pub mod units;
 
-pub use error::{Error, Kind, Result};
+pub use error::{Error, Kind, Result, panic_text};
 pub use ids::{BatchSeq, BlockId, SampleId, ShardId};
 pub use reorder::ReorderWindow;
 pub use time::{Duration, Instant, WallTime};

@@ -3,7 +3,7 @@
 //! The first cause wins. Setting it wakes every thread that may be asleep, and each then ends by itself: a run in which one thread
 //! is missing cannot go on.
 
-use fuelrail_base::{Error, Kind, Result};
+use fuelrail_base::{Error, Kind, Result, panic_text};
 use fuelrail_io::Waker;
 use fuelrail_plan::planner::GivenUp;
 use std::fmt::Display;
@@ -33,13 +33,10 @@ impl Failure {
         let cause = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(done)) => return Some(done),
             Ok(Err(error)) => error.within(thread),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
-                Error::new(Kind::Environment, format!("{thread} panicked: {text}")).with_hint(
+            Err(panic) => Error::new(Kind::Environment, format!("{thread} panicked: {}", panic_text(&*panic)))
+                .with_hint(
                     "this is a bug of the loader: report it with the backtrace above, and resume from the last state",
-                )
-            }
+                ),
         };
         if self.cause.set(cause).is_ok() {
             self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake);

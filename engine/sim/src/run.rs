@@ -9,7 +9,7 @@ use crate::dataset::DataSet;
 use crate::report::SimReport;
 use crate::scenario::Scenario;
 use crate::world::{Account, Ending, Life};
-use fuelrail_base::{BatchSeq, Duration, Error, Kind};
+use fuelrail_base::{BatchSeq, Duration, Error, Kind, panic_text};
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,11 +47,7 @@ fn play(scenario: Scenario, canary: Option<Canary>) -> SimReport {
     let violations = match outcome {
         Ok(Ok(())) => Vec::new(),
         Ok(Err(violation)) => vec![violation],
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            vec![Violation::new(Checker::Panic, text.unwrap_or_else(|| "no message".into()))]
-        }
+        Err(panic) => vec![Violation::new(Checker::Panic, panic_text(&*panic))],
     };
     SimReport {
         schema: 1,

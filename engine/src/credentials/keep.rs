@@ -6,13 +6,13 @@
 use super::settings::{CredentialProvider, Credentials, Origin, Provider, Signing};
 use super::source::Fetched;
 use super::{aws, tokens};
-use crate::client::on_thread;
+use crate::client::runtime;
 use crate::system::spawn;
-use fuelrail_base::{Duration, Error, Kind, Result};
+use fuelrail_base::{Duration, Error, Kind, Result, panic_text};
 use fuelrail_flow::Authority;
 use fuelrail_io::{ForkGuard, Waker, wall_now};
 use fuelrail_wire::sign::{Realm, Scope};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::Instant;
 
 /// A new credential is fetched this long before the old one expires, or at half of a shorter lifetime.
@@ -114,15 +114,31 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 }
 
 impl Chain {
-    /// Fetches from the first source of the chain that has a credential.
+    /// Fetches on a thread of its own: callers may be inside a runtime, and a provider that panics must end neither them nor the renewals.
+    ///
+    /// # Errors
+    /// Those of the sources; `Program` with the text of a panic.
     fn fetch(&self) -> Result<Fetched> {
+        let (chain, (tell, told)) = (self.clone(), mpsc::channel());
+        let thread = spawn("fuelrail-keys", move || drop(tell.send(chain.first())))?;
+        told.recv().unwrap_or_else(|_| {
+            let panic = thread.join().expect_err("a thread that ends without an answer has panicked");
+            let cause = format!("the credential provider panicked: {}", panic_text(&*panic));
+            Err(Error::new(Kind::Program, cause).with_hint("look at the panic that was printed, and mend the provider"))
+        })
+    }
+
+    /// The credential of the first source of the chain that has one.
+    fn first(&self) -> Result<Fetched> {
         if let Some(own) = &self.settings.provider {
             return own.credential().map(Fetched::new);
         }
-        on_thread("fuelrail-keys", async || match self.provider {
-            Provider::Aws => aws::fetch(&self.settings).await,
-            Provider::Google => tokens::google(&self.settings.environment).await,
-            Provider::Azure => tokens::azure(&self.settings.environment, self.account.as_deref()).await,
+        runtime()?.block_on(async {
+            match self.provider {
+                Provider::Aws => aws::fetch(&self.settings).await,
+                Provider::Google => tokens::google(&self.settings.environment).await,
+                Provider::Azure => tokens::azure(&self.settings.environment, self.account.as_deref()).await,
+            }
         })
     }
 }

@@ -15,7 +15,7 @@ pub trait CredentialProvider: Send + Sync {
     /// bucket has refused it as expired. The old one stays in use until there is a new one. It must not read with itself, which would wait for ever.
     ///
     /// # Errors
-    /// The reason there is none. The text is shown: it must not contain a secret.
+    /// The reason there is none; a panic counts as one, of kind `program`. The text is shown: it must not contain a secret.
     fn credential(&self) -> Result<Credential>;
 }
 
