@@ -11,8 +11,9 @@ use crate::system::spawn;
 use fuelrail_base::{Duration, Error, Kind, Result, panic_text};
 use fuelrail_flow::Authority;
 use fuelrail_io::{ForkGuard, Waker, wall_now};
-use fuelrail_wire::sign::{Realm, Scope};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use fuelrail_wire::sign::{Credential, Realm, Scope};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// A new credential is fetched this long before the old one expires, or at half of a shorter lifetime.
@@ -20,6 +21,10 @@ const LEAD: Duration = Duration::from_secs(300);
 /// Bounds of the pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// A provider that has not answered for so long is warned of.
+const LATE: Duration = Duration::from_secs(5);
+/// How often a wait for a provider looks at the clock.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Longest sleep of a thread without a deadline.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -103,7 +108,7 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
     if let Some(authority) = kept.upgrade() {
         return Ok(Some(authority));
     }
-    let fetched = chain.fetch()?;
+    let fetched = chain.fetch(None)?;
     let authority = Arc::new(Authority::new(chain.realm.clone(), fetched.credential.clone(), wall_now));
     if !fetched.fixed {
         let refresher = Refresher { authority: Arc::downgrade(&authority), waker: authority.waker().clone(), chain };
@@ -115,17 +120,45 @@ pub(crate) fn authority_for(settings: &Credentials, origin: &Origin) -> Result<O
 
 impl Chain {
     /// Fetches on a thread of its own: callers may be inside a runtime, and a provider that panics must end neither them nor the renewals.
+    /// Waits for it as long as it takes, and warns of that; `last` is in use meanwhile.
     ///
     /// # Errors
     /// Those of the sources; `Program` with the text of a panic.
-    fn fetch(&self) -> Result<Fetched> {
+    fn fetch(&self, last: Option<&Credential>) -> Result<Fetched> {
         let (chain, (tell, told)) = (self.clone(), mpsc::channel());
         let thread = spawn("fuelrail-keys", move || drop(tell.send(chain.first())))?;
-        told.recv().unwrap_or_else(|_| {
-            let panic = thread.join().expect_err("a thread that ends without an answer has panicked");
-            let cause = format!("the credential provider panicked: {}", panic_text(&*panic));
-            Err(Error::new(Kind::Program, cause).with_hint("look at the panic that was printed, and mend the provider"))
-        })
+        let (begun, mut said) = (Instant::now(), None);
+        loop {
+            match told.recv_timeout(LOOK_AGAIN) {
+                Ok(fetched) => {
+                    // It ends now, and whoever looks for threads finds none.
+                    let _ = thread.join();
+                    return fetched;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panic = thread.join().expect_err("a thread that ends without an answer has panicked");
+                    let cause = format!("the credential provider panicked: {}", panic_text(&*panic));
+                    let hint = "look at the panic that was printed, and mend the provider";
+                    return Err(Error::new(Kind::Program, cause).with_hint(hint));
+                }
+            }
+            let left = last.and_then(Credential::expires).map(|at| at.seconds_since(wall_now()));
+            let has_expired = left.is_some_and(|left| left <= 0);
+            // Once, and once more when it has expired.
+            if begun.elapsed() >= LATE && said.replace(has_expired) != Some(has_expired) {
+                let meanwhile: String = match (last, left) {
+                    (None, _) => "what is to be read with it waits".into(),
+                    (Some(_), None) => "the old credential stays in use".into(),
+                    _ if has_expired => "the old credential has expired: requests with it may be refused".into(),
+                    (Some(_), Some(left)) => format!("the old credential expires in {left} s"),
+                };
+                tracing::warn!(
+                    "the credential provider has not answered for {} s; {meanwhile}",
+                    begun.elapsed().as_secs()
+                );
+            }
+        }
     }
 
     /// The credential of the first source of the chain that has one.
@@ -170,7 +203,7 @@ impl Refresher {
                 continue;
             }
             self.waker.disarm();
-            let fetched = self.chain.fetch();
+            let fetched = self.chain.fetch(Some(&last));
             let Some(authority) = self.authority.upgrade() else { return };
             let fresh = match fetched {
                 Ok(fetched) => {
@@ -206,7 +239,6 @@ fn due(fetched: &Fetched) -> Option<Instant> {
 mod tests {
     use super::*;
     use fuelrail_base::WallTime;
-    use fuelrail_wire::sign::Credential;
 
     #[test]
     fn renewal_is_due_minutes_before_expiry_or_at_half_of_a_short_lifetime() {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// closure that fetches one.
 pub trait CredentialProvider: Send + Sync {
     /// A credential; [`Credential::until`] says when it expires. Called on a thread of its own, minutes before the last one expires and when a
-    /// bucket has refused it as expired. The old one stays in use until there is a new one. It must not read with itself, which would wait for ever.
+    /// bucket has refused it as expired. The old one stays in use until there is a new one; that a call has taken 5 s is
+    /// a warning. It must not read with itself, which would wait for ever.
     ///
     /// # Errors
     /// The reason there is none; a panic counts as one, of kind `program`. The text is shown: it must not contain a secret.
