@@ -20,7 +20,7 @@ use crate::decode::{Decode, PixelShape};
 use crate::environment::Environment;
 use crate::listing::ListingDir;
 use crate::tls::Tls;
-use core::fmt::Display;
+use core::fmt::{Debug, Display, Formatter};
 use core::ops::RangeInclusive;
 use fuelrail_base::limits::{
     BLOCK_BYTES_MAX, CONNECTIONS_PER_SHARD_MAX, DECODE_DEPTH_MAX, DECODE_THREADS_MAX, SHARDS_MAX,
@@ -30,9 +30,11 @@ use fuelrail_io::{Topology, default_budget};
 use fuelrail_plan::hedge::HedgeConfig;
 use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
+use fuelrail_wire::uri::without_secrets;
 use fuelrail_wire::{Cloud, Source};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use text::{Given, unknown};
@@ -416,6 +418,18 @@ impl Config {
         let access = self.access().settled(&self.uri)?;
         let source = access.source(&self.uri)?;
         Ok((access, source))
+    }
+}
+
+/// All that is set, by key. Addresses may be wrong ones: of them nothing that may be secret.
+impl Debug for Config {
+    fn fmt(&self, f: &mut Formatter<'_>) -> core::fmt::Result {
+        let set = Config::SETTINGS.iter().filter_map(|setting| match (setting.get)(self) {
+            Json::Null => None,
+            Json::String(text) => Some((setting.key, without_secrets(&text))),
+            other => Some((setting.key, other.to_string())),
+        });
+        f.debug_map().entries(set).finish()
     }
 }
 

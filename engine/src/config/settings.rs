@@ -114,7 +114,7 @@ macro_rules! settings {
         )*
     ) => {
         /// Every setting of a loader. The effective one is printed into every result.
-        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[derive(Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Config {
             $($(#[doc = $about])* pub $field: $kind$(<$inner>)?,)*

@@ -81,6 +81,14 @@ fn only_a_setting_that_is_much_like_a_wrong_name_is_guessed() {
 }
 
 #[test]
+fn a_builder_shows_no_secret_of_a_uri_that_it_will_refuse() {
+    for uri in ["http://user:secret@h/b/", "http://h/b/?sig=secret"] {
+        let text = format!("{:?}", crate::Loader::builder(uri).endpoint("http://user:secret@h").batch_size(3));
+        assert!(!text.contains("secret") && text.contains("h/b/") && text.contains("batch_size"), "{text}");
+    }
+}
+
+#[test]
 fn zero_is_a_number_where_that_has_a_meaning() {
     let load = |name: &str| Config::load(None, [pair("FUELRAIL_URI", "http://h/b")], &[pair(name, "0")]);
     assert_eq!(load("spill_floor_bytes").unwrap().disk.floor, Some(ByteSize(0)));

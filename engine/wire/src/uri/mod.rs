@@ -6,8 +6,8 @@ mod parse;
 mod tests;
 
 pub use cloud::{Cloud, REGION_DEFAULT, Source};
-pub use parse::expand;
 pub(crate) use parse::host_of_server;
+pub use parse::{expand, without_secrets};
 
 use crate::escape::push_path;
 use core::fmt;

@@ -98,6 +98,23 @@ pub(super) fn user_information() -> fuelrail_base::Error {
     usage("the URI holds user information before '@'", "leave it out: credentials never go in a URI")
 }
 
+/// `uri` as it can be shown, however wrong it is: without user information, and without a query or fragment, which may hold secrets.
+#[must_use]
+pub fn without_secrets(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
+    let (authority, _) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let is_host = match authority.split_once('@') {
+        // The container of a data lake.
+        Some((container, host)) => scheme.starts_with("abfs") && !container.contains(':') && !host.contains('@'),
+        // Reserved characters of a password may stand as they are: what is behind the colon has to be a port.
+        None if authority.starts_with('[') => true,
+        None => authority.split_once(':').is_none_or(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())),
+    };
+    let shown = if is_host { rest } else { rest.rsplit_once('@').map_or("", |(_, host)| host) };
+    let (shown, query) = shown.find(['?', '#']).map_or((shown, ""), |at| (&shown[..at], "?…"));
+    format!("{scheme}://{}{shown}{query}", if is_host { "" } else { "…@" })
+}
+
 pub(super) fn host_name(host: &str) -> Result<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if host.len() > HOST_BYTES_MAX || !host.bytes().all(fits) {

@@ -82,6 +82,26 @@ fn refusals_say_what_to_write() {
 }
 
 #[test]
+fn what_may_be_secret_is_not_shown() {
+    for (uri, shown) in [
+        ("http://h:9000/b/a@b/", "http://h:9000/b/a@b/"),
+        ("http://[::1]:80/b", "http://[::1]:80/b"),
+        ("abfss://c@account.dfs.core.windows.net/x", "abfss://c@account.dfs.core.windows.net/x"),
+        ("/data/what?/a@b/", "/data/what?/a@b/"),
+        ("http://user:secret@h/b", "http://…@h/b"),
+        ("http://secret@h/b", "http://…@h/b"),
+        ("http://user:se/cr?et@h/b", "http://…@h/b"),
+        ("s3://id:secret", "s3://…@"),
+        ("abfss://user:secret@account/x", "abfss://…@account/x"),
+        ("https://h/b/?sig=secret", "https://h/b/?…"),
+        ("https://h?sig=secret@x", "https://h?…"),
+        ("https://h/b#secret", "https://h/b?…"),
+    ] {
+        assert_eq!(without_secrets(uri), shown, "{uri}");
+    }
+}
+
+#[test]
 fn object_paths_are_escaped() {
     let e = parsed("http://h/my bucket/p");
     assert_eq!(e.object_path("a b/c+d%é?#&~"), "/my%20bucket/a%20b/c%2Bd%25%C3%A9%3F%23%26~");
