@@ -2,6 +2,7 @@
 
 mod facts;
 mod left_out;
+mod own_loop;
 
 use crate::audit::Audit;
 use crate::batch::{Batch, Labels};
@@ -25,13 +26,9 @@ use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
 use fuelrail_plan::run::{Cursor, Run};
-use futures_core::Stream;
 use left_out::LeftOut;
-use std::os::fd::{AsFd, AsRawFd};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends, but for the one of batches that are held: it goes on
@@ -220,31 +217,6 @@ impl Loader {
     /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`], but for `Budget` where batches are held.
     pub fn next_batch_within(&mut self, patience: Duration) -> Result<Taken> {
         self.guarded(Some(patience))
-    }
-
-    /// Takes the next batch if it is there. Where it is not, [`event`](Loader::event) becomes readable when it may be, and the task of
-    /// a [`Stream`] is woken: for programs that have a loop of their own. Batches that are held for ever are not found out here.
-    ///
-    /// # Errors
-    /// As [`next_batch`](Loader::next_batch); afterwards the run is [`Taken::Over`], but for `Budget` where batches are held.
-    pub fn try_next_batch(&mut self) -> Result<Taken> {
-        // A forked child shares the eventfd: what it reads, the parent would miss.
-        if self.guard.holds() {
-            self.waker.drain();
-        }
-        self.stays_armed = true;
-        let taken = self.guarded(Some(Duration::ZERO));
-        self.stays_armed = false;
-        taken
-    }
-
-    /// An eventfd for `epoll`, `select` or an asynchronous runtime: readable unless the latest call was a
-    /// [`try_next_batch`](Loader::try_next_batch) that has found nothing, and nothing has come since. Made at the first call; it stays the same.
-    ///
-    /// # Errors
-    /// `Environment` when the process has no file descriptor left.
-    pub fn event(&self) -> Result<Arc<impl AsFd + AsRawFd + use<>>> {
-        self.waker.event()
     }
 
     /// An error is the last that is returned, unless the caller can mend it.
@@ -449,23 +421,6 @@ impl Iterator for Loader {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         self.next_batch()
-    }
-}
-
-/// As the iterator, for asynchronous programs. Decoding and fetching go on whatever the executor does.
-impl Stream for Loader {
-    type Item = Result<Batch>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
-        if self.guard.holds() {
-            self.waker.set_task(context.waker());
-        }
-        match self.try_next_batch() {
-            Ok(Taken::NotYet) => Poll::Pending,
-            Ok(Taken::Batch(batch)) => Poll::Ready(Some(Ok(batch))),
-            Ok(Taken::Over) => Poll::Ready(None),
-            Err(error) => Poll::Ready(Some(Err(error))),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Programs with a loop of their own: the loader as a stream, and its eventfd.
 
-use crate::common::{Delivered, bucket, drain, loader, take};
-use fuelrail::Taken;
+use crate::common::{Delivered, PATIENCE, bucket, drain, loader, take};
+use fuelrail::{Kind, Taken};
 use fuelrail_bucket::DataSet;
 use futures_util::StreamExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -98,6 +98,30 @@ fn a_call_between_look_and_poll_leaves_the_eventfd_readable() {
         assert!(is_readable(0), "another thread that sleeps looks for the batch after this one");
     }
     assert!(matches!(loader.try_next_batch(), Ok(Taken::Over)) && is_readable(0), "all learn that it is over");
+}
+
+#[test]
+fn a_stream_whose_batches_are_held_goes_on_when_they_are_dropped() {
+    let bucket = bucket(&DataSet::photos(120, 3), "");
+    let builder = loader(&bucket).memory_limit("12MB".parse().unwrap()).batch_size(8).connections_max(4);
+    let (mut loader, mut held) = (builder.build().unwrap(), Vec::new());
+    let error = loop {
+        match loader.next_batch().expect("the data set is larger than the budget") {
+            Ok(batch) => held.push(batch),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), Kind::Budget, "{error}");
+    runtime().block_on(async {
+        let next = tokio::time::timeout(PATIENCE, StreamExt::next(&mut loader));
+        let dropping = async {
+            // The stream finds nothing first.
+            tokio::task::yield_now().await;
+            held.clear();
+        };
+        let (batch, ()) = tokio::join!(next, dropping);
+        assert!(batch.expect("it is woken").unwrap().is_ok());
+    });
 }
 
 #[test]
