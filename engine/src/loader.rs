@@ -244,21 +244,23 @@ impl Loader {
         if let Some(known) = self.reporter.as_ref().and_then(|reporter| reporter.asked(self.cursor, &mut self.learnt)) {
             self.parts.run.learn(&known);
         }
-        let pending_since = self.pending_since.take();
-        let begun = pending_since.unwrap_or_else(Instant::now);
+        let (pending_since, begun) = (self.pending_since.take(), Instant::now());
         if pending_since.is_some() {
             self.set_waiting(false);
         }
         let at_once = self.supply.try_take();
         let ready = at_once.is_some() && self.tally.waiting.is_zero() && pending_since.is_none();
+        if let Some(since) = pending_since {
+            // What the program did after the batch had come is no wait.
+            let came = self.waker.woken().filter(|&woken| at_once.is_some() && woken >= since);
+            self.tally.waiting += came.unwrap_or(begun) - since;
+        }
         let taken = match at_once {
             Some(finished) => Some(Ok(finished)),
             None => self.wait(begun, patience).transpose(),
         };
         let made = taken.map(|taken| taken.and_then(|finished| self.made(finished)));
-        if self.pending_since.is_none() {
-            self.tally.waiting += begun.elapsed();
-        }
+        self.tally.waiting += self.pending_since.unwrap_or_else(Instant::now) - begun;
         let Some(made) = made else { return Ok(Taken::NotYet) };
         self.tally.end_call(ready);
         let (batch, seq) = made?;
@@ -315,6 +317,7 @@ impl Loader {
         let waker = self.waker.clone();
         self.set_waiting(true);
         let outcome = loop {
+            let looked = Instant::now();
             let sleep = waker.arm();
             // Looked at first: what was delivered before the run failed is there then.
             let failed = self.from.consumer.failure.cause();
@@ -332,7 +335,7 @@ impl Loader {
                 }
                 if sleep {
                     // Armed before it was looked: what comes from here on wakes.
-                    self.pending_since = Some(begun);
+                    self.pending_since = Some(looked);
                     return Ok(None);
                 }
             }

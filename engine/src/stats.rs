@@ -55,7 +55,7 @@ pub struct Stats {
     pub left_out: u64,
     /// Time since the shards started, s.
     pub wall_s: f64,
-    /// Time spent inside `next_batch`, s.
+    /// Time spent inside `next_batch`, and in a program with a loop of its own between a look that found nothing and what came then, s.
     pub data_wait_s: f64,
     /// Share of `next_batch` calls that did not wait.
     pub readiness: f64,

@@ -1,11 +1,15 @@
 //! Programs with a loop of their own: the loader as a stream, and its eventfd.
 
-use crate::common::{Delivered, PATIENCE, bucket, drain, loader, take};
+use crate::common::keys::at_gate;
+use crate::common::services::Service;
+use crate::common::{Delivered, PATIENCE, bucket, drain, eventually, listing, loader, loader_at, take};
 use fuelrail::{Kind, Taken};
 use fuelrail_bucket::DataSet;
 use futures_util::StreamExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const SLOW: &str = "latency=fixed:20ms";
 
@@ -77,6 +81,33 @@ fn the_eventfd_is_readable_when_a_batch_may_be_there() {
     }
     assert_eq!(delivered.order.len(), 60);
     assert!(looks < 200, "it looks when there may be something, not all the time: {looks}");
+}
+
+/// From a look that finds nothing to the wake, and inside the calls: what the program does before it looks again is its own.
+#[test]
+fn only_what_was_waited_for_is_data_wait() {
+    let set = DataSet::digits(8, 7);
+    let bucket = bucket(&set, "");
+    let looked = Arc::new(AtomicBool::new(false));
+    let is_looked = Arc::clone(&looked);
+    let gate = Service::before(&bucket, move |_| {
+        eventually("nobody looks", || is_looked.load(Ordering::Acquire));
+        None
+    });
+    let builder = loader_at(&at_gate(&gate, &bucket)).listing(listing(&set)).batch_size(8);
+    let mut loader = builder.build().unwrap();
+    let (event, begun) = (loader.event().unwrap(), Instant::now());
+    assert!(matches!(loader.try_next_batch(), Ok(Taken::NotYet)));
+    looked.store(true, Ordering::Release);
+    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&limit)).unwrap(), 1);
+    let waited = begun.elapsed();
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = Instant::now();
+    assert!(matches!(loader.try_next_batch(), Ok(Taken::Batch(_))));
+    let waited = (waited + begun.elapsed()).as_secs_f64();
+    let stats = loader.stats();
+    assert!(stats.data_wait_s <= waited + 0.001 && stats.readiness < 0.5, "{waited} s: {stats:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use fuelrail_base::sync::atomic::{AtomicU8, Ordering, fence};
 use fuelrail_base::sync::{Condvar, Mutex, OnceLock, sleep_while};
@@ -51,6 +52,8 @@ struct OwnLoop {
     task: Option<core::task::Waker>,
     /// Readable after a wake.
     event: Option<Arc<File>>,
+    /// When the last wake came that found the waker armed.
+    woken: Option<Instant>,
 }
 
 impl OwnLoop {
@@ -130,6 +133,14 @@ impl Waker {
         Ok(event)
     }
 
+    /// When a wake last found this waker armed.
+    ///
+    /// # Panics
+    /// When this waker is not a [`sleeper`](Waker::sleeper).
+    pub fn woken(&self) -> Option<Instant> {
+        self.own_loop().woken
+    }
+
     /// Makes the eventfd readable, where there is one.
     pub fn announce(&self) {
         self.own_loop().announce();
@@ -207,7 +218,9 @@ impl Waker {
                 // Taken so that the wake cannot fall between the sleeper's look at the state and its sleep.
                 drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
                 condvar.notify_all();
-                let own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                // Before anybody learns of it.
+                own.woken = Some(Instant::now());
                 own.announce();
                 if let Some(task) = &own.task {
                     task.wake_by_ref();
