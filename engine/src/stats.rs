@@ -59,7 +59,7 @@ pub struct Stats {
     pub data_wait_s: f64,
     /// Share of `next_batch` calls that did not wait.
     pub readiness: f64,
-    /// From the start of the shards to the first batch, µs.
+    /// From the start of the shards until the program had the first batch, µs: how late it came to take it is part of that.
     pub first_batch_us: u64,
     /// Time inside each `next_batch` call, µs.
     pub batch_wait_us: Quantiles,
