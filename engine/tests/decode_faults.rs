@@ -5,7 +5,7 @@ use crate::common::pictures::{self, difference, jpeg, jpeg_pixels, png, scene};
 use crate::common::reading::Reading;
 use crate::common::{PATIENCE, bucket, eventually, folder, least_budget, loader, plain_run, planned};
 use fuelrail::internal::memory_use;
-use fuelrail::{BadSamples, Batch, ByteSize, Decode, Fit, Kind, LoaderBuilder, Remains, Taken};
+use fuelrail::{BadSamples, Batch, ByteSize, Decode, DecodeFunction, Fit, Kind, LoaderBuilder, Remains, Taken};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use jpeg_encoder::ColorType as JpegColor;
@@ -145,6 +145,16 @@ fn what_is_no_picture_is_left_out_with_its_reason_and_batches_stay_dense() {
             assert!(grown < 64 << 20, "headers that lie cost {grown} bytes");
         }
     }
+}
+
+#[test]
+fn a_panic_of_the_programs_function_is_told_with_its_text() {
+    let bucket = bucket(&DataSet::digits(3, 1), "");
+    let function = DecodeFunction::new(|sample, _| panic!("index out of range {}", sample.epoch));
+    let error = loader(&bucket).decode_with(exact(), function).build().unwrap().next_batch().unwrap().unwrap_err();
+    assert!(error.kind() == Kind::Undecodable && error.object().is_some(), "{error}");
+    assert!(error.cause().ends_with("panicked on it: index out of range 0"), "{error}");
+    assert!(error.hint().unwrap().starts_with("mend the function"), "the object is not at fault: {error}");
 }
 
 /// What is not there is left out before what cannot be decoded, whatever their order.

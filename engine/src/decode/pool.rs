@@ -11,7 +11,7 @@ use super::{Decode, undecodable};
 use crate::records::Records;
 use crossbeam_queue::ArrayQueue;
 use fuelrail_base::canary::{self, Stage};
-use fuelrail_base::{Error, Kind, Result, SampleId};
+use fuelrail_base::{Error, Kind, Result, SampleId, panic_text};
 use fuelrail_flow::{Assembled, BadSamples, Finished, Objects, SampleSpan, SampleSpans};
 use fuelrail_io::{Filling, Slot, Waker, Window, thread_cpu};
 use fuelrail_plan::run::BatchSpec;
@@ -244,9 +244,14 @@ impl Shared {
         decoder: &mut SampleDecoder,
         decode: impl FnOnce(&mut SampleDecoder) -> Result<()>,
     ) -> Result<()> {
-        catch_unwind(AssertUnwindSafe(|| decode(decoder))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| decode(decoder))).unwrap_or_else(|panic| {
             *decoder = SampleDecoder::new(self.wanted);
-            Err(undecodable("the decoder panicked on it"))
+            let text = panic_text(&*panic);
+            Err(match self.function {
+                None => undecodable(&format!("the decoder panicked on it: {text}")),
+                Some(_) => undecodable(&format!("the program's decode function panicked on it: {text}"))
+                    .with_hint("mend the function, or what it is given; bad_samples = skip leaves such samples out"),
+            })
         })
     }
 
