@@ -3,7 +3,7 @@
 use crate::common::keys::now;
 use crate::common::secure::Secured;
 use crate::common::{bucket, eventually, loader_at};
-use fuelrail::{Credential, Tls, list_with};
+use fuelrail::{Credential, Decode, DecodeFunction, Tls, list_with};
 use fuelrail_bucket::DataSet;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,4 +69,29 @@ fn reads_with_a_slow_provider() {
 fn a_credential_provider_that_does_not_answer_is_warned_of() {
     let bucket = bucket(&DataSet::digits(3, 1), "");
     alone("reads_with_a_slow_provider", &[(URI, &bucket.url(""))]);
+}
+
+/// Runs in a process of its own; see below.
+#[test]
+fn decodes_with_a_function_that_takes_no_batches() {
+    let Ok(uri) = std::env::var(URI) else { return };
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&warnings);
+    fuelrail::on_warning(move |text| heard.lock().unwrap().push(text.to_owned()));
+    let function = DecodeFunction::of_batches(|samples, out| {
+        assert_eq!(samples.len(), 1, "one is enough");
+        out.fill(0);
+        Ok(())
+    });
+    let builder = loader_at(&uri).batch_size(16).decode_with(Decode::exact(1, 4, 1), function);
+    let samples: usize = builder.build().unwrap().map(|batch| batch.unwrap().len()).sum();
+    let warnings: Vec<String> = std::mem::take(&mut warnings.lock().unwrap());
+    assert_eq!((samples, warnings.len()), (64, 1), "{warnings:?}");
+    assert!(warnings[0].contains("one is enough") && warnings[0].contains("sample by sample"), "{warnings:?}");
+}
+
+#[test]
+fn a_function_that_fails_with_every_batch_is_warned_of_once() {
+    let bucket = bucket(&DataSet::digits(64, 1), "");
+    alone("decodes_with_a_function_that_takes_no_batches", &[(URI, &bucket.url(""))]);
 }

@@ -69,6 +69,8 @@ pub(super) struct Shared {
     /// Whether the consumer is blocked.
     pub waits: AtomicBool,
     pub stop: AtomicBool,
+    /// It was said that batches are decoded sample by sample.
+    pub is_warned: AtomicBool,
     pub facts: Arc<Facts>,
     /// Under `Quarantine`, the samples that could not be decoded, which are not tried again.
     pub quarantine: Mutex<HashMap<SampleId, Error>>,
@@ -149,48 +151,61 @@ impl Shared {
         match together {
             Ok(true) => places.for_each(|at| self.facts.ended(Some((work.samples[at].len, one)))),
             // No sample's fault: none is tried alone, and none is named.
-            Err(error) if self.bad_samples == BadSamples::Raise => {
+            Err(error) if self.bad_samples == BadSamples::Raise && error.kind() == Kind::Program => {
                 places.for_each(|at| self.set_aside(work, at, error.clone(), true));
             }
             _ => {
-                let of_all = together.err();
+                let (of_all, samples, mut all_decoded) = (together.err(), places.len(), true);
                 for (at, out) in places.zip(out.chunks_exact_mut(one)) {
-                    self.decode_alone(decoder, (work, at), out, of_all.as_ref());
+                    all_decoded &= self.decode_alone(decoder, (work, at), out, of_all.as_ref());
+                }
+                if let Some(error) = of_all.filter(|_| all_decoded && !self.is_warned.swap(true, Ordering::Relaxed)) {
+                    let cause = error.cause();
+                    tracing::warn!(
+                        "decode_with: the function fails with {samples} samples ({cause}), and with each of them alone it does not: \
+                         such batches are decoded sample by sample, which is slower; mend the function"
+                    );
                 }
             }
         }
         window.fill(room);
     }
 
-    /// Decodes one sample into its place, or records it as bad; `of_all` is what was wrong when its batch was decoded as a whole.
+    /// Decodes one sample into its place, or records it as bad; `of_all` is what was wrong when its batch was decoded as a whole. Returns
+    /// whether it was decoded.
     fn decode_alone(
         &self,
         decoder: &mut SampleDecoder,
         (work, at): (&Work, usize),
         out: &mut [u8],
         of_all: Option<&Error>,
-    ) {
+    ) -> bool {
         let placed = work.samples[at];
         let known = self.quarantined(placed.id);
         let tried = known.is_none();
         match known.map_or_else(|| self.decode_one(decoder, work, placed, out), Err) {
-            Ok(()) => self.facts.ended(Some((placed.len, out.len()))),
+            Ok(()) => {
+                self.facts.ended(Some((placed.len, out.len())));
+                true
+            }
             Err(error) => {
                 let both = |all: &Error| format!("{}; called with this sample alone: {}", all.cause(), error.cause());
-                let error = match of_all.filter(|_| tried).map(both) {
+                let of_function = of_all.filter(|all| tried && all.kind() == Kind::Program);
+                let error = match of_function.map(both) {
                     Some(cause) => error.because(cause),
                     None => error,
                 };
                 self.set_aside(work, at, error, tried);
+                false
             }
         }
     }
 
-    /// Decodes the samples in these places by one call of the program's function. `false` where that failed, or one of them has to be left
+    /// Decodes the samples in these places by one call of the program's function. `false` where there is none, or one of them has to be left
     /// out: each is then decoded by itself.
     ///
     /// # Errors
-    /// That of the function itself, of kind `Program`.
+    /// That of the function: of kind `Program` it is no sample's.
     fn decode_together(
         &self,
         decoder: &mut SampleDecoder,
@@ -208,10 +223,7 @@ impl Shared {
         };
         let undecoded = samples().zip(&found).map(|(placed, bytes)| self.undecoded(work, placed, bytes));
         let undecoded: Vec<Undecoded<'_>> = undecoded.collect();
-        match self.guarded(decoder, |_| function.decode(&undecoded, out)) {
-            Err(error) if error.kind() == Kind::Program => Err(error),
-            decoded => Ok(decoded.is_ok()),
-        }
+        self.guarded(decoder, |_| function.decode(&undecoded, out)).map(|()| true)
     }
 
     /// Decodes one sample. Errors name its object.

@@ -58,6 +58,7 @@ impl DecodeStage {
             consumer: OnceLock::new(),
             waits: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            is_warned: AtomicBool::new(false),
             facts: Arc::new(Facts::new(threads, depth)),
             quarantine: Mutex::default(),
             rest: (Mutex::new(()), Condvar::new()),
