@@ -56,11 +56,16 @@ impl State {
                 .with_source(e)
                 .with_hint("pass the JSON that a loader gave as its state")
         })?;
-        if state.version != VERSION {
-            return Err(Error::new(Kind::Usage, format!("a loader state of version {}", state.version))
-                .with_hint(format!("this build reads version {VERSION}")));
-        }
+        state.check_version()?;
         Ok(state)
+    }
+
+    fn check_version(&self) -> Result<()> {
+        if self.version == VERSION {
+            return Ok(());
+        }
+        let cause = format!("a loader state of version {}", self.version);
+        Err(Error::new(Kind::Usage, cause).with_hint(format!("this build reads version {VERSION}")))
     }
 
     /// Writes the state as one line of JSON.
@@ -74,6 +79,8 @@ impl State {
 
     /// Checks that this state belongs to the run that has the other one.
     pub(crate) fn check(&self, run: &State) -> Result<()> {
+        // Again: it may have been made from its fields.
+        self.check_version()?;
         for (what, was, is) in [
             ("a number of samples of", self.samples.to_string(), run.samples.to_string()),
             ("listing", self.listing.clone(), run.listing.clone()),
@@ -164,6 +171,9 @@ mod tests {
         for bad in ["", "{}", "[1]", &state().to_json().replace("\"version\":1", "\"version\":9")] {
             assert_eq!(State::from_json(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
         }
+        state().check(&state()).unwrap();
+        let error = State { version: 9, ..state() }.check(&state()).unwrap_err();
+        assert!(error.kind() == Kind::Usage && error.to_string().contains("version 9"), "{error}");
     }
 
     /// As written before there was a choice of orders, and still where it is the global one: older builds read it.
