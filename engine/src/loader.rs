@@ -22,6 +22,7 @@ use crate::state::{State, state_at};
 use crate::stats::Tally;
 use crate::unpack::Unpacker;
 use crate::watch::{Report, Shards, Watch, Watchdog};
+use fuelrail_base::metrics::Histogram;
 use fuelrail_base::{BatchSeq, Duration, Error, Kind, Result, SampleId};
 use fuelrail_flow::{Consumer, Finished, Objects};
 use fuelrail_io::{Arena, ForkGuard, Waker};
@@ -60,6 +61,8 @@ pub struct Loader {
     /// How much of what it knows of draws the run has learnt.
     learnt: Option<u64>,
     tally: Tally,
+    /// How long each call waited.
+    waits: Histogram,
     started: Instant,
     cursor: Cursor,
     failed: bool,
@@ -184,6 +187,7 @@ impl Loader {
             left_out: LeftOut::default(),
             learnt: None,
             tally: Tally::default(),
+            waits: Histogram::new(),
             started: Instant::now(),
             failed: false,
             guard: ForkGuard::new(),
@@ -262,7 +266,7 @@ impl Loader {
         let made = taken.map(|taken| taken.and_then(|finished| self.made(finished)));
         self.tally.waiting += self.pending_since.unwrap_or_else(Instant::now) - begun;
         let Some(made) = made else { return Ok(Taken::NotYet) };
-        self.tally.end_call(ready);
+        self.waits.record(self.tally.end_call(ready));
         let (batch, seq) = made?;
         if !self.parts.is_inner {
             self.left_out.look_at(&batch, self.parts.config.bad_samples);
@@ -302,7 +306,7 @@ impl Loader {
             self.parts.run.draw(batch.epoch()).map(|draw| draw.distinct()),
         );
         if let Some(metrics) = &self.metrics {
-            metrics.take(&self.tally);
+            metrics.take(self.tally);
         }
         let next = self.parts.run.cursor_after(seq);
         if let Some(audit) = &mut self.audit {

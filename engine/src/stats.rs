@@ -339,7 +339,7 @@ pub struct GateStats {
 }
 
 /// What the consumer's side counts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub batches: u64,
     pub samples: u64,
@@ -350,7 +350,6 @@ pub(crate) struct Tally {
     pub wait: Duration,
     /// Of the call that has not brought a batch yet.
     pub waiting: Duration,
-    pub waits: Histogram,
     pub first_batch: Duration,
     /// Places of the epochs begun, and distinct samples in them.
     pub places: u64,
@@ -367,13 +366,13 @@ impl Tally {
         }
     }
 
-    /// A call for a batch has ended, however often it looked.
-    pub(crate) fn end_call(&mut self, ready: bool) {
+    /// A call for a batch has ended, however often it looked. Returns how long it has waited.
+    pub(crate) fn end_call(&mut self, ready: bool) -> Duration {
         let waited = core::mem::take(&mut self.waiting);
         self.calls += 1;
         self.ready += u64::from(ready);
         self.wait += waited;
-        self.waits.record(waited);
+        waited
     }
 }
 
@@ -390,7 +389,6 @@ impl Stats {
             data_wait_s: tally.wait.as_secs_f64(),
             readiness: ratio(tally.ready, tally.calls),
             first_batch_us: u64::try_from(tally.first_batch.as_micros()).unwrap_or(u64::MAX),
-            batch_wait_us: tally.waits.summary().into(),
             ..Stats::default()
         };
         let (mut disk, mut peers) = (DiskFacts::default(), PeerFacts::default());

@@ -17,8 +17,9 @@ impl Loader {
     /// Counters and latencies so far. In a forked child only what was taken before the fork.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        let batch_wait_us = self.waits.summary().into();
         if !self.guard.holds() {
-            return Stats::new(&self.tally, self.started.elapsed(), &[]);
+            return Stats { batch_wait_us, ..Stats::new(&self.tally, self.started.elapsed(), &[]) };
         }
         let shards = self.parts.shards.snapshots(Duration::from_secs(1));
         let slots = self.from.arena.outstanding() as u64;
@@ -27,7 +28,7 @@ impl Loader {
         let disk = stats.disk.map(|disk| disk.with_segment_manager(&self.parts.shards.segments()));
         let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.from.memory.tables_bytes + on_disk, ..self.from.memory };
-        Stats { slots, batches_held: self.leases() as u64, disk, memory, ..stats }
+        Stats { slots, batches_held: self.leases() as u64, disk, memory, batch_wait_us, ..stats }
     }
 
     /// Stops the shards, gives the memory back, and tells what is left. Dropping the loader does the same and tells nothing.

@@ -19,7 +19,7 @@ impl Metrics {
         Err(Error::new(Kind::Usage, "this build shows no metrics").with_hint("build it with the feature `clouds`"))
     }
 
-    pub(crate) fn take(&self, _: &Tally) {
+    pub(crate) fn take(&self, _: Tally) {
         match *self {}
     }
 }

@@ -1,6 +1,6 @@
 //! Serves the page of metrics of one loader, at the setting `metrics_listen`.
 //!
-//! The consumer passes on what it has counted once a second; what the shards have counted is read when the page is asked for.
+//! The consumer passes on what it has counted with each batch; what the shards have counted is read when the page is asked for.
 
 use crate::config::Config;
 use crate::decode::Facts;
@@ -16,8 +16,8 @@ use hyper::{Method, Request, StatusCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two times that the consumer passes its counters on.
-const EVERY: Duration = Duration::from_secs(1);
+/// How long a page waits for what the shards have counted.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Connections at a time: those who scrape are few.
 const CONNECTIONS: usize = 16;
 /// How long they may be silent.
@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 struct Shown {
     rank: u32,
-    tally: Mutex<(Tally, Option<Instant>)>,
+    tally: Mutex<Tally>,
     shards: Shards,
     decode: Option<Arc<Facts>>,
     memory: MemoryStats,
@@ -69,12 +69,9 @@ impl Metrics {
         Ok(Some(Metrics { shown, _server: server }))
     }
 
-    /// Takes over what the consumer has counted, if it is time.
-    pub(crate) fn take(&self, tally: &Tally) {
-        let mut taken = self.shown.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.1.is_none_or(|at| at.elapsed() >= EVERY) {
-            *taken = (tally.clone(), Some(Instant::now()));
-        }
+    /// Takes over what the consumer has counted.
+    pub(crate) fn take(&self, tally: Tally) {
+        *self.shown.tally.lock().unwrap_or_else(PoisonError::into_inner) = tally;
     }
 }
 
@@ -85,8 +82,8 @@ impl Shown {
             *answer.status_mut() = StatusCode::NOT_FOUND;
             return answer;
         }
-        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
-        let shards = self.shards.snapshots(EVERY);
+        let tally = *self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.shards.snapshots(PATIENCE);
         let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
         let on_disk = stats.disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.memory.tables_bytes + on_disk, ..self.memory };
