@@ -5,6 +5,7 @@
 //!
 //! A file has a setting in the table of its group, `[network]` with `stall_after = "10s"`, or by its key, `stall_after_ms = 10000`.
 
+mod names;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -32,12 +33,13 @@ use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_wire::uri::without_secrets;
 use fuelrail_wire::{Cloud, Source};
+use names::variable;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use text::{Given, unknown};
+use text::Given;
 
 /// Settings given as arguments: they win over environment and file. Names are keys (`batch_size`), or those of a group's table
 /// (`network.stall_after`); values are plain text.
@@ -123,8 +125,8 @@ impl Config {
         config.take(&values)?;
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         for (name, text) in &environment {
-            if let Some(key) = name.strip_prefix("FUELRAIL_") {
-                let taken = config.set("", &key.to_ascii_lowercase(), &Given::Text(text.clone()));
+            if let Some(setting) = variable(name)? {
+                let taken = config.set("", setting.key, &Given::Text(text.clone()));
                 taken.map_err(|e| e.within(format_args!("environment variable {name}")))?;
             }
         }
@@ -176,21 +178,9 @@ impl Config {
         })
     }
 
-    /// A setting, by its field in a group, or by its name or key.
-    fn setting(group: &str, name: &str) -> Option<&'static Setting> {
-        Config::SETTINGS.iter().find(|setting| {
-            (group == setting.group && name == setting.field)
-                || ([setting.group, ""].contains(&group) && [setting.name, setting.key].contains(&name))
-        })
-    }
-
     /// Sets one setting.
     fn set(&mut self, group: &str, name: &str, given: &Given) -> Result<&'static Setting> {
-        let Some(setting) = Config::setting(group, name) else {
-            let dot = if group.is_empty() { "" } else { "." };
-            let keys = Config::SETTINGS.iter().map(|setting| setting.key);
-            return Err(unknown(&format!("{group}{dot}{name}"), keys));
-        };
+        let setting = Config::known(group, name, str::to_owned)?;
         (setting.set)(self, given).map_err(|error| error.within(setting.name))?;
         Ok(setting)
     }

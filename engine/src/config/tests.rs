@@ -70,11 +70,18 @@ fn only_a_setting_that_is_much_like_a_wrong_name_is_guessed() {
         ("batchsize", "batch_size"),
         ("url", "uri"),
         ("epoch", "epochs"),
-        ("memory_limt", "memory_limit_bytes"),
-        ("cache_limits", "cache_limit_bytes"),
+        ("memory_limt", "memory_limit"),
+        ("memory_limit_byte", "memory_limit_bytes"),
+        ("cache_limits", "cache_limit"),
+        ("memory.limt", "memory.limit"),
+        ("netwrok.stall_after", "network.stall_after"),
+        ("network.shards", "shards"),
+        ("memory.spill_dirs", "disk.dirs"),
     ] {
         assert_eq!(hint(name), format!("did you mean {meant}?"), "{name}");
     }
+    let variable = Config::load(None, [pair("FUELRAIL_MEMORY_LIMT", "1")], &[]).unwrap_err();
+    assert_eq!(variable.hint(), Some("did you mean FUELRAIL_MEMORY_LIMIT?"));
     for name in ["num_workers", "learning_rate", "lr", "retries", "device", "x"] {
         assert_eq!(hint(name), "engine/docs/SETTINGS.md lists the settings", "{name}");
     }

@@ -72,17 +72,6 @@ fn wrong(cause: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(Kind::Usage, cause).with_hint(hint)
 }
 
-/// The refusal of a name that no setting has, with the name that was perhaps meant.
-pub(super) fn unknown(name: &str, keys: impl Iterator<Item = &'static str>) -> Error {
-    let alike = |key: &str| strsim::jaro_winkler(key, name);
-    // The least unlike of names that are all unlike is no help: one that begins alike is, or one of which a third at most differs.
-    let is_near = |key: &&str| alike(key) > 0.85 || 3 * strsim::levenshtein(key, name) <= name.chars().count();
-    let meant = keys.max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(is_near);
-    let all = || "engine/docs/SETTINGS.md lists the settings".to_owned();
-    let hint = meant.map_or_else(all, |meant| format!("did you mean {meant}?"));
-    wrong(format!("there is no setting '{}'", name.escape_debug()), hint)
-}
-
 /// A whole number as TOML can have it too.
 fn whole(number: u64) -> Json {
     i64::try_from(number).map_or_else(|_| number.to_string().into(), Json::from)
