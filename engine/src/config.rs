@@ -54,10 +54,10 @@ const ACCESS: [&str; 8] =
 
 impl Access {
     /// Reads the settings of access alone, as [`Config::load`] reads all: for what lists, gets and puts without a loader. Settings that are
-    /// not of these are passed over.
+    /// not of these are passed over, but for variables `FUELRAIL_…` that are no settings.
     ///
     /// # Errors
-    /// `Usage` naming the bad value; `File` when the file that `FUELRAIL_CONFIG` names cannot be read.
+    /// `Usage` naming the unknown variable or the bad value; `File` when the file that `FUELRAIL_CONFIG` names cannot be read.
     pub fn load(
         uri: &str,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -69,6 +69,8 @@ impl Access {
             setting.is_some_and(|setting| ACCESS.contains(&setting.key)) && !text.is_empty()
         };
         let environment: Vec<(String, String)> = environment.into_iter().collect();
+        let mut names = environment.iter().map(|(name, _)| name).filter(|name| *name != CONFIG);
+        names.try_for_each(|name| variable(name).map(drop))?;
         let is_read = |(name, text): &&(String, String)| {
             name.strip_prefix("FUELRAIL_").is_none_or(|field| is_ours(&field.to_ascii_lowercase(), text))
         };

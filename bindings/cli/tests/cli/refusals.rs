@@ -65,8 +65,10 @@ fn variables_that_are_not_utf_8_matter_only_where_they_are_ours() {
 #[test]
 fn settings_that_do_not_exist_are_2_wherever_they_stand() {
     let read = ["bench", "read", "http://h/b"];
-    let output = program().args(read).env("FUELRAIL_BATCHSIZE", "3").output().unwrap();
-    refused(&Ended::new(output), 2, "batchsize");
+    for args in [&read[..], &["ls", "http://h/b"], &["cp", "http://h/b/", "/nowhere/"]] {
+        let output = program().args(args).env("FUELRAIL_BATCHSIZE", "3").output().unwrap();
+        refused(&Ended::new(output), 2, "did you mean FUELRAIL_BATCH_SIZE?");
+    }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.toml");
     std::fs::write(&file, "epoch = 3\n").unwrap();
