@@ -26,7 +26,8 @@ pub struct State {
     pub order: String,
     /// Samples of an epoch: those of the data set, but for mixtures.
     pub samples: u64,
-    /// Hash of keys and sizes: the same listing has the same hash.
+    /// Hash of keys and sizes: the same listing has the same hash, and so has one of other contents of the same lengths. ETags are no part of
+    /// it: those of a copy of the data set differ, and a manifest may have none.
     pub listing: String,
     /// Epoch to go on with.
     pub epoch: u64,

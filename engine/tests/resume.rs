@@ -3,8 +3,8 @@
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a rank that reads, logs, saves
 //! its state after every batch, and is killed for it.
 
-use crate::common::{PATIENCE, bucket, eventually, loader_at};
-use fuelrail::{Audit, ByteSize, State};
+use crate::common::{PATIENCE, bare_listing, bucket, eventually, listing, loader_at};
+use fuelrail::{Audit, ByteSize, Kind, Listed, State};
 use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, DataSet};
 use serde::{Deserialize, Serialize};
@@ -269,4 +269,21 @@ fn world_size_may_change_in_the_middle_of_an_epoch() {
         }
         assert_exactly_once(&logs, set.len());
     }
+}
+
+/// A copy of it elsewhere has other ETags, and a manifest may have none.
+#[test]
+fn a_data_set_is_known_by_its_keys_and_sizes() {
+    let set = DataSet::digits(8, 1);
+    let bucket = bucket(&set, "");
+    let builder = |listed: Vec<Listed>| loader_at(&bucket.url("")).batch_size(4).listing(listed);
+    let mut first = builder(listing(&set)).build().unwrap();
+    first.next_batch().unwrap().unwrap();
+    let state = first.state();
+    let rest = builder(bare_listing(&set)).resume(state.clone()).build().unwrap();
+    assert_eq!(rest.map(|batch| batch.unwrap().len()).sum::<usize>(), 4);
+    let mut longer = listing(&set);
+    longer[0].size += 1;
+    let error = builder(longer).resume(state).build().unwrap_err();
+    assert!(error.kind() == Kind::Usage && error.to_string().contains("saved with listing"), "{error}");
 }
