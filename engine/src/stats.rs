@@ -65,7 +65,7 @@ pub struct Stats {
     pub batch_wait_us: Quantiles,
     /// From request to last byte of each block, µs.
     pub get_latency_us: Quantiles,
-    /// Requests sent.
+    /// Requests sent: also again where a connection closed before a request's turn, which counts as no retry.
     pub requests: u64,
     /// Attempts after the first.
     pub retries: u64,
