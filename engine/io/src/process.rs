@@ -107,6 +107,12 @@ pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// The longest file that this process may write, bytes; `None` without a limit. A write beyond it ends the process (SIGXFSZ), unless that
+/// is ignored.
+pub fn file_bytes_max() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
+}
+
 /// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread
 /// and every real ring of this machine, so instants taken on different shards compare.
 pub fn monotonic_now() -> Instant {

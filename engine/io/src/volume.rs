@@ -11,6 +11,8 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
+use crate::process::file_bytes_max;
+
 /// Largest supported alignment of direct access: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
 /// Least unit direct access is used with: a sector.
@@ -72,7 +74,7 @@ fn no_locks(path: &Path, errno: i32) -> Error {
 /// only for error messages.
 ///
 /// # Errors
-/// `File` when the disk is too full or the file system cannot preallocate, `Usage` for lengths beyond 2^63 - 1.
+/// `File` when the disk is too full, the process may not write files of that length or the file system cannot preallocate, `Usage` for lengths beyond 2^63 - 1.
 pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     let size = ByteSize(len);
     let doing = format!("taking {size} of disk for {}", path.display());
@@ -81,6 +83,11 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     }
     if len == 0 {
         return Ok(());
+    }
+    if file_bytes_max().is_some_and(|most| len > most) {
+        // The call would be the end of the process.
+        let hint = "raise this process's limit of the lengths of files (ulimit -f)";
+        return Err(Error::from_errno(Kind::File, &doing, libc::EFBIG).with_hint(hint));
     }
     let Err(errno) = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) else { return Ok(()) };
     let errno = errno.raw_os_error();

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fuelrail_base::{Error, Kind, Result};
-use fuelrail_io::{OwnDirectory, direct_unit, is_locked, next_written, preallocate, try_lock};
+use fuelrail_base::limits::SEGMENT_BYTES_MIN;
+use fuelrail_base::{ByteSize, Error, Kind, Result};
+use fuelrail_io::{OwnDirectory, direct_unit, file_bytes_max, is_locked, next_written, preallocate, try_lock};
 use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
 
 use crate::system::{own_directory, refused};
@@ -47,7 +48,7 @@ impl Directory {
     /// segment.
     pub(crate) fn open(path: &Path, notices: &mut Vec<String>) -> Result<Directory> {
         let own = Arc::new(own_directory("spill_dirs", path, notices)?);
-        let tagged = tag(&own);
+        let tagged = short_files().map_or_else(|| tag(&own), Err);
         let refusal = tagged.as_ref().err().cloned();
         let direct = match &tagged {
             Ok(Some(tag)) => direct_unit(tag),
@@ -156,6 +157,14 @@ fn clear(named: &Named) {
         // It stays where it is when it cannot be removed: the next opening tries again.
         let _ = remove(&file, named);
     }
+}
+
+/// The error where this process may not write a file as long as the shortest segment.
+fn short_files() -> Option<Error> {
+    let most = file_bytes_max().filter(|most| *most < SEGMENT_BYTES_MIN)?;
+    let (most, least) = (ByteSize(most), ByteSize(SEGMENT_BYTES_MIN));
+    let cause = format!("this process may write files of at most {most}, and a segment takes at least {least}");
+    Some(Error::new(Kind::File, cause).with_hint("raise that limit (ulimit -f)"))
 }
 
 /// The tag file, open to be asked; made when there is nothing under its name. `None` when there is something else.

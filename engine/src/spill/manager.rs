@@ -16,7 +16,7 @@ use fuelrail_flow::{
     Contents, Known, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, resume,
     segment_queues,
 };
-use fuelrail_io::{Waker, open_files_max};
+use fuelrail_io::{Waker, file_bytes_max, open_files_max};
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
 
@@ -484,6 +484,9 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -
     // What cannot be owned, on a disk that takes no locks or no writes, or for want of open files, is read all the same.
     let owned = if *left > 0 { segment.try_own().unwrap_or(None) } else { None };
     *left -= usize::from(owned.is_some());
-    let (mount, direct) = (resume(segment.header.len, &scanned), segment.is_direct());
+    // One that is longer than files of this process may be is not written to: that would be its end.
+    let is_writable = file_bytes_max().is_none_or(|most| segment.header.len <= most);
+    let mount = if is_writable { resume(segment.header.len, &scanned) } else { Mount::Sealed };
+    let direct = segment.is_direct();
     Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, SpillSetup};
-use fuelrail_io::{VolumeRoom, open_files_max};
+use fuelrail_io::{VolumeRoom, file_bytes_max, open_files_max};
 use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
@@ -94,6 +94,10 @@ pub(crate) fn start_segment_manager(
     }
     if (1..lengths.least).contains(&limits.limit_bytes) {
         no_room(format!("spill_limit is {}", ByteSize(limits.limit_bytes)));
+        rooms = 0;
+    }
+    if file_bytes_max().is_some_and(|most| most < lengths.least) {
+        // The first that is to be made tells.
         rooms = 0;
     }
     // Ranks that keep blocks for each other keep a part each.
@@ -291,7 +295,9 @@ impl Lengths {
         // Of few open files each has to hold more.
         let share_of_file = usable / owned_max(open_files_max()).max(1) as u64;
         let usual = at_most(share / 16).max(room_for(4 * block_bytes)).max(room_for(share_of_file)).min(at_most(share));
-        Lengths { usual: usual.clamp(least, SEGMENT_BYTES_MAX), least }
+        // A write beyond the limit of a file's length would be the end of the process.
+        let most = file_bytes_max().map_or(SEGMENT_BYTES_MAX, at_most).clamp(least, SEGMENT_BYTES_MAX);
+        Lengths { usual: usual.clamp(least, most), least }
     }
 
     /// The usual one, its half, and so on.

@@ -124,3 +124,40 @@ fn few_open_files_are_shared_with_the_program() {
     let said = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
 }
+
+/// Tells a child which directory to use although it may write short files only.
+const SHORT_FILES: &str = "FUELRAIL_TEST_SHORT_FILES";
+
+/// Not a test by itself: what the child does, whose files may be shorter than any segment. What is there is read, and nothing is made or
+/// written to, which would be the child's end.
+#[test]
+fn a_child_with_short_files() {
+    let Some(path) = std::env::var_os(SHORT_FILES) else { return };
+    let (objects, told) = (objects("e"), Told::default());
+    let mut work = work(&[Path::new(&path)], 1, 0, &told);
+    let found = recovered(&mut work, &objects, 1).remove(0);
+    assert_eq!((found.len(), found[0].0.mount), (1, Mount::Sealed));
+    assert!(work.another().is_none() && !work.stock());
+    let file = File::create(Path::new(&path).join("other")).unwrap();
+    let refused = fuelrail_io::preallocate(&file, Path::new("other"), MIB).unwrap_err().to_string();
+    assert!(refused.contains("ulimit -f"), "{refused}");
+    let lines = told.lines();
+    assert!(lines.len() == 1 && lines[0].contains("ulimit -f"), "{lines:?}");
+}
+
+#[test]
+fn a_limit_of_file_lengths_is_told_of_and_ends_nothing() {
+    let (scratch, objects) = (tempdir().unwrap(), objects("e"));
+    left_behind(scratch.path(), &objects, 0..20);
+    // In units of 512 or of 1024 bytes: less than a MiB.
+    let run = "ulimit -f 1000 && exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
+    let child = Command::new("sh")
+        .args(["-c", run])
+        .arg(std::env::current_exe().unwrap())
+        .arg("spill::tests::processes::a_child_with_short_files")
+        .env(SHORT_FILES, scratch.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
+}
