@@ -41,8 +41,13 @@ fn with_disk(builder: LoaderBuilder, dir: &Path, limit_bytes: u64) -> LoaderBuil
 /// Runs loaders until one finds all of the set on disk. A block is written when there is a segment with room for it, and
 /// segments take a moment to make, so one run may not be enough.
 fn fill(set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
+    fill_in(4, set, builder);
+}
+
+/// The same by runs of so many epochs.
+fn fill_in(epochs: u64, set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
     for run in 0.. {
-        let mut loader = builder().epochs(4).build().unwrap();
+        let mut loader = builder().epochs(epochs).build().unwrap();
         drain(&mut loader, set).unwrap();
         let stats = loader.stats();
         if stats.landed_bytes == 0 {
@@ -96,6 +101,16 @@ fn the_second_epoch_comes_from_disk_and_so_does_a_later_run() {
         // What two epochs want at once is read once, and shared.
         assert!(disk(&stats).hit_bytes >= set.total_bytes() && stats.landed_bytes == 0, "{ring}: {:?}", stats.disk);
     });
+}
+
+/// Many programs make a loader for each epoch.
+#[test]
+fn what_runs_of_one_epoch_have_read_is_found_by_the_next() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    // With RAM for all of it, which is of no use to the next run.
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).cache_limit(ByteSize(12 * MIB));
+    fill_in(1, &set, builder);
 }
 
 #[test]

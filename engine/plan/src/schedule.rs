@@ -107,6 +107,11 @@ impl Schedule {
         next.map_or(0.0, |next| 1.0 / (epoch(next) - epoch(now)).max(1) as f64)
     }
 
+    /// Whether a moment is in the last epoch of the run.
+    pub fn is_last(&self, at: UseTime) -> bool {
+        self.cursor(at).epoch >= self.run.config().epochs - 1
+    }
+
     fn epochs_from(&self, from: UseTime) -> core::ops::Range<u64> {
         let config = self.run.config();
         let asked_in = self.cursor(from).epoch;

@@ -6,7 +6,7 @@ use fuelrail_plan::catalog::Catalog;
 use fuelrail_plan::order::OrderName;
 use fuelrail_plan::run::{Cursor, Run, RunConfig};
 use fuelrail_plan::schedule::{Schedule, UseTime};
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
+use fuelrail_plan::spill::{LEFTOVER, Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
 
 /// Shortest segment: room for several blocks.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -206,4 +206,32 @@ fn of_three_ranks_each_keeps_what_it_uses_soonest() {
     let mut plain = World::new(30_000, SpillPolicy::Fifo, 0.2, 3, 8);
     let fifo: f64 = plain.epochs()[4..7].iter().map(Epoch::hit_ratio).sum::<f64>() / 3.0;
     assert!(late > 1.4 * fifo, "{late} against {fifo}: {epochs:?}");
+}
+
+#[test]
+fn what_only_a_later_run_can_use_takes_free_room_and_nothing_else() {
+    let config =
+        SpillConfig { policy: SpillPolicy::NextUse, unit: 512, blocks_max: 1_000, pending_bytes_max: u64::MAX / 2 };
+    let (mut spill, mut sample) = (Spill::new(config), 0);
+    let mut offer = |spill: &mut Spill, worth| {
+        let block = BlockId { sample: SampleId(sample), index: 0 };
+        sample += 1;
+        let taken = spill.offer(block, 100_000, worth).is_some();
+        if taken {
+            spill.written(block, 100_000, 1);
+        }
+        taken
+    };
+    assert!(spill.is_frugal() && spill.wants_segment());
+    spill.mount(SEGMENT_BYTES_MIN, Mount::Open { end: PAGE_BYTES, records: 0 }).unwrap();
+    spill.no_free_segment();
+    assert_eq!((0..40).filter(|_| offer(&mut spill, LEFTOVER)).count(), 10, "a segment of ten blocks");
+    assert!((0..1_000).all(|_| spill.tidy(0, |_| 0.0).is_none()), "nothing goes for them");
+    assert!(spill.is_frugal() && !spill.wants_segment() && spill.stats().refused == 0);
+    assert!(!offer(&mut spill, 1.0));
+    assert!(spill.wants_segment() && !spill.is_frugal(), "for one that is used again a segment of others may go");
+    spill.no_free_segment();
+    assert!(spill.wants_segment(), "what was replied to an earlier request says nothing of this one");
+    spill.no_segment();
+    assert!(!spill.wants_segment());
 }

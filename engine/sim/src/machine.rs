@@ -194,7 +194,7 @@ impl SegmentManager {
             while let Some(request) = self.channels[at].from.recv() {
                 any = true;
                 match request {
-                    SegmentRequest::Another => {
+                    SegmentRequest::Another { .. } => {
                         let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
                         // A shard that has ended needs none.
                         let _ = self.channels[at].to.send(grant);

@@ -308,8 +308,8 @@ impl Work {
 
     fn grant(&mut self, shard: usize, request: SegmentRequest) {
         match request {
-            SegmentRequest::Another => {
-                let grant = self.another().map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+            SegmentRequest::Another { reclaim } => {
+                let grant = self.another(reclaim).map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
                 if let Err(SegmentGrant::Segment(file)) = self.shards[shard].to.send(grant) {
                     self.trim(file.key);
                 }
@@ -319,9 +319,10 @@ impl Work {
         }
     }
 
-    /// An empty segment: one that is ready, or a new one, if the limits or segments of ended processes leave room.
-    pub(super) fn another(&mut self) -> Option<SegmentFile> {
-        let (directory, owned) = self.ready.pop_front().or_else(|| self.make(true))?;
+    /// An empty segment: one that is ready, or a new one, if the limits or, with `reclaim`, segments of ended processes leave room. A new one may
+    /// be shorter if there is too little, so that the limit is used up.
+    pub(super) fn another(&mut self, reclaim: bool) -> Option<SegmentFile> {
+        let (directory, owned) = self.ready.pop_front().or_else(|| self.make(usize::MAX, reclaim))?;
         let (named, header, direct) = (owned.0.named.clone(), owned.0.header, owned.0.is_direct());
         let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory });
         let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
@@ -334,32 +335,32 @@ impl Work {
         if self.is_short || self.ready.len() >= self.shards.len() {
             return false;
         }
-        let made = self.make(false);
+        let made = self.make(1, false);
         let more = made.is_some();
         self.ready.extend(made);
         more
     }
 
-    /// Makes a segment. A `wanted` one may replace segments of ended processes, and may be shorter if there is too little room, so
-    /// that the limit is used up. None while as many are owned as may be: one must be trimmed first.
-    fn make(&mut self, wanted: bool) -> Option<(usize, Owned)> {
+    /// Makes a segment of the first of so many lengths that there is room for; with `reclaim`, in the place of segments of ended processes.
+    /// None while as many are owned as may be: one must be trimmed first.
+    fn make(&mut self, lengths: usize, reclaim: bool) -> Option<(usize, Owned)> {
         if self.own().count() >= self.owned_max {
             return None;
         }
-        let lengths = self.lengths.halves().take(if wanted { usize::MAX } else { 1 });
+        let lengths = self.lengths.halves().take(lengths);
         // Where no further file can be open, a shorter one cannot, either.
-        lengths.into_iter().map_while(|len| self.make_of(len, wanted).ok()).flatten().next()
+        lengths.map_while(|len| self.make_of(len, reclaim).ok()).flatten().next()
     }
 
     /// # Errors
     /// `Environment` when no further file can be open.
-    fn make_of(&mut self, len: u64, wanted: bool) -> Result<Option<(usize, Owned)>> {
+    fn make_of(&mut self, len: u64, reclaim: bool) -> Result<Option<(usize, Owned)>> {
         loop {
             // Others' may go when their owners have ended: what shards read of them then is fetched anew.
             let in_use: Vec<SegmentName> = self.own().collect();
-            let reclaim = wanted.then_some(in_use.as_slice());
+            let others = reclaim.then_some(in_use.as_slice());
             let mut reclaimed = 0;
-            let made = self.room.make(len, reclaim, || reclaimed += 1);
+            let made = self.room.make(len, others, || reclaimed += 1);
             self.count(|facts| facts.segments_reclaimed += reclaimed);
             let Some((directory, made)) = made else { return Ok(None) };
             match made {

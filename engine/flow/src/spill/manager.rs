@@ -49,8 +49,11 @@ pub struct Known {
 /// A message of a shard to the segment manager.
 #[derive(Clone, Debug)]
 pub enum SegmentRequest {
-    /// An empty segment will be needed.
-    Another,
+    /// An empty segment will be needed: with `reclaim`, if need be in the place of one of an ended process.
+    Another {
+        /// See there.
+        reclaim: bool,
+    },
     /// Nothing in this segment is needed any more: unlink it.
     Trimmed(u64),
     /// A write to this segment failed, or it could not be opened or read.

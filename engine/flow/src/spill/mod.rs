@@ -97,8 +97,8 @@ pub(crate) struct SpillStage {
     writing: usize,
     /// Since when the oldest record or short block that the last pump could have written has waited for others.
     oldest: Option<Instant>,
-    /// A segment was requested and not granted yet.
-    asked: bool,
+    /// A segment was requested and not granted yet: whether it may replace others.
+    asked: Option<bool>,
     outcomes: VecDeque<SpillOutcome>,
     pub(crate) stats: DiskStats,
 }
@@ -135,7 +135,7 @@ impl SpillStage {
             reading: 0,
             writing: 0,
             oldest: None,
-            asked: false,
+            asked: None,
             outcomes: VecDeque::with_capacity(256),
             stats: DiskStats::default(),
         };
@@ -171,15 +171,21 @@ impl SpillStage {
     /// Mounts granted segments, and requests another when one will be needed.
     pub(crate) fn restock(&mut self, planner: &mut Spill) {
         while let Some(grant) = self.channel.from.recv() {
-            self.asked &= matches!(grant, SegmentGrant::Listed(..));
             match grant {
                 SegmentGrant::Listed(file, known) => self.take_over(file, &known, planner),
-                SegmentGrant::NoMore => planner.no_segment(),
-                SegmentGrant::Segment(file) => drop(self.mount(file, planner)),
+                SegmentGrant::NoMore => match self.asked.take() {
+                    Some(false) => planner.no_free_segment(),
+                    _ => planner.no_segment(),
+                },
+                SegmentGrant::Segment(file) => {
+                    self.asked = None;
+                    self.mount(file, planner);
+                }
             }
         }
-        if !self.asked && planner.wants_segment() {
-            self.asked = self.request(SegmentRequest::Another);
+        if self.asked.is_none() && planner.wants_segment() {
+            let reclaim = !planner.is_frugal();
+            self.asked = self.request(SegmentRequest::Another { reclaim }).then_some(reclaim);
         }
     }
 

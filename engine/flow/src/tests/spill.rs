@@ -79,7 +79,7 @@ impl Manager {
     fn work(&mut self) {
         while let Some(request) = self.channel.from.recv() {
             match request {
-                SegmentRequest::Another => {
+                SegmentRequest::Another { .. } => {
                     let supply = self.another();
                     self.channel.to.send(supply).unwrap();
                 }

@@ -251,8 +251,12 @@ impl<W> Owner<W> {
         let next = self.schedule.next_use(block.sample, at);
         let counted = bytes.max(self.cached_block_bytes_min);
         let fits = counted <= self.policy.capacity_bytes() - self.policy.used_bytes();
-        if let Some(spill) = self.spill.as_mut().filter(|_| !(fits && bytes <= self.ram_first_max)) {
-            if let Some((segment, place)) = spill.offer(block, bytes, self.schedule.worth(next, at)) {
+        // RAM is of no use to a later run.
+        let is_leftover = next.is_none() && self.schedule.is_last(at);
+        let to_disk = is_leftover || !(fits && bytes <= self.ram_first_max);
+        if let Some(spill) = self.spill.as_mut().filter(|_| to_disk) {
+            let worth = if is_leftover { spill::LEFTOVER } else { self.schedule.worth(next, at) };
+            if let Some((segment, place)) = spill.offer(block, bytes, worth) {
                 return Some(Keep::Disk { segment, place });
             }
             if spill.holds(block) {

@@ -13,7 +13,7 @@ mod tier;
 
 pub use index::{PLACE_STEP_BYTES, SegmentId, Spot};
 pub use ledger::{PAGE_BYTES, PAGE_RECORDS, SEGMENTS_MAX};
-pub use tier::Spill;
+pub use tier::{LEFTOVER, Spill};
 
 use crate::catalog::Catalog;
 use fuelrail_base::SampleId;

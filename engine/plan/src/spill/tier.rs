@@ -3,7 +3,8 @@
 //! **What is worth keeping.** When every sample is used once an epoch, a block held over an epoch's edge brings one hit in
 //! the next epoch, whichever block it is: exchanging one for another brings nothing and wears the disk out. So next uses
 //! are told apart by epoch only: a block used again in `d` epochs is worth `1/d` uses per epoch, and a newcomer finds room
-//! in a free segment, or in place of a segment whose blocks are worth less than the newcomers that were refused.
+//! in a free segment, or in place of a segment whose blocks are worth less than the newcomers that were refused. What this run does
+//! not use again goes, in its last epoch, where room is free ([`LEFTOVER`]): a later run may want it.
 
 use super::cost::{Costs, Lanes};
 use super::index::{Index, SegmentId, Spot};
@@ -31,6 +32,9 @@ const DEARER: f64 = 4.0;
 /// Such a disk is read for one block in so many, to measure again.
 const PROBE_EVERY: u64 = 64;
 
+/// Worth of a block that only a later run can use. It is kept where there is room, and nothing is trimmed or reclaimed for it.
+pub const LEFTOVER: f64 = f64::MIN_POSITIVE;
+
 /// A block on its way to the disk.
 struct Writing {
     segment: SegmentId,
@@ -54,6 +58,10 @@ pub struct Spill {
     /// No further segment is available until one is trimmed, or the next epoch begins: others may have made room by then.
     at_limit: bool,
     limit_met_in: u64,
+    /// The block that was offered last is a [`LEFTOVER`], or none was: no segment of an ended process is to go for a further one, …
+    is_frugal: bool,
+    /// … and without that there was none.
+    frugal_limit: bool,
     /// Blocks on their way to the disk, and where to; `None`: no longer needed.
     writing: BlockMap<Option<Writing>>,
     pending_bytes: u64,
@@ -91,6 +99,8 @@ impl Spill {
             spares: VecDeque::with_capacity(16),
             at_limit: false,
             limit_met_in: 0,
+            is_frugal: config.policy == SpillPolicy::NextUse,
+            frugal_limit: false,
             writing: BlockMap::with_capacity_and_hasher(1024, Default::default()),
             pending_bytes: 0,
             sweep: None,
@@ -127,6 +137,16 @@ impl Spill {
     /// No further segment is available: the limit is reached, or the disk is full.
     pub fn no_segment(&mut self) {
         self.at_limit = true;
+    }
+
+    /// Whether the next segment is to take free room alone.
+    pub fn is_frugal(&self) -> bool {
+        self.is_frugal
+    }
+
+    /// No free room is left for a further segment. One that may replace others is requested as soon as a block is worth it.
+    pub fn no_free_segment(&mut self) {
+        (self.at_limit, self.frugal_limit) = (self.is_frugal, self.is_frugal);
     }
 
     /// Whether another empty segment should be made: making one takes long, so one more than is needed next is kept.
@@ -183,13 +203,18 @@ impl Spill {
         if self.is_dear() {
             return None;
         }
+        let is_leftover = by_worth && worth <= LEFTOVER;
+        self.is_frugal = is_leftover;
+        if !is_leftover && core::mem::take(&mut self.frugal_limit) {
+            self.at_limit = false;
+        }
         if self.pending_bytes + bytes > self.config.pending_bytes_max.max(bytes) {
             self.stats.skipped += 1;
             return None;
         }
         let room = if self.index.is_full() { None } else { self.append(bytes) };
         let Some((segment, place)) = room else {
-            if by_worth && self.at_limit && worth <= self.floor {
+            if is_leftover || by_worth && self.at_limit && worth <= self.floor {
                 return None;
             }
             self.stats.refused += 1;

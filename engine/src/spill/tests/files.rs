@@ -94,7 +94,7 @@ fn what_is_no_segment_is_left_alone() {
     let told = Told::default();
     let mut work = work(&[&given], 1, 1, &told);
     assert_eq!(recovered(&mut work, &objects("e"), 1)[0].len(), 0);
-    assert!(work.another().is_none(), "the limit is taken by what is named as segments: {:?}", told.lines());
+    assert!(work.another(true).is_none(), "the limit is taken by what is named as segments: {:?}", told.lines());
     work.leave();
     let listed = list_cache(&given).unwrap();
     assert!(listed.segments.iter().all(|s| matches!(s.state, SegmentState::Unfit | SegmentState::New)), "{listed:?}");

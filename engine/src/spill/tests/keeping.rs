@@ -129,7 +129,7 @@ fn empty_segments_leave_no_room_taken() {
     let scratch = tempdir().unwrap();
     let (objects, told) = (objects("e"), Told::default());
     let mut first = work(&[scratch.path()], 1, 0, &told);
-    let (empty, used) = (first.another().unwrap(), first.another().unwrap());
+    let (empty, used) = (first.another(true).unwrap(), first.another(true).unwrap());
     spill(&used.path, &objects, &blocks(&objects, 3), 4096, 0);
     assert_eq!(empty.mount, Mount::Open { end: 4096, records: 0 });
     first.leave();
@@ -148,17 +148,18 @@ fn the_limit_is_kept_and_the_dead_make_room_first() {
     let told = Told::default();
     let dead = left_behind(one.path(), &objects("another data set"), 0..10);
     let mut living = work(&[one.path(), two.path()], 1, 3, &told);
-    let made: Vec<SegmentFile> = (0..2).map(|_| living.another().unwrap()).collect();
+    let made: Vec<SegmentFile> = (0..2).map(|_| living.another(true).unwrap()).collect();
     assert_ne!(made[0].path.parent(), made[1].path.parent(), "directories take turns");
     assert!(dead.exists());
-    let third = living.another().expect("the dead one's room");
+    assert!(living.another(false).is_none() && dead.exists(), "what may not replace others finds no room");
+    let third = living.another(true).expect("the dead one's room");
     assert!(!dead.exists() && living.facts().segments_reclaimed == 1);
-    assert!(living.another().is_none(), "all room is the living's");
+    assert!(living.another(true).is_none(), "all room is the living's");
     // Another process with the same directories has the same limit, not one more.
     let mut other = work(&[two.path(), one.path()], 1, 3, &told);
-    assert!(other.another().is_none());
+    assert!(other.another(true).is_none());
     living.trim(third.key);
-    assert!(other.another().is_some() && living.another().is_none());
+    assert!(other.another(true).is_some() && living.another(true).is_none());
     assert_eq!(told.lines(), Vec::<String>::new(), "a limit that is reached is nothing to tell of");
 }
 
@@ -167,7 +168,7 @@ fn shards_are_told_what_others_write_and_the_others_room_is_taken_when_they_have
     let (scratch, objects, told) = (tempdir().unwrap(), objects("e"), Told::default());
     let of = |samples: core::ops::Range<u32>| samples.flat_map(|sample| blocks(&objects, sample)).collect::<Vec<_>>();
     let mut other = work(&[scratch.path()], 1, 2, &told);
-    let theirs = other.another().unwrap();
+    let theirs = other.another(true).unwrap();
     let place = spill(&theirs.path, &objects, &of(0..5), 4096, 0);
     let mut work = work(&[scratch.path()], 1, 2, &told);
     let found = recovered(&mut work, &objects, 1).remove(0);
@@ -176,9 +177,9 @@ fn shards_are_told_what_others_write_and_the_others_room_is_taken_when_they_have
     work.look_at_others(&objects);
     let Some(SegmentGrant::Listed(file, known)) = work.links[0].from.recv() else { panic!("the shard is told") };
     assert_eq!((file.key, file.mount, known.len()), (found[0].0.key, Mount::Foreign, of(0..12).len()));
-    assert!(work.another().is_some() && work.another().is_none(), "the other lives");
+    assert!(work.another(true).is_some() && work.another(true).is_none(), "the other lives");
     drop(other);
-    assert!(work.another().is_some() && !theirs.path.exists());
+    assert!(work.another(true).is_some() && !theirs.path.exists());
     work.look_at_others(&objects);
     assert!(work.links[0].from.recv().is_none());
 }
@@ -225,11 +226,11 @@ fn segments_are_ready_before_they_are_wanted() {
     let mut work = work(&[scratch.path()], 2, 4, &told);
     assert!(work.stock() && work.stock() && !work.stock(), "one for each shard");
     let made = work.facts().segments_made;
-    let first = work.another().unwrap();
+    let first = work.another(true).unwrap();
     assert_eq!((made, work.facts().segments_made), (2, 2), "it was there");
-    assert!(work.stock() && work.another().is_some() && work.another().is_some());
+    assert!(work.stock() && work.another(true).is_some() && work.another(true).is_some());
     assert!(!work.stock() && work.facts().segments_reclaimed == 0, "nobody's blocks go for what nobody wants");
-    assert!(work.another().is_some() && work.facts().segments_reclaimed == 1 && work.another().is_none());
+    assert!(work.another(true).is_some() && work.facts().segments_reclaimed == 1 && work.another(true).is_none());
     work.trim(first.key);
     assert!(work.stock() && !work.stock());
     work.leave();
@@ -244,9 +245,9 @@ fn the_limit_is_used_to_its_end() {
     let limits = Limits { limit_bytes: 15 * MIB, floor_bytes: Some(0) };
     let config = (limits, Lengths { usual: 8 * MIB, least: 2 * MIB }, 1);
     let mut work = Work::new(config, vec![open(scratch.path())], told.tell());
-    let mut lens = vec![work.another().unwrap().len / MIB];
+    let mut lens = vec![work.another(true).unwrap().len / MIB];
     assert!(!work.stock(), "less than a usual segment is left");
-    lens.extend(core::iter::from_fn(|| work.another()).map(|file| file.len / MIB));
+    lens.extend(core::iter::from_fn(|| work.another(true)).map(|file| file.len / MIB));
     assert_eq!((lens, told.lines()), (vec![8, 4, 2], vec![]));
 }
 
@@ -258,7 +259,7 @@ fn the_floor_is_left_free() {
     let limits = Limits { limit_bytes: 0, floor_bytes: Some(volume.free_bytes + (1 << 40)) };
     let config = (limits, ONE_MIB, 1);
     let mut poor = Work::new(config, vec![open(scratch.path())], told.tell());
-    assert!(poor.another().is_none() && names(scratch.path()).is_empty() && told.lines().is_empty());
+    assert!(poor.another(true).is_none() && names(scratch.path()).is_empty() && told.lines().is_empty());
     let left_free = |floor_bytes| Limits { limit_bytes: 0, floor_bytes }.floor(volume);
     assert_eq!((left_free(Some(0)), left_free(None)), (0, volume.total_bytes / 20));
 }
@@ -293,17 +294,17 @@ fn a_failing_directory_is_left_out_with_one_line() {
     let mut work = work(&[one.path(), two.path()], 1, 0, &told);
     fs::remove_dir_all(one.path()).unwrap();
     for _ in 0..4 {
-        let file = work.another().expect("the other one works");
+        let file = work.another(true).expect("the other one works");
         assert!(file.path.starts_with(two.path()));
         work.trim(file.key);
     }
     assert_eq!(told.lines().len(), 1, "{:?}", told.lines());
     assert!(told.lines()[0].contains("is no longer used"), "{:?}", told.lines());
-    let kept = work.another().unwrap();
+    let kept = work.another(true).unwrap();
     for _ in 0..3 {
         work.failed(kept.key, &Error::new(Kind::File, "writing: Input/output error"));
     }
-    assert!(work.another().is_none());
+    assert!(work.another(true).is_none());
     assert_eq!(told.lines().len(), 2, "{:?}", told.lines());
     let facts = work.facts();
     assert_eq!((facts.directories_failed, facts.failures), (2, 4), "{facts:?}");

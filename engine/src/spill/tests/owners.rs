@@ -59,7 +59,7 @@ fn a_link_in_a_segments_place_is_neither_read_nor_written() {
     let (scratch, told) = (tempdir().unwrap(), Told::default());
     let elsewhere = scratch.path().join("elsewhere");
     fs::write(&elsewhere, "a text").unwrap();
-    let segment = work(&[scratch.path()], 1, 0, &told).another().unwrap();
+    let segment = work(&[scratch.path()], 1, 0, &told).another(true).unwrap();
     fs::remove_file(&segment.path).unwrap();
     symlink(&elsewhere, &segment.path).unwrap();
     let mut ring = PollRing::new(&UringConfig::default()).unwrap();

@@ -22,7 +22,7 @@ fn a_child_that_keeps_blocks() {
     let (objects, told) = (objects("e"), Told::default());
     let mut work = work(&[Path::new(&path)], 1, 3, &told);
     let mut made = 0;
-    while let Some(file) = work.another() {
+    while let Some(file) = work.another(true) {
         if made < 2 {
             spill(&file.path, &objects, &blocks(&objects, 10 + made), 4096, 0);
         }
@@ -60,7 +60,7 @@ fn a_killed_owners_segments_are_taken_over_and_its_room_is_not_lost() {
     let found = recovered(&mut ours, &objects, 1).remove(0);
     assert_eq!(found.len(), 2, "blocks of the living are read");
     assert!(found.iter().all(|(file, _)| file.mount == Mount::Foreign));
-    assert!(ours.another().is_none(), "the limit is both processes'");
+    assert!(ours.another(true).is_none(), "the limit is both processes'");
     // A second process of the same kind finds no room either.
     let (mut second, made) = child(scratch.path());
     assert_eq!(made, 0);
@@ -75,7 +75,11 @@ fn a_killed_owners_segments_are_taken_over_and_its_room_is_not_lost() {
     assert_eq!(found.len(), 2);
     assert!(found.iter().all(|(file, _)| file.mount != Mount::Foreign));
     assert_eq!(states(), [SegmentState::Owned; 2], "the one without blocks is removed");
-    assert!(heir.another().is_some() && heir.another().is_none() && told.lines().is_empty(), "{:?}", told.lines());
+    assert!(
+        heir.another(true).is_some() && heir.another(true).is_none() && told.lines().is_empty(),
+        "{:?}",
+        told.lines()
+    );
 }
 
 /// Tells a child which directory to use although it may open few files.
@@ -92,16 +96,16 @@ fn a_child_with_few_files() {
     let owned: Vec<u64> =
         found.iter().filter(|(file, _)| file.mount != Mount::Foreign).map(|(file, _)| file.key).collect();
     assert_eq!((found.len(), owned.len(), told.lines()), (40, 12, vec![]));
-    assert!(work.another().is_none() && !work.stock(), "one must be trimmed first");
+    assert!(work.another(true).is_none() && !work.stock(), "one must be trimmed first");
     work.trim(owned[0]);
-    assert!(work.another().is_some() && work.another().is_none());
+    assert!(work.another(true).is_some() && work.another(true).is_none());
     let others: Vec<File> = core::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(others.len() > 20, "{} files are left to the program", others.len());
     work.trim(owned[1]);
-    assert!(work.another().is_none(), "a segment is made with less than it takes");
+    assert!(work.another(true).is_none(), "a segment is made with less than it takes");
     work.failed(owned[2], &Error::from_errno(Kind::Environment, "opening a segment", 24));
     drop(others);
-    assert!(work.another().is_some() && work.another().is_some() && work.another().is_none());
+    assert!(work.another(true).is_some() && work.another(true).is_some() && work.another(true).is_none());
     let lines = told.lines();
     assert!(lines.len() == 1 && lines[0].contains("ulimit -n"), "{lines:?}");
     assert_eq!((work.facts().directories_failed, work.facts().failures), (0, 2));
@@ -137,7 +141,7 @@ fn a_child_with_short_files() {
     let mut work = work(&[Path::new(&path)], 1, 0, &told);
     let found = recovered(&mut work, &objects, 1).remove(0);
     assert_eq!((found.len(), found[0].0.mount), (1, Mount::Sealed));
-    assert!(work.another().is_none() && !work.stock());
+    assert!(work.another(true).is_none() && !work.stock());
     let file = File::create(Path::new(&path).join("other")).unwrap();
     let refused = fuelrail_io::preallocate(&file, Path::new("other"), MIB).unwrap_err().to_string();
     assert!(refused.contains("ulimit -f"), "{refused}");
