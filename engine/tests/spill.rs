@@ -356,10 +356,36 @@ fn bit_rot_is_found_and_fetched_again() {
         }
         std::fs::write(&file, bytes).unwrap();
     }
-    let mut later = builder().epochs(2).build().unwrap();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let hear = Arc::clone(&said);
+    let builder = || {
+        let hear = Arc::clone(&hear);
+        builder().epochs(2).on_stall(move |line| hear.lock().unwrap().push(line.to_owned()))
+    };
+    let mut later = builder().build().unwrap();
     drain(&mut later, &set).unwrap();
     let facts = disk(&later.stats());
     assert!(facts.lost > 0 && facts.hits > facts.lost, "{facts:?}");
+    drop(later);
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 1 && lines[0].contains("is not what was written"), "{lines:?}");
+    // What was found damaged is not on disk any more: no run finds it twice.
+    let rotten = || {
+        let mut rotten = 0;
+        fuelrail::internal::verify_cache(dir.path(), |verdict| {
+            rotten += verdict.rotten;
+            Ok(())
+        })
+        .unwrap();
+        rotten
+    };
+    let mut runs = 0;
+    while rotten() > 0 {
+        // A disk that is slower than the bucket is read little.
+        drain(&mut builder().build().unwrap(), &set).unwrap();
+        runs += 1;
+        assert!(runs < 30, "{} blocks stay damaged", rotten());
+    }
 }
 
 /// Set in a child: the bucket's address, the directory, the limit in bytes and the seed, between blanks.

@@ -13,7 +13,9 @@ use std::time::{Duration, SystemTime};
 use fuelrail_base::limits::SEGMENT_BYTES_MIN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
 use fuelrail_io::{OwnDirectory, direct_unit, file_bytes_max, is_locked, next_written, preallocate, try_lock};
-use fuelrail_wire::block::{PAGE_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName};
+use fuelrail_wire::block::{
+    Entry, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName, entries, journal_page,
+};
 
 use crate::system::{own_directory, refused};
 
@@ -331,6 +333,28 @@ impl Owned {
     pub(crate) fn is_in_place(&self) -> bool {
         let Segment { named, file, .. } = &self.0;
         named.directory.holds(&named.name.to_string(), file)
+    }
+
+    /// Takes the record of the block at `place` out of the first pages of its journal, which nobody writes to any more.
+    pub(crate) fn forget(&self, pages: u64, place: u64) -> Result<()> {
+        let Segment { file, named, header } = &self.0;
+        if file_bytes_max().is_some_and(|most| header.len > most) {
+            // The write would be the end of the process.
+            return Ok(());
+        }
+        let is_it = |entry: Entry| match entry {
+            Entry::Record(record) => record.place == place && record.mark == header.mark(),
+            Entry::Empty | Entry::Damaged => false,
+        };
+        let mut page = [0; PAGE_BYTES];
+        for at in (0..pages).filter_map(|page| journal_page(header.len, page)) {
+            self.0.read(&mut page, at)?;
+            if let Some(nth) = entries(&page).position(is_it) {
+                let written = file.write_all_at(&[0; RECORD_BYTES], at + (nth * RECORD_BYTES) as u64);
+                return written.map_err(|error| refused(&named.path(), "writing", &error));
+            }
+        }
+        Ok(())
     }
 
     /// Gives its room back, as soon as the last reader has closed it.

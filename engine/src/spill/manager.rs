@@ -3,6 +3,8 @@
 //! Owns the segments' locks for as long as it lives, so that no other process takes them over. Never touches a
 //! block: shards write and read them by their rings.
 
+mod recovery;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +15,13 @@ use crate::stats::DiskFacts;
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result, ShardId};
 use fuelrail_flow::{
-    Contents, Known, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, resume,
-    segment_queues,
+    Contents, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, segment_queues,
 };
-use fuelrail_io::{Waker, file_bytes_max, open_files_max};
+use fuelrail_io::{Waker, open_files_max};
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
+use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
+use self::recovery::shares;
 use super::directory::{Directory, Named, Owned, Segment, Unfit, named};
 use super::{Lengths, Limits, Room, owned_max, read_max};
 
@@ -104,6 +106,8 @@ struct Kept {
     owned: Option<Owned>,
     named: Named,
     directory: usize,
+    /// Pages of its journal that were there when it was taken over: its shard writes to those after them.
+    pages: u64,
 }
 
 /// A segment that another process owns, or that ended with it and was not taken over.
@@ -127,6 +131,8 @@ pub(super) struct Work {
     /// Segments that no shard knows yet, and their directories.
     ready: VecDeque<(usize, Owned)>,
     next_key: u64,
+    /// Directories of which it was told that blocks in them are damaged.
+    rotten_in: HashSet<usize>,
     foreign: HashMap<SegmentName, Foreign>,
     /// Segments to own at a time: each is an open file.
     owned_max: usize,
@@ -152,6 +158,7 @@ impl Work {
             kept: HashMap::new(),
             ready: VecDeque::new(),
             next_key: 0,
+            rotten_in: HashSet::new(),
             foreign: HashMap::new(),
             owned_max: owned_max(open_files_max()),
             is_short: false,
@@ -168,53 +175,6 @@ impl Work {
 
     fn count(&self, counted: impl FnOnce(&mut DiskFacts)) {
         counted(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Mounts what is there: ended processes' segments with blocks of this data set are taken over, as many as may be owned, and those
-    /// with no record at all are removed; others stay as they are. A shard goes on with one segment that has room left; the others are full as
-    /// they are.
-    pub(super) fn recover(&mut self, objects: &Objects, setups: &mut [SpillSetup]) {
-        let (contents, mut left) = (Contents::new(objects), self.owned_max);
-        let listed: Vec<_> = self.room.directories().map(|directory| named(&directory.own)).collect();
-        for (directory, listed) in listed.into_iter().enumerate() {
-            let listed = listed.unwrap_or_else(|error| {
-                self.give_up_directory(directory, &error);
-                Vec::new()
-            });
-            for named in listed.iter().filter(|named| !named.name.new) {
-                let flaw = match look(named, &contents, setups.len() as u16, &mut left) {
-                    Ok(found) => {
-                        found.into_iter().for_each(|found| self.mount(directory, found, setups));
-                        continue;
-                    }
-                    Err(Unfit::Gone) => continue,
-                    Err(Unfit::Flawed(why)) => format!("disk: {} is ignored: {why}", named.path().display()),
-                    Err(Unfit::Failed(error)) => format!("disk: {error}"),
-                };
-                self.count(|facts| facts.failures += 1);
-                (self.tell)(&flaw);
-            }
-        }
-    }
-
-    /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
-    fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
-        let Found { named, header, direct, mut owned, mount, shares } = found;
-        self.count(|facts| facts.segments_taken_over += u64::from(owned.is_some()));
-        for (shard, known) in shares {
-            let segments = &setups[usize::from(shard.0)].found;
-            let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
-            let mount = match (&owned, mount) {
-                (None, _) => Mount::Foreign,
-                (Some(_), Mount::Open { .. }) if has_open => Mount::Sealed,
-                (Some(_), mount) => mount,
-            };
-            let key = self.keep(Kept { owned: owned.take(), named: named.clone(), directory });
-            if matches!(mount, Mount::Foreign) {
-                self.foreign.entry(named.name).or_default().keys.insert(shard, key);
-            }
-            setups[usize::from(shard.0)].found.push((segment_file(key, &named, &header, direct, mount), known));
-        }
     }
 
     fn keep(&mut self, kept: Kept) -> u64 {
@@ -290,7 +250,7 @@ impl Work {
                 };
                 let mut told = true;
                 for (shard, known) in found {
-                    let keep = || self.keep(Kept { owned: None, named: named.clone(), directory });
+                    let keep = || self.keep(Kept { owned: None, named: named.clone(), directory, pages: 0 });
                     let key = *seen.keys.entry(shard).or_insert_with(keep);
                     // One that failed is not spoken of again.
                     if self.kept.contains_key(&key) {
@@ -316,6 +276,7 @@ impl Work {
             }
             SegmentRequest::Trimmed(key) => self.trim(key),
             SegmentRequest::Failed(key, error) => self.failed(key, &error),
+            SegmentRequest::Rotten(key, place) => self.rotten(key, place),
         }
     }
 
@@ -324,7 +285,7 @@ impl Work {
     pub(super) fn another(&mut self, reclaim: bool) -> Option<SegmentFile> {
         let (directory, owned) = self.ready.pop_front().or_else(|| self.make(usize::MAX, reclaim))?;
         let (named, header, direct) = (owned.0.named.clone(), owned.0.header, owned.0.is_direct());
-        let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory });
+        let key = self.keep(Kept { owned: Some(owned), named: named.clone(), directory, pages: 0 });
         let mount = Mount::Open { end: fuelrail_plan::spill::PAGE_BYTES, records: 0 };
         Some(segment_file(key, &named, &header, direct, mount))
     }
@@ -406,6 +367,25 @@ impl Work {
         }
     }
 
+    /// The block at this place of a segment is damaged: no later run is to find it. What a living process wrote, this one included, stays: its journal
+    /// is still written to.
+    pub(super) fn rotten(&mut self, key: u64, place: u64) {
+        let Some(kept) = self.kept.get(&key) else { return };
+        let (directory, path) = (kept.directory, kept.named.path());
+        let mut same = self.kept.values().filter(|known| known.named.name == kept.named.name);
+        let refused = same.find_map(|known| known.owned.as_ref()?.forget(known.pages, place).err());
+        if self.rotten_in.insert(directory) {
+            let (path, dir) = (path.display(), path.parent().unwrap_or(&path).display());
+            (self.tell)(&format!(
+                "disk: a block in {path} is not what was written, and is fetched again; disk.lost counts those that follow: look at the \
+                 kernel's log (dmesg), and at all of them with fuelrail cache verify {dir}"
+            ));
+        }
+        if let Some(error) = refused {
+            self.give_up_directory(directory, &error);
+        }
+    }
+
     /// Says once what is wrong with a directory, and makes nothing in it any more. What the system refuses this process, a further
     /// open file, is said once and is no fault of the directory.
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
@@ -441,53 +421,4 @@ fn remove_empty(owned: Owned) {
         // It stays when it cannot be removed: the next run tries again.
         let _ = owned.remove();
     }
-}
-
-/// A segment with blocks of this data set.
-#[derive(Debug)]
-struct Found {
-    named: Named,
-    header: SegmentHeader,
-    direct: bool,
-    /// The lock, if its owner has ended.
-    owned: Option<Owned>,
-    /// What its owner may do with it.
-    mount: Mount,
-    /// Whose blocks are in it: first of whom most are.
-    shares: Vec<(ShardId, Vec<Known>)>,
-}
-
-/// The blocks of a segment by whose they are: first of whom most are.
-fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
-    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
-    for known in contents.known(scanned) {
-        shares.entry(known.block.owner(shards)).or_default().push(known);
-    }
-    let mut shares: Vec<_> = shares.into_iter().collect();
-    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
-    shares
-}
-
-fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -> Result<Option<Found>, Unfit> {
-    let segment = Segment::open(named)?;
-    let scanned = segment.scan().map_err(Unfit::Failed)?;
-    if scanned.records.is_empty() {
-        // Nothing will ever be found in it. A living owner has only just made it, and keeps it.
-        if let Ok(Some(owned)) = segment.try_own() {
-            owned.remove().map_err(Unfit::Failed)?;
-        }
-        return Ok(None);
-    }
-    let shares = shares(contents, &scanned, shards);
-    if shares.is_empty() {
-        return Ok(None);
-    }
-    // What cannot be owned, on a disk that takes no locks or no writes, or for want of open files, is read all the same.
-    let owned = if *left > 0 { segment.try_own().unwrap_or(None) } else { None };
-    *left -= usize::from(owned.is_some());
-    // One that is longer than files of this process may be is not written to: that would be its end.
-    let is_writable = file_bytes_max().is_none_or(|most| segment.header.len <= most);
-    let mount = if is_writable { resume(segment.header.len, &scanned) } else { Mount::Sealed };
-    let direct = segment.is_direct();
-    Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, mount, shares }))
 }

@@ -58,6 +58,8 @@ pub enum SegmentRequest {
     Trimmed(u64),
     /// A write to this segment failed, or it could not be opened or read.
     Failed(u64, Error),
+    /// The block at this place of the segment is not what was written.
+    Rotten(u64, u64),
 }
 
 /// What the segment manager says: replies to [`SegmentRequest::Another`], and news.

@@ -252,6 +252,8 @@ impl SpillStage {
     fn prove(&mut self, now: Instant, read: Read) {
         let window = read.window.as_ref().expect("it came back");
         if crc32c::crc32c(window.bytes()) != read.spot.crc32c && !canary::on(Mistake::SpillTrusts) {
+            let key = self.segments.get(read.segment).file.key;
+            self.request(SegmentRequest::Rotten(key, read.spot.place));
             return self.lose(read);
         }
         let Read { fetch, block, segment, window, began, writes, .. } = read;

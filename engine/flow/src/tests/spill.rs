@@ -90,6 +90,7 @@ impl Manager {
                     self.channel.to.send(supply).unwrap();
                 }
                 SegmentRequest::Failed(_, error) => self.failures.push(error.to_string()),
+                SegmentRequest::Rotten(..) => {}
             }
         }
     }

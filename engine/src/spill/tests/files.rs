@@ -198,6 +198,30 @@ fn rot_is_found_and_costs_what_it_hit() {
 }
 
 #[test]
+fn a_damaged_block_is_told_of_once_and_not_found_again() {
+    let (scratch, objects, told) = (tempdir().unwrap(), objects("e"), Told::default());
+    let path = super::keeping::left_behind(scratch.path(), &objects, 0..20);
+    let mut first = work(&[scratch.path()], 1, 0, &told);
+    let (file, known) = recovered(&mut first, &objects, 1).remove(0).remove(0);
+    let disk = File::options().write(true).open(&path).unwrap();
+    for rotten in [known[3], known[7], known[3]] {
+        disk.write_all_at(b"rot", rotten.place).unwrap();
+        first.rotten(file.key, rotten.place);
+    }
+    let lines = told.lines();
+    assert!(lines.len() == 1 && lines[0].contains("is not what was written"), "{lines:?}");
+    drop(first);
+    verify_cache(scratch.path(), |verdict| {
+        assert_eq!((verdict.sound, verdict.rotten, verdict.damaged_records), (known.len() as u64 - 2, 0, 0));
+        Ok(())
+    })
+    .unwrap();
+    let mut next = work(&[scratch.path()], 1, 0, &told);
+    let left: Vec<BlockId> = recovered(&mut next, &objects, 1)[0][0].1.iter().map(|known| known.block).collect();
+    assert!(left.len() == known.len() - 2 && !left.contains(&known[3].block), "{left:?}");
+}
+
+#[test]
 fn removing_spares_the_living_unless_it_is_forced() {
     let scratch = tempdir().unwrap();
     let directory = open(scratch.path());

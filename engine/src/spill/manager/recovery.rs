@@ -1,0 +1,113 @@
+//! What is there at the start: segments of ended processes, which are taken over, and of living ones, which are read.
+
+use std::collections::BTreeMap;
+
+use fuelrail_base::ShardId;
+use fuelrail_flow::{Contents, Known, Objects, SpillSetup, resume};
+use fuelrail_io::file_bytes_max;
+use fuelrail_plan::spill::Mount;
+use fuelrail_wire::block::{Scanned, SegmentHeader};
+
+use super::{Kept, Work, segment_file};
+use crate::spill::directory::{Named, Owned, Segment, Unfit, named};
+
+impl Work {
+    /// Mounts what is there: ended processes' segments with blocks of this data set are taken over, as many as may be owned, and those
+    /// with no record at all are removed; others stay as they are. A shard goes on with one segment that has room left; the others are full as
+    /// they are.
+    pub(in crate::spill) fn recover(&mut self, objects: &Objects, setups: &mut [SpillSetup]) {
+        let (contents, mut left) = (Contents::new(objects), self.owned_max);
+        let listed: Vec<_> = self.room.directories().map(|directory| named(&directory.own)).collect();
+        for (directory, listed) in listed.into_iter().enumerate() {
+            let listed = listed.unwrap_or_else(|error| {
+                self.give_up_directory(directory, &error);
+                Vec::new()
+            });
+            for named in listed.iter().filter(|named| !named.name.new) {
+                let flaw = match look(named, &contents, setups.len() as u16, &mut left) {
+                    Ok(found) => {
+                        found.into_iter().for_each(|found| self.mount(directory, found, setups));
+                        continue;
+                    }
+                    Err(Unfit::Gone) => continue,
+                    Err(Unfit::Flawed(why)) => format!("disk: {} is ignored: {why}", named.path().display()),
+                    Err(Unfit::Failed(error)) => format!("disk: {error}"),
+                };
+                self.count(|facts| facts.failures += 1);
+                (self.tell)(&flaw);
+            }
+        }
+    }
+
+    /// Gives a segment to those whose blocks are in it: to own to the first of them, and to read to the others.
+    fn mount(&mut self, directory: usize, found: Found, setups: &mut [SpillSetup]) {
+        let Found { named, header, direct, mut owned, pages, mount, shares } = found;
+        self.count(|facts| facts.segments_taken_over += u64::from(owned.is_some()));
+        for (shard, known) in shares {
+            let segments = &setups[usize::from(shard.0)].found;
+            let has_open = segments.iter().any(|(file, _)| matches!(file.mount, Mount::Open { .. }));
+            let mount = match (&owned, mount) {
+                (None, _) => Mount::Foreign,
+                (Some(_), Mount::Open { .. }) if has_open => Mount::Sealed,
+                (Some(_), mount) => mount,
+            };
+            let key = self.keep(Kept { owned: owned.take(), named: named.clone(), directory, pages });
+            if matches!(mount, Mount::Foreign) {
+                self.foreign.entry(named.name).or_default().keys.insert(shard, key);
+            }
+            setups[usize::from(shard.0)].found.push((segment_file(key, &named, &header, direct, mount), known));
+        }
+    }
+}
+
+/// A segment with blocks of this data set.
+#[derive(Debug)]
+struct Found {
+    named: Named,
+    header: SegmentHeader,
+    direct: bool,
+    /// The lock, if its owner has ended.
+    owned: Option<Owned>,
+    /// Pages of its journal.
+    pages: u64,
+    /// What its owner may do with it.
+    mount: Mount,
+    /// Whose blocks are in it: first of whom most are.
+    shares: Vec<(ShardId, Vec<Known>)>,
+}
+
+/// The blocks of a segment by whose they are: first of whom most are.
+pub(super) fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
+    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+    for known in contents.known(scanned) {
+        shares.entry(known.block.owner(shards)).or_default().push(known);
+    }
+    let mut shares: Vec<_> = shares.into_iter().collect();
+    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    shares
+}
+
+fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -> Result<Option<Found>, Unfit> {
+    let segment = Segment::open(named)?;
+    let scanned = segment.scan().map_err(Unfit::Failed)?;
+    if scanned.records.is_empty() {
+        // Nothing will ever be found in it. A living owner has only just made it, and keeps it.
+        if let Ok(Some(owned)) = segment.try_own() {
+            owned.remove().map_err(Unfit::Failed)?;
+        }
+        return Ok(None);
+    }
+    let shares = shares(contents, &scanned, shards);
+    if shares.is_empty() {
+        return Ok(None);
+    }
+    // What cannot be owned, on a disk that takes no locks or no writes, or for want of open files, is read all the same.
+    let owned = if *left > 0 { segment.try_own().unwrap_or(None) } else { None };
+    *left -= usize::from(owned.is_some());
+    // One that is longer than files of this process may be is not written to: that would be its end.
+    let is_writable = file_bytes_max().is_none_or(|most| segment.header.len <= most);
+    let mount = if is_writable { resume(segment.header.len, &scanned) } else { Mount::Sealed };
+    let direct = segment.is_direct();
+    let pages = scanned.pages;
+    Ok(Some(Found { named: segment.named, header: segment.header, direct, owned, pages, mount, shares }))
+}
