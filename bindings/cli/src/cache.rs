@@ -27,8 +27,8 @@ const RM: &str = "Examples:
 
 /// Look into directories of cached blocks (`spill_dirs`), check them, empty them
 ///
-/// Safe while jobs use them: `ls` and `verify` only read, and `rm` leaves what a living job owns. Files that are not segments of
-/// blocks are never touched.
+/// Safe while jobs use them: `ls` and `verify` only read, and `rm` leaves what a living job owns. Files that are not named as
+/// segments of blocks are never touched.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cache {
@@ -46,7 +46,7 @@ enum What {
     /// A corrupt block is harmless to a run: the reader notices and fetches it again. It points to a failing disk.
     #[command(after_help = VERIFY)]
     Verify(Directories),
-    /// Remove segments; those of running jobs only with --force
+    /// Remove segments, damaged ones too; those of running jobs only with --force
     #[command(after_help = RM)]
     Rm {
         #[command(flatten)]

@@ -205,8 +205,8 @@ impl Named {
     }
 }
 
-/// One segment's file, open to be read: validated before its content is used, and locked before it is changed. A file whose name or header is
-/// not exactly a segment's is never opened for writing, changed or removed.
+/// One segment's file, open to be read: validated before its content is used, and locked before it is changed. A file whose name is not
+/// exactly a segment's is never opened for writing, changed or removed; one whose header is not is never written to.
 #[derive(Debug)]
 pub(crate) struct Segment {
     file: File,
@@ -361,6 +361,16 @@ impl Owned {
     pub(crate) fn remove(self) -> Result<()> {
         self.0.remove()
     }
+}
+
+/// Removes a file that is named as a segment and is none: damaged, cut short, or of another version. False when a living process has locked
+/// it, unless that is not to matter.
+pub(super) fn remove_flawed(named: &Named, force: bool) -> Result<bool> {
+    let Some(file) = named.directory.open_file(&named.name.to_string(), true)? else { return Ok(true) };
+    if !try_lock(&file, &named.path())? && !force {
+        return Ok(false);
+    }
+    remove(&file, named).map(|()| true)
 }
 
 /// Removes the name if it is still this file's.

@@ -22,7 +22,7 @@ pub enum SegmentState {
     Free,
     /// It is being created.
     New,
-    /// It is not what its name says, or cannot be read; it is not touched.
+    /// It is not what its name says, or cannot be read; no run uses it.
     #[default]
     Unfit,
 }
@@ -87,7 +87,7 @@ pub struct RemovedCache {
     pub removed_bytes: u64,
     /// Segments of running processes, which were not removed.
     pub owned: Vec<PathBuf>,
-    /// Files that are named as segments and are none, and those that could not be removed, with the reason.
+    /// Files that could not be removed, with the reason.
     pub left: Vec<(PathBuf, String)>,
 }
 
@@ -117,7 +117,7 @@ pub fn verify_cache(path: &Path, mut each: impl FnMut(&CacheVerdict) -> Result<(
 }
 
 /// Removes the segments of a directory that no living process owns; with `force`, those, too: their owners go on, and fetch
-/// again what they do not find. What is no segment stays.
+/// again what they do not find. What is named as a segment and is none goes, too; files of other names, and of other users, stay.
 ///
 /// # Errors
 /// As [`list_cache`].
@@ -126,28 +126,23 @@ pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
     let all = directory::named(&own(path)?)?;
     directory::clear_dead(&all);
     for named in all.iter().filter(|named| !named.name.new) {
-        let segment = match Segment::open(named) {
-            Ok(segment) => segment,
+        let removed = match Segment::open(named) {
             Err(Unfit::Gone) => continue,
-            Err(unfit) => {
-                outcome.left.push((named.path(), why(unfit)));
-                continue;
-            }
-        };
-        let removed = match segment.try_own() {
-            Ok(Some(owned)) => owned.remove(),
-            Ok(None) if !force => {
-                outcome.owned.push(named.path());
-                continue;
-            }
-            Ok(None) => segment.remove(),
-            Err(error) => Err(error),
+            Err(Unfit::Failed(error)) => Err(error),
+            Err(Unfit::Flawed(_)) => directory::remove_flawed(named, force),
+            Ok(segment) => match segment.try_own() {
+                Ok(Some(owned)) => owned.remove().map(|()| true),
+                Ok(None) if force => segment.remove().map(|()| true),
+                Ok(None) => Ok(false),
+                Err(error) => Err(error),
+            },
         };
         match removed {
-            Ok(()) => {
+            Ok(true) => {
                 outcome.removed_bytes += named.len;
                 outcome.removed.push(named.path());
             }
+            Ok(false) => outcome.owned.push(named.path()),
             Err(error) => outcome.left.push((named.path(), error.to_string())),
         }
     }

@@ -17,7 +17,7 @@ use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
 pub(crate) use self::directory::Directory;
-use self::directory::{Named, Owned, Segment, named};
+use self::directory::{Named, Owned, Segment, Unfit, named, remove_flawed};
 pub use self::inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
@@ -258,18 +258,24 @@ impl Room {
         all.flatten().map(|named| named.len).sum()
     }
 
-    /// Removes the oldest segment whose owning process has ended. False when there is none.
+    /// Removes the oldest segment whose owning process has ended; before those, what is named as one and is none. False when there is none.
     fn reclaim(&self, in_use: &[SegmentName]) -> bool {
         let working = self.directories.iter().filter(|directory| directory.1);
         let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
         // One is open at a time: there may be more of them than this process may open files.
-        let created = |named: Named| Some((Segment::open(&named).ok()?.header.created_s, named));
+        let created = |named: Named| match Segment::open(&named) {
+            Ok(segment) => Some((segment.header.created_s, named)),
+            Err(Unfit::Flawed(_)) => Some((0, named)),
+            Err(_) => None,
+        };
         let mut segments: Vec<(u64, Named)> = found.filter(free).filter_map(created).collect();
         segments.sort_unstable_by_key(|segment| segment.0);
-        let mut ownerless =
-            segments.iter().filter_map(|(_, named)| Segment::open(named).ok()?.try_own().ok().flatten());
-        ownerless.any(|owned| owned.remove().is_ok())
+        segments.iter().any(|(_, named)| match Segment::open(named) {
+            Ok(segment) => segment.try_own().ok().flatten().is_some_and(|owned| owned.remove().is_ok()),
+            Err(Unfit::Flawed(_)) => remove_flawed(named, false).is_ok_and(|removed| removed),
+            Err(_) => false,
+        })
     }
 }
 

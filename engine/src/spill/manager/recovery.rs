@@ -9,7 +9,7 @@ use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{Scanned, SegmentHeader};
 
 use super::{Kept, Work, segment_file};
-use crate::spill::directory::{Named, Owned, Segment, Unfit, named};
+use crate::spill::directory::{Directory, Named, Owned, Segment, Unfit, named};
 
 impl Work {
     /// Mounts what is there: ended processes' segments with blocks of this data set are taken over, as many as may be owned, and those
@@ -17,24 +17,32 @@ impl Work {
     /// they are.
     pub(in crate::spill) fn recover(&mut self, objects: &Objects, setups: &mut [SpillSetup]) {
         let (contents, mut left) = (Contents::new(objects), self.owned_max);
-        let listed: Vec<_> = self.room.directories().map(|directory| named(&directory.own)).collect();
-        for (directory, listed) in listed.into_iter().enumerate() {
+        let list = |directory: &Directory| (directory.own.path().to_owned(), named(&directory.own));
+        let listed: Vec<_> = self.room.directories().map(list).collect();
+        for (directory, (path, listed)) in listed.into_iter().enumerate() {
             let listed = listed.unwrap_or_else(|error| {
                 self.give_up_directory(directory, &error);
                 Vec::new()
             });
+            let mut flawed = Vec::new();
             for named in listed.iter().filter(|named| !named.name.new) {
-                let flaw = match look(named, &contents, setups.len() as u16, &mut left) {
-                    Ok(found) => {
-                        found.into_iter().for_each(|found| self.mount(directory, found, setups));
-                        continue;
+                match look(named, &contents, setups.len() as u16, &mut left) {
+                    Ok(found) => found.into_iter().for_each(|found| self.mount(directory, found, setups)),
+                    Err(Unfit::Gone) => {}
+                    Err(Unfit::Flawed(why)) => flawed.push(format!("{}: {why}", named.path().display())),
+                    Err(Unfit::Failed(error)) => {
+                        self.count(|facts| facts.failures += 1);
+                        (self.tell)(&format!("disk: {error}"));
                     }
-                    Err(Unfit::Gone) => continue,
-                    Err(Unfit::Flawed(why)) => format!("disk: {} is ignored: {why}", named.path().display()),
-                    Err(Unfit::Failed(error)) => format!("disk: {error}"),
-                };
-                self.count(|facts| facts.failures += 1);
-                (self.tell)(&flaw);
+                }
+            }
+            if let Some(first) = flawed.first() {
+                self.count(|facts| facts.failures += flawed.len() as u64);
+                let (n, path) = (flawed.len(), path.display());
+                (self.tell)(&format!(
+                    "disk: {n} of the files in {path} are ignored, although they are named as segments: {first}; fuelrail cache rm \
+                     {path} removes them"
+                ));
             }
         }
     }

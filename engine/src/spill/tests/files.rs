@@ -64,7 +64,7 @@ fn a_segment_is_made_whole_and_owned() {
 
 /// Every kind of look-alike, through everything that opens, recovers, makes room, lists, verifies and removes.
 #[test]
-fn what_is_no_segment_is_left_alone() {
+fn what_is_not_named_as_a_segment_is_left_alone_and_what_only_is_goes_when_it_is_removed() {
     let scratch = tempdir().unwrap();
     let (given, elsewhere) = (scratch.path().join("cache"), scratch.path().join("elsewhere"));
     let own = open(&given).own;
@@ -92,10 +92,14 @@ fn what_is_no_segment_is_left_alone() {
     fs::create_dir(other(8, "segment")).unwrap();
     let before = names(&given);
     let told = Told::default();
-    let mut work = work(&[&given], 1, 1, &told);
-    assert_eq!(recovered(&mut work, &objects("e"), 1)[0].len(), 0);
-    assert!(work.another(true).is_none(), "the limit is taken by what is named as segments: {:?}", told.lines());
-    work.leave();
+    let mut first = work(&[&given], 1, 0, &told);
+    assert_eq!(recovered(&mut first, &objects("e"), 1)[0].len(), 0);
+    assert!(first.another(true).is_some());
+    first.leave();
+    assert_eq!(names(&given), before);
+    let lines = told.lines();
+    let says = |what: &str| lines.len() == 1 && lines[0].contains(what);
+    assert!(says("4 of the files") && says("fuelrail cache rm"), "{lines:?}");
     let listed = list_cache(&given).unwrap();
     assert!(listed.segments.iter().all(|s| matches!(s.state, SegmentState::Unfit | SegmentState::New)), "{listed:?}");
     verify_cache(&given, |verdict| {
@@ -103,14 +107,32 @@ fn what_is_no_segment_is_left_alone() {
         Ok(())
     })
     .unwrap();
-    let removed = remove_cache(&given, true).unwrap();
-    assert!(removed.removed.is_empty() && removed.left.len() == 4, "{removed:?}");
-    assert_eq!(names(&given), before);
-    for (path, bytes) in &files {
+    let only_named: Vec<PathBuf> = (1..=4).map(|id| other(id, "segment")).collect();
+    let held = File::options().write(true).open(&only_named[3]).unwrap();
+    assert!(fuelrail_io::try_lock(&held, &only_named[3]).unwrap());
+    let removed = remove_cache(&given, false).unwrap();
+    assert_eq!((removed.removed, removed.owned), (only_named[..3].to_vec(), only_named[3..].to_vec()));
+    assert_eq!(remove_cache(&given, true).unwrap().removed, only_named[3..]);
+    let left: Vec<PathBuf> = before.into_iter().filter(|path| !only_named.contains(path)).collect();
+    assert_eq!(names(&given), left);
+    for (path, bytes) in files.iter().filter(|(path, _)| !only_named.contains(path)) {
         assert_eq!(&fs::read(path).unwrap(), bytes, "{} was changed", path.display());
     }
     assert_eq!(fs::read(&elsewhere).unwrap()[..PAGE_BYTES], header().encode());
-    assert_eq!(told.lines().iter().filter(|line| line.contains("is ignored")).count(), 4, "{:?}", told.lines());
+}
+
+/// What counts against the limit and is of no use goes before anything that is.
+#[test]
+fn a_segment_that_was_cut_short_makes_room_first() {
+    let (scratch, told) = (tempdir().unwrap(), Told::default());
+    let [older, cut] = [0..5, 5..10].map(|samples| super::keeping::left_behind(scratch.path(), &objects("a"), samples));
+    let file = File::options().write(true).open(&cut).unwrap();
+    file.set_len(MIB / 2).unwrap();
+    let mut work = work(&[scratch.path()], 1, 2, &told);
+    assert!(fuelrail_io::try_lock(&file, &cut).unwrap() && work.another(false).is_none());
+    assert!(work.another(true).is_some() && cut.exists() && !older.exists(), "a living process has locked it");
+    drop(file);
+    assert!(work.another(true).is_some() && !cut.exists());
 }
 
 /// New segments whose maker died are removed; those of the living, and other people's, are not.
