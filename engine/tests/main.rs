@@ -45,6 +45,7 @@ mod sharing_passes;
 mod shutdown;
 mod signed;
 mod spill;
+mod spill_told;
 mod stores;
 mod stream;
 mod tail;

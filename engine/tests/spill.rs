@@ -16,15 +16,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Objects of a few blocks each, and of many different lengths: 10 MB.
-fn set() -> DataSet {
+pub(crate) fn set() -> DataSet {
     DataSet::photos(90, 4)
 }
 
 /// A loader over the bucket that keeps what it reads in `dir`.
-fn spilling(bucket: &Bucket, dir: &Path, limit_bytes: u64) -> LoaderBuilder {
+pub(crate) fn spilling(bucket: &Bucket, dir: &Path, limit_bytes: u64) -> LoaderBuilder {
     with_disk(loader(bucket), dir, limit_bytes)
 }
 
@@ -40,7 +40,7 @@ fn with_disk(builder: LoaderBuilder, dir: &Path, limit_bytes: u64) -> LoaderBuil
 
 /// Runs loaders until one finds all of the set on disk. A block is written when there is a segment with room for it, and
 /// segments take a moment to make, so one run may not be enough.
-fn fill(set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
+pub(crate) fn fill(set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
     fill_in(4, set, builder);
 }
 
@@ -60,7 +60,7 @@ fn fill_in(epochs: u64, set: &DataSet, builder: impl Fn() -> LoaderBuilder) {
 
 /// Takes so many batches, and more until some bytes have come from disk: the first segment takes a moment to make, which may be some epochs
 /// of a busy machine.
-fn take_until_hit(loader: &mut Loader, set: &DataSet, batches: usize) -> Delivered {
+pub(crate) fn take_until_hit(loader: &mut Loader, set: &DataSet, batches: usize) -> Delivered {
     let (mut delivered, mut taken) = (Delivered::default(), 0);
     eventually("nothing comes from disk", || {
         take(&loader.next_batch().unwrap().unwrap(), loader, set, &mut delivered);
@@ -70,7 +70,7 @@ fn take_until_hit(loader: &mut Loader, set: &DataSet, batches: usize) -> Deliver
     delivered
 }
 
-fn disk(stats: &Stats) -> DiskFacts {
+pub(crate) fn disk(stats: &Stats) -> DiskFacts {
     stats.disk.clone().expect("it has a disk")
 }
 
@@ -337,55 +337,6 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     let facts = disk(&loader.stats());
     assert_eq!((facts.written, facts.segments_made), (0, 0), "{facts:?}");
     assert_eq!(facts.directories_failed, 1, "{facts:?}");
-}
-
-#[test]
-fn bit_rot_is_found_and_fetched_again() {
-    let (set, dir) = (set(), tempfile::tempdir().unwrap());
-    let bucket = bucket(&set, "");
-    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
-    fill(&set, builder);
-    let mut prng = Prng::new(8);
-    for file in kept_in(dir.path()) {
-        let mut bytes = std::fs::read(&file).unwrap();
-        for _ in 0..10 {
-            let at = 4096 + prng.below((bytes.len() as u64).saturating_sub(4096).max(1)) as usize;
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte ^= 1 << prng.below(8);
-            }
-        }
-        std::fs::write(&file, bytes).unwrap();
-    }
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let hear = Arc::clone(&said);
-    let builder = || {
-        let hear = Arc::clone(&hear);
-        builder().epochs(2).on_stall(move |line| hear.lock().unwrap().push(line.to_owned()))
-    };
-    let mut later = builder().build().unwrap();
-    drain(&mut later, &set).unwrap();
-    let facts = disk(&later.stats());
-    assert!(facts.lost > 0 && facts.hits > facts.lost, "{facts:?}");
-    drop(later);
-    let lines = said.lock().unwrap().clone();
-    assert!(lines.len() == 1 && lines[0].contains("is not what was written"), "{lines:?}");
-    // What was found damaged is not on disk any more: no run finds it twice.
-    let rotten = || {
-        let mut rotten = 0;
-        fuelrail::internal::verify_cache(dir.path(), |verdict| {
-            rotten += verdict.rotten;
-            Ok(())
-        })
-        .unwrap();
-        rotten
-    };
-    let mut runs = 0;
-    while rotten() > 0 {
-        // A disk that is slower than the bucket is read little.
-        drain(&mut builder().build().unwrap(), &set).unwrap();
-        runs += 1;
-        assert!(runs < 30, "{} blocks stay damaged", rotten());
-    }
 }
 
 /// Set in a child: the bucket's address, the directory, the limit in bytes and the seed, between blanks.

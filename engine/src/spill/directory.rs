@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -333,6 +333,11 @@ impl Owned {
     pub(crate) fn is_in_place(&self) -> bool {
         let Segment { named, file, .. } = &self.0;
         named.directory.holds(&named.name.to_string(), file)
+    }
+
+    /// Whether its file has no name any more: somebody has removed it.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.0.file.metadata().is_ok_and(|facts| facts.nlink() == 0)
     }
 
     /// Takes the record of the block at `place` out of the first pages of its journal, which nobody writes to any more.

@@ -6,6 +6,7 @@
 mod recovery;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +23,7 @@ use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
 use self::recovery::shares;
-use super::directory::{Directory, Named, Owned, Segment, Unfit, named};
+use super::directory::{Directory, Named, Owned, Segment, named};
 use super::{Lengths, Limits, Room, owned_max, read_max};
 
 /// How often the segment manager looks for requests without a wake-up.
@@ -108,6 +109,14 @@ struct Kept {
     directory: usize,
     /// Pages of its journal that were there when it was taken over: its shard writes to those after them.
     pages: u64,
+}
+
+impl Kept {
+    /// Whether somebody has removed it.
+    fn is_removed(&self) -> bool {
+        let is_there = || self.named.directory.open_file(&self.named.name.to_string(), false);
+        self.owned.as_ref().map_or_else(|| matches!(is_there(), Ok(None)), Owned::is_removed)
+    }
 }
 
 /// A segment that another process owns, or that ended with it and was not taken over.
@@ -204,6 +213,7 @@ impl Work {
             }
             let now = Instant::now();
             if now >= look_at {
+                self.let_go_of_removed();
                 self.look_at_others(objects);
                 look_at = Instant::now() + LOOK_AT_OTHERS.max(now.elapsed() * REST);
             }
@@ -221,6 +231,39 @@ impl Work {
     fn own(&self) -> impl Iterator<Item = SegmentName> {
         let kept = self.kept.values().filter(|kept| kept.owned.is_some()).map(|kept| kept.named.name);
         kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name))
+    }
+
+    /// Gives up segments that somebody has removed: as long as they are open their room is taken, and nobody sees it.
+    pub(super) fn let_go_of_removed(&mut self) {
+        let mut ours: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        let mut count = |owned: &Owned| *ours.entry(owned.0.named.directory.path().to_owned()).or_default() += 1;
+        self.ready.retain(|(_, owned)| {
+            let is_there = !owned.is_removed();
+            if !is_there {
+                count(owned);
+            }
+            is_there
+        });
+        let gone = self.kept.values().filter(|kept| kept.is_removed()).map(|kept| kept.named.name);
+        let gone: HashSet<SegmentName> = gone.collect();
+        let keys = self.kept.iter().filter(|(_, kept)| gone.contains(&kept.named.name)).map(|(key, _)| *key);
+        for key in keys.collect::<Vec<u64>>() {
+            if self.shards.iter().any(|shard| shard.to.room() == 0 && !shard.to.is_closed()) {
+                // The next look goes on.
+                break;
+            }
+            for shard in &mut self.shards {
+                // One that has ended has closed it.
+                let _ = shard.to.send(SegmentGrant::Removed(key));
+            }
+            self.kept.remove(&key).and_then(|kept| kept.owned).iter().for_each(&mut count);
+        }
+        for (path, n) in ours {
+            (self.tell)(&format!(
+                "disk: {n} segments of this run were removed from {}; their blocks are fetched again and kept in new ones",
+                path.display()
+            ));
+        }
     }
 
     /// Tells the shards what other processes have written since the last look.
@@ -351,9 +394,11 @@ impl Work {
     /// A shard could not use a segment.
     pub(super) fn failed(&mut self, key: u64, error: &Error) {
         let Some(kept) = self.kept.get(&key) else { return };
-        if kept.owned.is_none() && matches!(Segment::open(&kept.named), Err(Unfit::Gone)) {
-            // Its owner removed it, as owners may.
-            self.kept.remove(&key);
+        if kept.is_removed() {
+            if kept.owned.is_none() {
+                // Its owner removed it, as owners may. Of one of ours the next look tells.
+                self.kept.remove(&key);
+            }
             return;
         }
         let name = kept.named.name;

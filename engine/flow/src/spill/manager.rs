@@ -71,6 +71,8 @@ pub enum SegmentGrant {
     Listed(SegmentFile, Vec<Known>),
     /// None is available until one is trimmed.
     NoMore,
+    /// The file of this segment, which the shard may know, was removed: its room comes back when it is closed.
+    Removed(u64),
 }
 
 /// One side's ends of the two queues between a shard and the segment manager.

@@ -177,6 +177,12 @@ impl SpillStage {
                     Some(false) => planner.no_free_segment(),
                     _ => planner.no_segment(),
                 },
+                SegmentGrant::Removed(key) => {
+                    if let Some(id) = self.segments.mounted_as(key) {
+                        planner.removed(id);
+                        self.segments.key(id).into_iter().for_each(|key| self.segments.give_up(key));
+                    }
+                }
                 SegmentGrant::Segment(file) => {
                     self.asked = None;
                     self.mount(file, planner);

@@ -343,6 +343,11 @@ impl Spill {
         }
     }
 
+    /// A segment was removed by somebody else: what is in it is not on disk any more.
+    pub fn removed(&mut self, id: SegmentId) {
+        self.drop_segment(id, false);
+    }
+
     /// Flow no longer uses a trimmed segment: its number may be given to another.
     pub fn trimmed(&mut self, id: SegmentId) {
         self.ledger.let_go(id);

@@ -310,6 +310,33 @@ fn a_failing_directory_is_left_out_with_one_line() {
     assert_eq!((facts.directories_failed, facts.failures), (2, 4), "{facts:?}");
 }
 
+/// What somebody removes beside a run is closed, so that its room comes back, and its shard is told.
+#[test]
+fn segments_that_are_removed_are_given_up() {
+    let (scratch, told) = (tempdir().unwrap(), Told::default());
+    let mut work = work(&[scratch.path()], 1, 0, &told);
+    let made = work.another(true).unwrap();
+    assert!(work.stock());
+    let mut reader = super::work(&[scratch.path()], 1, 0, &Told::default());
+    spill(&made.path, &objects("e"), &blocks(&objects("e"), 3), 4096, 0);
+    let read = recovered(&mut reader, &objects("e"), 1).remove(0).remove(0).0;
+    work.let_go_of_removed();
+    assert!(work.links[0].from.recv().is_none() && told.lines().is_empty());
+    assert_eq!(super::super::remove_cache(scratch.path(), true).unwrap().removed.len(), 2);
+    work.let_go_of_removed();
+    reader.let_go_of_removed();
+    for (work, key) in [(&mut work, made.key), (&mut reader, read.key)] {
+        assert!(matches!(work.links[0].from.recv(), Some(SegmentGrant::Removed(told)) if told == key));
+    }
+    let here = scratch.path().to_str().unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    let held: Vec<PathBuf> = open.filter(|path| path.to_str().is_some_and(|path| path.contains(here))).collect();
+    assert!(held.iter().all(|path| !path.to_string_lossy().ends_with("(deleted)")), "{held:?}");
+    let lines = told.lines();
+    assert!(lines.len() == 1 && lines[0].contains("2 segments of this run were removed"), "{lines:?}");
+    assert!(work.another(true).is_some_and(|new| new.path != made.path && new.path.exists()));
+}
+
 /// A segment that its owner removed is no fault of a disk.
 #[test]
 fn a_foreign_segment_that_vanished_is_nothing_to_tell_of() {

@@ -1,0 +1,100 @@
+//! What is told of the disk while a run goes on: damage, segments that somebody removes, and file systems without room.
+
+use crate::common::{Delivered, bucket, drain, eventually, kept_in, listing, take};
+use crate::spill::{MIB, disk, fill, set, spilling, take_until_hit};
+use fuelrail::LoaderBuilder;
+use fuelrail::internal::{remove_cache, verify_cache};
+use fuelrail_base::prng::Prng;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Lines that a loader told while it ran.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn hear(&self, builder: LoaderBuilder) -> LoaderBuilder {
+        let said = self.clone();
+        builder.on_stall(move |line| said.0.lock().unwrap().push(line.to_owned()))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn bit_rot_is_found_and_fetched_again() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
+    fill(&set, builder);
+    let mut prng = Prng::new(8);
+    for file in kept_in(dir.path()) {
+        let mut bytes = std::fs::read(&file).unwrap();
+        for _ in 0..10 {
+            let at = 4096 + prng.below((bytes.len() as u64).saturating_sub(4096).max(1)) as usize;
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << prng.below(8);
+            }
+        }
+        std::fs::write(&file, bytes).unwrap();
+    }
+    let said = Said::default();
+    let builder = || said.hear(builder().epochs(2));
+    let mut later = builder().build().unwrap();
+    drain(&mut later, &set).unwrap();
+    let facts = disk(&later.stats());
+    assert!(facts.lost > 0 && facts.hits > facts.lost, "{facts:?}");
+    drop(later);
+    let lines = said.lines();
+    assert!(lines.len() == 1 && lines[0].contains("is not what was written"), "{lines:?}");
+    // What was found damaged is not on disk any more: no run finds it twice.
+    let rotten = || {
+        let mut rotten = 0;
+        verify_cache(dir.path(), |verdict| {
+            rotten += verdict.rotten;
+            Ok(())
+        })
+        .unwrap();
+        rotten
+    };
+    let mut runs = 0;
+    while rotten() > 0 {
+        // A disk that is slower than the bucket is read little.
+        drain(&mut builder().build().unwrap(), &set).unwrap();
+        runs += 1;
+        assert!(runs < 30, "{} blocks stay damaged", rotten());
+    }
+}
+
+/// Files below a directory that this process has open and nobody can see.
+fn open_and_removed(dir: &Path) -> usize {
+    let open =
+        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let is_one = |path: &PathBuf| path.starts_with(dir) && path.to_string_lossy().ends_with("(deleted)");
+    open.filter(is_one).count()
+}
+
+#[test]
+fn a_cache_that_is_removed_beside_a_run_gives_its_room_back_and_is_made_anew() {
+    let (set, dir, said) = (set(), tempfile::tempdir().unwrap(), Said::default());
+    let bucket = bucket(&set, "");
+    let builder = spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(100_000);
+    let mut loader = said.hear(builder).build().unwrap();
+    take_until_hit(&mut loader, &set, 12);
+    assert!(!remove_cache(dir.path(), true).unwrap().removed.is_empty());
+    let mut delivered = Delivered::default();
+    eventually("the loader lets go of it", || {
+        take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
+        !said.lines().is_empty() && open_and_removed(dir.path()) == 0
+    });
+    let lines = said.lines();
+    assert!(lines[0].contains("segments of this run were removed"), "{lines:?}");
+    let before = disk(&loader.stats());
+    eventually("blocks come from disk again", || {
+        take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);
+        disk(&loader.stats()).hits > before.hits
+    });
+    assert_eq!(before.directories_failed, 0, "{before:?}");
+}
