@@ -333,7 +333,10 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     eventually("it is said", || !said.lock().unwrap().is_empty());
     let told = said.lock().unwrap().clone();
     let here = small.path().display().to_string();
-    assert!(told.len() == 1 && told[0].contains(&here) && told[0].contains("Read-only"), "one line: {told:?}");
+    assert!(
+        told.len() == 1 && told[0].contains(&here) && told[0].contains("why the file system is read-only"),
+        "one line: {told:?}"
+    );
     let facts = disk(&loader.stats());
     assert_eq!((facts.written, facts.segments_made), (0, 0), "{facts:?}");
     assert_eq!(facts.directories_failed, 1, "{facts:?}");

@@ -258,7 +258,8 @@ fn file_hint(kind: io::ErrorKind) -> Option<&'static str> {
     use io::ErrorKind::*;
     Some(match kind {
         NotFound | NotADirectory => "check the path for spelling",
-        PermissionDenied | ReadOnlyFilesystem => "give this user permission, or use another path",
+        PermissionDenied => "give this user permission, or use another path",
+        ReadOnlyFilesystem => "use another path, or look why the file system is read-only (dmesg)",
         StorageFull | QuotaExceeded => "free some space, or use another disk",
         _ => return None,
     })

@@ -257,7 +257,8 @@ fn name_of(path: &Path) -> &std::ffi::OsStr {
 
 fn refused(doing: &str, path: &Path, errno: Errno) -> Error {
     let cure = match errno {
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => "give this user permission, or use another directory",
+        Errno::ACCESS | Errno::PERM => "give this user permission, or use another directory",
+        Errno::ROFS => "use another directory, or look why the file system is read-only (dmesg)",
         Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
         Errno::NOENT => "check the path",
         Errno::NOSPC | Errno::DQUOT => "free some space, or use another disk",

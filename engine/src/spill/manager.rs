@@ -431,7 +431,7 @@ impl Work {
         }
     }
 
-    /// Says once what is wrong with a directory, and makes nothing in it any more. What the system refuses this process, a further
+    /// Says once what is wrong with a directory, and makes nothing in it any more; what is in it is read. What the system refuses this process, a further
     /// open file, is said once and is no fault of the directory.
     fn give_up_directory(&mut self, directory: usize, error: &Error) {
         self.count(|facts| facts.failures += 1);
@@ -449,7 +449,10 @@ impl Work {
             // What cannot be removed is empty, and found by the next opening.
             let gone: VecDeque<(usize, Owned)> = gone;
             gone.into_iter().for_each(|(_, owned)| drop(owned.remove()));
-            (self.tell)(&format!("disk: {} is no longer used, the run continues without it: {error}", path.display()));
+            (self.tell)(&format!(
+                "disk: no further segment is made in {}; those there are used while they can be: {error}",
+                path.display()
+            ));
         }
     }
 

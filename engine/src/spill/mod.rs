@@ -17,7 +17,7 @@ use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
 pub(crate) use self::directory::Directory;
-use self::directory::{Named, Owned, Segment, Unfit, named, remove_flawed};
+use self::directory::{Named, Owned, Segment, Turn, Unfit, named, remove_flawed};
 pub use self::inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
@@ -210,11 +210,7 @@ impl Room {
         reclaim: Option<&[SegmentName]>,
         mut reclaimed: impl FnMut(),
     ) -> Option<(usize, Result<Owned>)> {
-        // Processes lock the directories in one order, so they cannot deadlock.
-        let mut order: Vec<&Directory> =
-            self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0).collect();
-        order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
-        let _turns: Vec<_> = order.iter().map(|directory| directory.turn()).collect();
+        let _turns = self.turns();
         loop {
             for n in 0..self.directories.len() {
                 let at = (self.turn + n) % self.directories.len();
@@ -237,6 +233,20 @@ impl Room {
             }
             reclaimed();
         }
+    }
+
+    /// No other process counts or makes segments in these directories while they are held. Processes lock them in one order, so they
+    /// cannot deadlock.
+    fn turns(&self) -> Vec<Turn> {
+        let mut order: Vec<&Directory> =
+            self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0).collect();
+        order.sort_unstable_by(|a, b| a.own.path().cmp(b.own.path()));
+        order.iter().map(|directory| directory.turn()).collect()
+    }
+
+    /// Whether what is there takes more than the limit, as when that was lowered.
+    fn is_over(&self) -> bool {
+        self.limits.limit_bytes > 0 && self.used_bytes() > self.limits.limit_bytes
     }
 
     fn has_room(&self, at: usize, len: u64) -> Result<bool> {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fuelrail_base::ShardId;
+use fuelrail_base::{ByteSize, ShardId};
 use fuelrail_flow::{Contents, Known, Objects, SpillSetup, resume};
 use fuelrail_io::file_bytes_max;
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::{Scanned, SegmentHeader};
+use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
 
 use super::{Kept, Work, segment_file};
 use crate::spill::directory::{Directory, Named, Owned, Segment, Unfit, named};
@@ -19,6 +19,7 @@ impl Work {
         let (contents, mut left) = (Contents::new(objects), self.owned_max);
         let list = |directory: &Directory| (directory.own.path().to_owned(), named(&directory.own));
         let listed: Vec<_> = self.room.directories().map(list).collect();
+        let mut all: Vec<(usize, Found)> = Vec::new();
         for (directory, (path, listed)) in listed.into_iter().enumerate() {
             let listed = listed.unwrap_or_else(|error| {
                 self.give_up_directory(directory, &error);
@@ -27,7 +28,7 @@ impl Work {
             let mut flawed = Vec::new();
             for named in listed.iter().filter(|named| !named.name.new) {
                 match look(named, &contents, setups.len() as u16, &mut left) {
-                    Ok(found) => found.into_iter().for_each(|found| self.mount(directory, found, setups)),
+                    Ok(found) => all.extend(found.map(|found| (directory, found))),
                     Err(Unfit::Gone) => {}
                     Err(Unfit::Flawed(why)) => flawed.push(format!("{}: {why}", named.path().display())),
                     Err(Unfit::Failed(error)) => {
@@ -44,6 +45,37 @@ impl Work {
                      {path} removes them"
                 ));
             }
+        }
+        if self.room.is_over() {
+            self.keep_to_the_limit(&mut all);
+        }
+        all.into_iter().for_each(|(directory, found)| self.mount(directory, found, setups));
+    }
+
+    /// Removes what ended processes left beyond the limit: first the oldest segments of other data sets, then those that have the fewest blocks
+    /// of this one.
+    fn keep_to_the_limit(&mut self, all: &mut Vec<(usize, Found)>) {
+        let (_turns, mut removed) = (self.room.turns(), 0);
+        while self.room.is_over() {
+            let in_use: Vec<SegmentName> = all.iter().map(|(_, found)| found.named.name).collect();
+            if !self.room.reclaim(&in_use) {
+                let blocks = |found: &Found| found.shares.iter().map(|share| share.1.len()).sum::<usize>();
+                let owned = all.iter().enumerate().filter(|(_, (_, found))| found.owned.is_some());
+                let Some((least, _)) = owned.min_by_key(|(_, (_, found))| blocks(found)) else { break };
+                let (directory, found) = all.remove(least);
+                if let Some(Err(error)) = found.owned.map(Owned::remove) {
+                    self.give_up_directory(directory, &error);
+                    continue;
+                }
+            }
+            removed += 1;
+        }
+        if removed > 0 {
+            self.count(|facts| facts.segments_reclaimed += removed);
+            let limit = ByteSize(self.room.limits.limit_bytes);
+            (self.tell)(&format!(
+                "disk: {removed} segments were removed: those there took more than spill_limit, {limit}"
+            ));
         }
     }
 
