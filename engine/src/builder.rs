@@ -255,8 +255,21 @@ impl LoaderBuilder {
         let (run, horizons) = drawn(&config, objects.catalog(), run, state.as_ref(), scores.as_deref())?;
         let report = report.map_or_else(|| Arc::new(|text: &str| tracing::warn!("{text}")) as Arc<Report>, |to| to.0);
         let (labels, packed, lent, shards) = (Arc::new(labels), packed.map(Arc::new), false, Shards::default());
-        let parts =
-            Parts { config, objects, run, labels, records, fingerprint, saved, notices, lent, held, is_inner, shards };
+        let parts = Parts {
+            config,
+            objects,
+            run,
+            labels,
+            records,
+            fingerprint,
+            saved,
+            notices,
+            told: Default::default(),
+            lent,
+            held,
+            is_inner,
+            shards,
+        };
         Ok(Prepared { parts, ring, directories, packed, horizons, report })
     }
 }

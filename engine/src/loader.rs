@@ -93,6 +93,7 @@ pub(crate) struct Parts {
     pub fingerprint: String,
     pub saved: Saved,
     pub notices: Vec<String>,
+    pub told: facts::Told,
     /// Its batches are lent to other processes, which may keep them for any time.
     pub lent: bool,
     /// Batches that the program still holds when it asks for the next one.
@@ -242,6 +243,7 @@ impl Loader {
 
     /// The next batch, or that there is none, or after `patience` that there is none yet.
     fn take(&mut self, patience: Option<Duration>) -> Result<Taken> {
+        self.parts.told.hear(&mut self.parts.notices);
         if self.supply.is_finished() {
             return Ok(Taken::Over);
         }
@@ -368,10 +370,6 @@ impl Loader {
     /// Batches that the caller holds.
     fn leases(&self) -> usize {
         Arc::strong_count(&self.lease) - 1
-    }
-
-    pub(crate) fn shards(&self) -> &Shards {
-        &self.parts.shards
     }
 
     fn is_held_up_by_leases(&self) -> bool {

@@ -59,11 +59,12 @@ impl Prepared {
         if let Some(packed) = self.packed.take() {
             return self.start_unpacking(&packed);
         }
+        let report = self.parts.told.through(&self.report);
         let Parts { config, objects, run, notices, fingerprint, lent, shards, records, held, .. } = &mut self.parts;
         let directories = core::mem::take(&mut self.directories);
         let topology = config.topology();
         let disk = directories.iter().find(|directory| directory.refusal.is_none());
-        let peers = Peers::of(config, (objects, run, fingerprint), disk, (&mut *notices, &self.report))?;
+        let peers = Peers::of(config, (objects, run, fingerprint), disk, (&mut *notices, &report))?;
         let room = peers.as_ref().map(|peers| peers.room).unwrap_or_default();
         let layout = share_out(config, objects, &topology, records.as_deref(), (!directories.is_empty(), room, *held))?;
         config.shards = Some(layout.shards);
@@ -88,7 +89,7 @@ impl Prepared {
             pace: ledger(config, objects.endpoint(), notices),
             peers: peers.as_ref().map(|peers| (peers.homes.clone(), room)),
         };
-        let said = (&mut *notices, Arc::clone(&self.report));
+        let said = (&mut *notices, report);
         let (segment_manager, disks) = start_segment_manager(config, &layout, directories, objects, said)?;
         let memories = regions.into_iter().zip(channels).zip(disks);
         let (threads, lanes, watched, peer_server) = start_each(config, &plan, memories, peers, notices)?;

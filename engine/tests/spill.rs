@@ -244,11 +244,11 @@ fn a_disk_with_less_free_than_its_floor_is_told_of_and_costs_nothing_but_request
 }
 
 /// A file system of its own, in memory and small; taken down when dropped.
-struct SmallDisk(tempfile::TempDir);
+pub(crate) struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
     /// `None` where mounting is not allowed and `FUELRAIL_SKIP` names `root`.
-    fn mount(bytes: u64) -> Option<SmallDisk> {
+    pub(crate) fn mount(bytes: u64) -> Option<SmallDisk> {
         let disk = SmallDisk(tempfile::tempdir().unwrap());
         let mounted = disk.call(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
         if !mounted {
@@ -261,7 +261,7 @@ impl SmallDisk {
         Command::new("mount").args(args).arg(self.0.path()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }

@@ -1,7 +1,7 @@
 //! What is told of the disk while a run goes on: damage, segments that somebody removes, and file systems without room.
 
 use crate::common::{Delivered, bucket, drain, eventually, kept_in, listing, take};
-use crate::spill::{MIB, disk, fill, set, spilling, take_until_hit};
+use crate::spill::{MIB, SmallDisk, disk, fill, set, spilling, take_until_hit};
 use fuelrail::LoaderBuilder;
 use fuelrail::internal::{remove_cache, verify_cache};
 use fuelrail_base::prng::Prng;
@@ -97,4 +97,25 @@ fn a_cache_that_is_removed_beside_a_run_gives_its_room_back_and_is_made_anew() {
         disk(&loader.stats()).hits > before.hits
     });
     assert_eq!(before.directories_failed, 0, "{before:?}");
+}
+
+#[test]
+fn a_disk_that_is_full_in_mid_run_is_told_of_once_also_among_the_notices() {
+    let Some(small) = SmallDisk::mount(3 * MIB) else { return };
+    let (set, said) = (set(), Said::default());
+    let bucket = bucket(&set, "");
+    let builder = spilling(&bucket, small.path(), 100 * MIB).listing(listing(&set)).epochs(100_000);
+    let mut loader = said.hear(builder).build().unwrap();
+    let here = small.path().display().to_string();
+    let tells =
+        |line: &String| line.contains(&here) && line.contains("further blocks are kept only in the place of others");
+    assert!(!loader.notices().iter().any(tells));
+    let (mut delivered, epochs) = (Delivered::default(), 3);
+    eventually("it is told", || {
+        let batch = loader.next_batch().unwrap().unwrap();
+        take(&batch, &loader, &set, &mut delivered);
+        loader.notices().iter().any(tells) && batch.epoch() >= epochs
+    });
+    assert_eq!(said.lines().iter().filter(|line| tells(line)).count(), 1, "{:?}", said.lines());
+    assert_eq!(loader.notices().iter().filter(|line| tells(line)).count(), 1, "{:?}", loader.notices());
 }

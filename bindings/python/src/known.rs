@@ -28,7 +28,8 @@ pub(crate) struct Known {
     pub samples: u64,
     pub epoch_samples: u64,
     pub classes: Vec<String>,
-    pub notices: Vec<String>,
+    notices: Vec<String>,
+    told: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     pub keys: Keys,
     pub check: Check,
 }
@@ -53,9 +54,15 @@ impl Known {
             epoch_samples: engine.epoch_samples(),
             classes: engine.classes().to_vec(),
             notices: engine.notices().to_vec(),
+            told: Box::new(engine.told()),
             keys: Arc::new(engine.record_keys()),
             check: Arc::new(engine.state_check()),
         }
+    }
+
+    /// What was said at the start, and of disks and other ranks since.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        [self.notices.clone(), (self.told)()].concat()
     }
 
     pub(crate) fn took(&mut self, (seq, ids): (u64, &[SampleId]), state: Option<State>) {

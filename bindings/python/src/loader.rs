@@ -437,10 +437,10 @@ impl Loader {
         self.known().classes.clone()
     }
 
-    /// What is not as fast or as safe as it could be, each with cause and cure.
+    /// What is not as fast or as safe as it could be, each with cause and cure; what happens to disks and other ranks is added as it does.
     #[getter]
     fn notices(&self) -> Vec<String> {
-        self.known().notices.clone()
+        self.known().notices()
     }
 
     /// The key of a sample's record or object.

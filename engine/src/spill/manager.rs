@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::stats::DiskFacts;
 use crate::system::spawn;
-use fuelrail_base::{Error, Kind, Result, ShardId};
+use fuelrail_base::{ByteSize, Error, Kind, Result, ShardId};
 use fuelrail_flow::{
     Contents, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, segment_queues,
 };
@@ -24,7 +24,7 @@ use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
 use self::recovery::shares;
 use super::directory::{Directory, Named, Owned, Segment, named};
-use super::{Lengths, Limits, Room, owned_max, read_max};
+use super::{Lengths, Limits, Room, owned_max, read_max, usable_in};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
@@ -148,6 +148,8 @@ pub(super) struct Work {
     /// No further file can be open, as far as is known, and whether that was ever so.
     is_short: bool,
     was_short: bool,
+    /// It was told that no file system has room for a further segment.
+    told_full: bool,
     facts: Arc<Mutex<DiskFacts>>,
     tell: Tell,
 }
@@ -159,9 +161,12 @@ impl Work {
         tell: Tell,
     ) -> Work {
         let (links, shards) = (0..shards).map(|_| segment_queues()).unzip();
+        let is_low = |directory| usable_in(limits, directory).is_some_and(|(_, usable)| usable < lengths.least);
         Work {
             shards,
             links,
+            // The start tells of one that has too little from the first.
+            told_full: directories.iter().any(is_low),
             room: Room::new(directories, limits),
             lengths,
             kept: HashMap::new(),
@@ -313,6 +318,9 @@ impl Work {
         match request {
             SegmentRequest::Another { reclaim } => {
                 let grant = self.another(reclaim).map_or(SegmentGrant::NoMore, SegmentGrant::Segment);
+                if reclaim && matches!(grant, SegmentGrant::NoMore) {
+                    self.tell_of_full();
+                }
                 if let Err(SegmentGrant::Segment(file)) = self.shards[shard].to.send(grant) {
                     self.trim(file.key);
                 }
@@ -321,6 +329,17 @@ impl Work {
             SegmentRequest::Failed(key, error) => self.failed(key, &error),
             SegmentRequest::Rotten(key, place) => self.rotten(key, place),
         }
+    }
+
+    /// Says once that there is no room for a further segment, unless it is the limit that is reached.
+    fn tell_of_full(&mut self) {
+        let full = if self.told_full { None } else { self.room.full(self.lengths.least) };
+        let Some((path, free, floor)) = full else { return };
+        self.told_full = true;
+        let (path, free, floor) = (path.display(), ByteSize(free), ByteSize(floor));
+        (self.tell)(&format!(
+            "disk: {path} has {free} free, and spill_floor is {floor}: further blocks are kept only in the place of others"
+        ));
     }
 
     /// An empty segment: one that is ready, or a new one, if the limits or, with `reclaim`, segments of ended processes leave room. A new one may

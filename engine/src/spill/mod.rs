@@ -249,6 +249,21 @@ impl Room {
         self.limits.limit_bytes > 0 && self.used_bytes() > self.limits.limit_bytes
     }
 
+    /// A directory, with the free bytes of its file system and its floor, where the limit allows for a further segment of `len` bytes and no file
+    /// system has room for one.
+    fn full(&self, len: u64) -> Option<(PathBuf, u64, u64)> {
+        let is_within =
+            self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
+        let working = self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0.own);
+        let facts = working.filter_map(|own| {
+            let volume = own.room().ok()?;
+            Some((own.path().to_owned(), volume.free_bytes, self.limits.floor(volume)))
+        });
+        let facts: Vec<_> = facts.collect();
+        let is_full = is_within && facts.iter().all(|(_, free, floor)| *free < floor.saturating_add(len));
+        facts.into_iter().next().filter(|_| is_full)
+    }
+
     fn has_room(&self, at: usize, len: u64) -> Result<bool> {
         let (directory, works) = &self.directories[at];
         if !works {
