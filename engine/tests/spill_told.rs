@@ -1,6 +1,7 @@
 //! What is told of the disk while a run goes on: damage, segments that somebody removes, and file systems without room.
 
 use crate::common::{Delivered, bucket, drain, eventually, kept_in, listing, take};
+use crate::peers::{ask, free_ports};
 use crate::spill::{MIB, SmallDisk, disk, fill, set, spilling, take_until_hit};
 use fuelrail::LoaderBuilder;
 use fuelrail::internal::{remove_cache, verify_cache};
@@ -118,4 +119,23 @@ fn a_disk_that_is_full_in_mid_run_is_told_of_once_also_among_the_notices() {
     });
     assert_eq!(said.lines().iter().filter(|line| tells(line)).count(), 1, "{:?}", said.lines());
     assert_eq!(loader.notices().iter().filter(|line| tells(line)).count(), 1, "{:?}", loader.notices());
+}
+
+#[test]
+fn the_page_of_metrics_tells_how_the_disk_does() {
+    let (set, dir) = (set(), tempfile::tempdir().unwrap());
+    let bucket = bucket(&set, "");
+    let builder = || spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set));
+    fill(&set, builder);
+    let own = fuelrail_io::OwnDirectory::open(dir.path()).unwrap();
+    std::fs::write(own.path().join(format!("fuelrail-{:032x}.segment", 7)), "a text").unwrap();
+    let address = free_ports(1)[0];
+    let mut loader = builder().metrics_listen(address.to_string()).build().unwrap();
+    drain(&mut loader, &set).unwrap();
+    let page = String::from_utf8(ask(address, "/metrics", "").1).unwrap();
+    let facts = disk(&loader.stats());
+    assert!(facts.blocks > 0, "{facts:?}");
+    for (name, value) in [("blocks", facts.blocks), ("lost_total", 0), ("failures_total", 1), ("directories_failed", 0)] {
+        assert!(page.contains(&format!("\nfuelrail_disk_{name}{{rank=\"0\"}} {value}\n")), "{name} {value}: {page}");
+    }
 }

@@ -7,7 +7,7 @@ mod page;
 
 pub(crate) use page::Metrics;
 
-use crate::stats::{Quantiles, Stats};
+use crate::stats::{DiskFacts, Quantiles, Stats};
 use core::fmt::{Display, Write};
 
 /// Writes families of metrics, each with its help and type.
@@ -46,6 +46,20 @@ impl Page {
     fn value(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, help, [(String::new(), value)]);
     }
+
+    /// How the disk does, of which there is one where blocks are kept.
+    fn disk(&mut self, disk: &DiskFacts) {
+        self.value("disk_blocks", "Blocks on disk.", disk.blocks);
+        self.value("disk_written_bytes_total", "Payload bytes written to disk.", disk.written_bytes);
+        let lost = "Blocks that the disk did not return as they were written: fetched again.";
+        self.value("disk_lost_total", lost, disk.lost);
+        self.value("disk_refused_total", "Blocks worth keeping that found no room on disk.", disk.refused);
+        self.value("disk_skipped_total", "Blocks not kept because writes were behind.", disk.skipped);
+        self.value("disk_write_failures_total", "Blocks that could not be written to disk.", disk.write_failures);
+        self.value("disk_failures_total", "Operations on files and directories that failed.", disk.failures);
+        let failed = "Directories in which no further segment is made because they failed.";
+        self.value("disk_directories_failed", failed, disk.directories_failed);
+    }
 }
 
 fn label(name: &str, value: &str) -> String {
@@ -68,9 +82,9 @@ impl Stats {
         page.value("delivered_bytes_total", "Payload bytes delivered.", self.bytes);
         page.value("data_wait_seconds_total", "Time that the trainer waited for batches.", self.data_wait_s);
         page.value("readiness_ratio", "Share of the batches that were there when they were asked for.", self.readiness);
-        let disk = self.disk.as_ref().map_or(0, |disk| disk.hit_bytes);
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.hit_bytes);
         let peers = self.peers.as_ref().map_or(0, |peers| peers.hit_bytes);
-        let sources = [("bucket", self.landed_bytes), ("ram", self.hit_bytes), ("disk", disk), ("peers", peers)];
+        let sources = [("bucket", self.landed_bytes), ("ram", self.hit_bytes), ("disk", on_disk), ("peers", peers)];
         let sources = sources.map(|(source, bytes)| (label("source", source), bytes));
         page.family("source_bytes_total", "Payload bytes by where they came from.", sources);
         page.value("requests_total", "Requests sent to the bucket.", self.requests);
@@ -93,6 +107,7 @@ impl Stats {
         page.family("queue_occupancy", "Mean number of blocks or batches in a queue: why batches wait.", occupancy);
         let capacity = gates().zip(self.gates.iter().map(|gate| gate.capacity));
         page.family("queue_capacity", "Most that a queue may hold.", capacity);
+        self.disk.iter().for_each(|disk| page.disk(disk));
         if let Some(peers) = &self.peers {
             page.value("peer_blocks_total", "Blocks that other ranks sent.", peers.hits);
             page.value(

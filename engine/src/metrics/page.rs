@@ -85,9 +85,10 @@ impl Shown {
         let tally = *self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         let shards = self.shards.snapshots(PATIENCE);
         let stats = Stats::new(&tally, self.started.elapsed(), &shards).with_decode(self.decode.as_ref());
-        let on_disk = stats.disk.as_ref().map_or(0, |disk| disk.index_bytes);
+        let disk = stats.disk.map(|disk| disk.with_segment_manager(&self.shards.segments()));
+        let on_disk = disk.as_ref().map_or(0, |disk| disk.index_bytes);
         let memory = MemoryStats { tables_bytes: self.memory.tables_bytes + on_disk, ..self.memory };
-        let page = Stats { memory, ..stats }.prometheus(self.rank);
+        let page = Stats { disk, memory, ..stats }.prometheus(self.rank);
         *answer.body_mut() = Full::new(Bytes::from(page));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         answer.headers_mut().insert(CONTENT_TYPE, kind);
