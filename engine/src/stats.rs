@@ -261,7 +261,7 @@ pub struct DiskFacts {
     pub hit_bytes: u64,
     /// Blocks that were there at the start: of an earlier run, or of another process.
     pub adopted: u64,
-    /// Blocks written.
+    /// Blocks written so far: what waits when the run is over is written until the loader is closed, for up to 5 s, and is not counted here.
     pub written: u64,
     /// … their payload bytes.
     pub written_bytes: u64,

@@ -135,7 +135,8 @@ fn the_page_of_metrics_tells_how_the_disk_does() {
     let page = String::from_utf8(ask(address, "/metrics", "").1).unwrap();
     let facts = disk(&loader.stats());
     assert!(facts.blocks > 0, "{facts:?}");
-    for (name, value) in [("blocks", facts.blocks), ("lost_total", 0), ("failures_total", 1), ("directories_failed", 0)] {
+    for (name, value) in [("blocks", facts.blocks), ("lost_total", 0), ("failures_total", 1), ("directories_failed", 0)]
+    {
         assert!(page.contains(&format!("\nfuelrail_disk_{name}{{rank=\"0\"}} {value}\n")), "{name} {value}: {page}");
     }
 }

@@ -59,7 +59,7 @@ enum What {
 
 #[derive(Args, Debug)]
 struct Directories {
-    /// The directories
+    /// The directories, as in `spill_dirs`, or as notices name them
     #[arg(value_name = "DIR", required = true)]
     paths: Vec<PathBuf>,
     /// Print one JSON document

@@ -2,6 +2,7 @@
 //!
 //! Owns nothing, and takes a lock only to remove a segment. Other files are counted, and not touched.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use super::directory;
 use super::directory::{Named, Segment, Unfit};
+use crate::system::refused;
 
 /// Whether a process owns a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -94,7 +96,7 @@ pub struct RemovedCache {
 /// Lists a cache directory. Changes nothing; loaders may be using it.
 ///
 /// # Errors
-/// `NotFound` when there is no such directory, `File` when it cannot be read.
+/// `NotFound` when there is no such directory or nothing was kept in it, `File` when it cannot be read.
 pub fn list_cache(path: &Path) -> Result<CacheDirectory> {
     let own = own(path)?;
     let (all, room) = (directory::named(&own)?, own.room()?);
@@ -120,10 +122,12 @@ pub fn verify_cache(path: &Path, mut each: impl FnMut(&CacheVerdict) -> Result<(
 /// again what they do not find. What is named as a segment and is none goes, too; files of other names, and of other users, stay.
 ///
 /// # Errors
-/// As [`list_cache`].
+/// `NotFound` when there is no such directory, `File` when it cannot be read.
 pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
     let mut outcome = RemovedCache::default();
-    let all = directory::named(&own(path)?)?;
+    // Where nothing was kept yet there is nothing to remove.
+    let Some(own) = find(path)?.map(Arc::new) else { return Ok(outcome) };
+    let all = directory::named(&own)?;
     directory::clear_dead(&all);
     for named in all.iter().filter(|named| !named.name.new) {
         let removed = match Segment::open(named) {
@@ -149,15 +153,34 @@ pub fn remove_cache(path: &Path, force: bool) -> Result<RemovedCache> {
     Ok(outcome)
 }
 
-/// This user's directory in one of `spill_dirs`.
+/// This user's directory in one of `spill_dirs`; or what is named so itself, as messages do.
+///
+/// # Errors
+/// `NotFound` when there is none.
 fn own(path: &Path) -> Result<Arc<OwnDirectory>> {
-    let missing = |why| {
-        Error::new(Kind::NotFound, format!("{} {why}", path.display())).with_hint("name a directory of spill_dirs")
-    };
-    if !path.is_dir() {
-        return Err(missing("is not a directory"));
+    let none = || not_found(path, "contains no cache of this user");
+    find(path)?.map(Arc::new).ok_or_else(none)
+}
+
+fn find(path: &Path) -> Result<Option<OwnDirectory>> {
+    let facts = std::fs::metadata(path);
+    match &facts {
+        Ok(facts) if facts.is_dir() => {}
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(refused(path, "opening", error)),
+        _ => return Err(not_found(path, "is not a directory")),
     }
-    OwnDirectory::find(path)?.map(Arc::new).ok_or_else(|| missing("contains no cache of this user"))
+    if let Some(found) = OwnDirectory::find(path)? {
+        return Ok(Some(found));
+    }
+    let whole = path.canonicalize().ok();
+    let Some((whole, parent)) = whole.as_deref().and_then(|whole| Some((whole, whole.parent()?))) else {
+        return Ok(None);
+    };
+    Ok(OwnDirectory::find(parent).ok().flatten().filter(|found| found.path() == whole))
+}
+
+fn not_found(path: &Path, why: &str) -> Error {
+    Error::new(Kind::NotFound, format!("{} {why}", path.display())).with_hint("name a directory of spill_dirs")
 }
 
 /// `None` for one that is gone by now.

@@ -93,3 +93,19 @@ fn what_is_no_directory_is_refused() {
         assert_eq!(fuelrail(&["cache", what]).code, 2);
     }
 }
+
+#[test]
+fn the_directory_that_messages_name_is_accepted_and_an_empty_one_has_nothing_to_remove() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fuelrail(&["cache", "rm", utf8(dir)]).done();
+    let empty = fuelrail(&["cache", "ls", utf8(dir)]);
+    assert!(empty.code == 1 && empty.err.contains("contains no cache of this user"), "{}", empty.err);
+    let bucket = bucket_of(&DataSet::photos(60, 4), "");
+    drop(loader_with_disk(&bucket, dir));
+    let own = segments(dir)[0].parent().unwrap().to_owned();
+    let [by_parent, by_itself] = [dir, &*own].map(|path| fuelrail(&["cache", "ls", "--json", utf8(path)]).json());
+    assert_eq!(by_itself["directories"][0]["segments"], by_parent["directories"][0]["segments"]);
+    fuelrail(&["cache", "rm", utf8(&own)]).done();
+    assert!(segments(dir).is_empty());
+}

@@ -343,6 +343,12 @@ impl SpillStage {
         self.stats.failures += 1;
         let path = self.segments.get(segment).file.path.display().to_string();
         let error = Error::from_errno(Kind::File, &format!("{doing} {path}"), errno);
+        let error = match errno {
+            ECANCELED => {
+                error.with_hint("the kernel could start no thread for it: raise pids.max of the cgroup, or ulimit -u")
+            }
+            _ => error,
+        };
         if self.segments.ended(segment, false) {
             self.fail_segment(segment, error);
         } else {
@@ -373,5 +379,7 @@ fn may_go_on(bytes: usize) -> bool {
     bytes > 0 && bytes.is_multiple_of(DIRECT_UNIT_BYTES_MIN as usize)
 }
 
+/// What the kernel gives an operation that would wait where it can start no thread to wait.
+const ECANCELED: i32 = 125;
 /// What a transfer that ended early counts as: the file is shorter than its journal says.
 const EIO: i32 = 5;

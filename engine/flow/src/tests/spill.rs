@@ -345,11 +345,12 @@ fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
     const ENOSPC: i32 = 28;
     const EROFS: i32 = 30;
     const EIO: i32 = 5;
+    const ECANCELED: i32 = 125;
     let sizes = sizes();
     let mut said = 0;
-    for (reads, writes) in
-        [(None, Some(EIO)), (Some(EIO), None), (Some(EIO), Some(EIO)), (None, Some(ENOSPC)), (None, Some(EROFS))]
-    {
+    let failures =
+        [(None, Some(EIO)), (Some(EIO), None), (Some(EIO), Some(EIO)), (None, Some(ENOSPC)), (None, Some(EROFS))];
+    for (reads, writes) in failures.into_iter().chain([(None, Some(ECANCELED))]) {
         for at in [0, 10, 40, 400] {
             let (world, _) = world(9, SimFaults::default(), &sizes);
             let mut manager = Manager::new(&world, 20);
@@ -360,6 +361,8 @@ fn a_disk_that_fails_is_left_alone_and_the_epochs_go_on() {
                 }
             });
             said += manager.failures.len();
+            let names_threads = |line: &String| line.contains("pids.max");
+            assert!(writes != Some(ECANCELED) || manager.failures.iter().all(names_threads), "{:?}", manager.failures);
             assert!(
                 at > 0 || writes.is_none() || end.planner.spill.written == 0,
                 "{reads:?} {writes:?}: nothing was refused"
