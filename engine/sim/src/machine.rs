@@ -199,7 +199,7 @@ impl SegmentManager {
                         // A shard that has ended needs none.
                         let _ = self.channels[at].to.send(grant);
                     }
-                    SegmentRequest::Rotten(..) => {}
+                    SegmentRequest::Rotten(..) | SegmentRequest::Unanswered(..) => {}
                     SegmentRequest::Trimmed(key) => {
                         self.trimmed += 1;
                         if let Some((path, true)) = self.kept.remove(&key) {

@@ -4,17 +4,18 @@
 //! block: shards write and read them by their rings.
 
 mod recovery;
+mod trouble;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::stats::DiskFacts;
 use crate::system::spawn;
-use fuelrail_base::{ByteSize, Error, Kind, Result, ShardId};
+use fuelrail_base::{Error, Kind, Result, ShardId};
 use fuelrail_flow::{
     Contents, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, segment_queues,
 };
@@ -38,7 +39,10 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 const PAGES_UNDER_WAY: u64 = 16;
 
 /// Receives one line about each failing disk.
-pub(crate) type Tell = Box<dyn Fn(&str) + Send>;
+pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How long the end of the thread is waited for without a word.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Handle of the segment manager's thread. Dropping it ends the thread and releases the locks.
 pub(crate) struct SegmentManager {
@@ -46,6 +50,11 @@ pub(crate) struct SegmentManager {
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+    /// Closed when the thread ends.
+    ended: Mutex<mpsc::Receiver<()>>,
+    /// Told of directories that keep it from ending.
+    tell: Tell,
+    paths: String,
 }
 
 impl SegmentManager {
@@ -61,7 +70,9 @@ impl SegmentManager {
         tell: Tell,
     ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
-        let mut work = Work::new((limits, lengths, shards), directories, tell);
+        let paths: Vec<String> =
+            directories.iter().map(|directory| directory.own.path().display().to_string()).collect();
+        let mut work = Work::new((limits, lengths, shards), directories, Arc::clone(&tell));
         let setup = |channel| SpillSetup {
             channel,
             unit: u64::from(unit),
@@ -74,8 +85,13 @@ impl SegmentManager {
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), Waker::sleeper());
         let (stopped, woken) = (Arc::clone(&stop), waker.clone());
         let objects = Arc::clone(objects);
-        let thread = spawn("fuelrail-spill", move || work.live(&stopped, &woken, &objects, LOOK))?;
-        Ok((SegmentManager { facts, stop, waker, thread: Some(thread) }, setups))
+        let (lives, ended) = mpsc::channel();
+        let thread = spawn("fuelrail-spill", move || {
+            let _lives: mpsc::Sender<()> = lives;
+            work.live(&stopped, &woken, &objects, LOOK);
+        })?;
+        let (thread, ended, paths) = (Some(thread), Mutex::new(ended), paths.join(", "));
+        Ok((SegmentManager { facts, stop, waker, thread, ended, tell, paths }, setups))
     }
 
     /// What it counts: segments, failures and failed directories.
@@ -90,6 +106,10 @@ impl Drop for SegmentManager {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             self.waker.wake();
+            let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if ended.recv_timeout(END_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                (self.tell)(&format!("disk: {} does not answer; the loader is closed when it does", self.paths));
+            }
             // A thread that panicked has said so on standard error; its locks are gone with it.
             let _ = thread.join();
         }
@@ -142,6 +162,8 @@ pub(super) struct Work {
     next_key: u64,
     /// Directories of which it was told that blocks in them are damaged.
     rotten_in: HashSet<usize>,
+    /// Those of which it was told that they do not answer.
+    unanswered_in: HashSet<usize>,
     foreign: HashMap<SegmentName, Foreign>,
     /// Segments to own at a time: each is an open file.
     owned_max: usize,
@@ -173,6 +195,7 @@ impl Work {
             ready: VecDeque::new(),
             next_key: 0,
             rotten_in: HashSet::new(),
+            unanswered_in: HashSet::new(),
             foreign: HashMap::new(),
             owned_max: owned_max(open_files_max()),
             is_short: false,
@@ -238,39 +261,6 @@ impl Work {
         kept.chain(self.ready.iter().map(|ready| ready.1.0.named.name))
     }
 
-    /// Gives up segments that somebody has removed: as long as they are open their room is taken, and nobody sees it.
-    pub(super) fn let_go_of_removed(&mut self) {
-        let mut ours: BTreeMap<PathBuf, usize> = BTreeMap::new();
-        let mut count = |owned: &Owned| *ours.entry(owned.0.named.directory.path().to_owned()).or_default() += 1;
-        self.ready.retain(|(_, owned)| {
-            let is_there = !owned.is_removed();
-            if !is_there {
-                count(owned);
-            }
-            is_there
-        });
-        let gone = self.kept.values().filter(|kept| kept.is_removed()).map(|kept| kept.named.name);
-        let gone: HashSet<SegmentName> = gone.collect();
-        let keys = self.kept.iter().filter(|(_, kept)| gone.contains(&kept.named.name)).map(|(key, _)| *key);
-        for key in keys.collect::<Vec<u64>>() {
-            if self.shards.iter().any(|shard| shard.to.room() == 0 && !shard.to.is_closed()) {
-                // The next look goes on.
-                break;
-            }
-            for shard in &mut self.shards {
-                // One that has ended has closed it.
-                let _ = shard.to.send(SegmentGrant::Removed(key));
-            }
-            self.kept.remove(&key).and_then(|kept| kept.owned).iter().for_each(&mut count);
-        }
-        for (path, n) in ours {
-            (self.tell)(&format!(
-                "disk: {n} segments of this run were removed from {}; their blocks are fetched again and kept in new ones",
-                path.display()
-            ));
-        }
-    }
-
     /// Tells the shards what other processes have written since the last look.
     pub(super) fn look_at_others(&mut self, objects: &Objects) {
         let own: HashSet<SegmentName> = self.own().collect();
@@ -328,18 +318,8 @@ impl Work {
             SegmentRequest::Trimmed(key) => self.trim(key),
             SegmentRequest::Failed(key, error) => self.failed(key, &error),
             SegmentRequest::Rotten(key, place) => self.rotten(key, place),
+            SegmentRequest::Unanswered(key, waited) => self.unanswered(key, waited),
         }
-    }
-
-    /// Says once that there is no room for a further segment, unless it is the limit that is reached.
-    fn tell_of_full(&mut self) {
-        let full = if self.told_full { None } else { self.room.full(self.lengths.least) };
-        let Some((path, free, floor)) = full else { return };
-        self.told_full = true;
-        let (path, free, floor) = (path.display(), ByteSize(free), ByteSize(floor));
-        (self.tell)(&format!(
-            "disk: {path} has {free} free, and spill_floor is {floor}: further blocks are kept only in the place of others"
-        ));
     }
 
     /// An empty segment: one that is ready, or a new one, if the limits or, with `reclaim`, segments of ended processes leave room. A new one may
@@ -428,25 +408,6 @@ impl Work {
                 remove_empty(owned);
             }
             self.foreign.entry(name).and_modify(|seen| seen.keys.retain(|_, known| *known != key));
-        }
-    }
-
-    /// The block at this place of a segment is damaged: no later run is to find it. What a living process wrote, this one included, stays: its journal
-    /// is still written to.
-    pub(super) fn rotten(&mut self, key: u64, place: u64) {
-        let Some(kept) = self.kept.get(&key) else { return };
-        let (directory, path) = (kept.directory, kept.named.path());
-        let mut same = self.kept.values().filter(|known| known.named.name == kept.named.name);
-        let refused = same.find_map(|known| known.owned.as_ref()?.forget(known.pages, place).err());
-        if self.rotten_in.insert(directory) {
-            let (path, dir) = (path.display(), path.parent().unwrap_or(&path).display());
-            (self.tell)(&format!(
-                "disk: a block in {path} is not what was written, and is fetched again; disk.lost counts those that follow: look at the \
-                 kernel's log (dmesg), and at all of them with fuelrail cache verify {dir}"
-            ));
-        }
-        if let Some(error) = refused {
-            self.give_up_directory(directory, &error);
         }
     }
 

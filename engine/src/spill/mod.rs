@@ -22,6 +22,7 @@ pub use self::inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub(crate) use self::manager::SegmentManager;
+use self::manager::Tell;
 use crate::config::Config;
 use crate::layout::Layout;
 
@@ -37,9 +38,6 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
     }
     directories
 }
-
-/// Receives one line about each failing disk.
-type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
 pub(crate) fn disk_unit(directories: &[Directory]) -> Option<u64> {
@@ -68,7 +66,7 @@ pub(crate) fn start_segment_manager(
     layout: &Layout,
     directories: Vec<Directory>,
     objects: &Arc<Objects>,
-    (notices, report): (&mut Vec<String>, Report),
+    (notices, report): (&mut Vec<String>, Tell),
 ) -> Result<(Option<SegmentManager>, Vec<Option<SpillSetup>>)> {
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));
@@ -104,8 +102,7 @@ pub(crate) fn start_segment_manager(
     let ranks = if config.peers.addresses.is_empty() { 1 } else { u64::from(config.world) };
     let wanted = usable.min(catalog.total_bytes() / ranks);
     notices.extend(few_files(open_files_max(), lengths.usual, wanted));
-    let tell = Box::new(move |line: &str| report(line));
-    let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, tell)?;
+    let (manager, setups) = SegmentManager::start((limits, lengths, layout.shards), directories, objects, report)?;
     let known = setups.iter().flat_map(|setup| &setup.found);
     let (segments, blocks) = known.fold((0, 0), |(s, b), (_, known)| (s + 1, b + known.len()));
     let new = if rooms > 0 { format!("; new ones have {}", ByteSize(lengths.usual)) } else { String::new() };

@@ -227,14 +227,14 @@ impl<R: Ring> Shard<R> {
     pub fn snapshot(&mut self) -> Snapshot {
         let fetch = self.fetch.stats();
         let (disk_blocks, index_bytes) = self.planner.spill().map_or((0, 0), |tier| tier.index());
-        let cache = self.cache.as_ref();
+        let (cache, now) = (self.cache.as_ref(), self.clock.at(self.ring.now()));
         let text = [
             format!("shard {}: {}", self.id.0, self.planner),
-            self.fetch.describe(self.clock.at(self.ring.now())),
+            self.fetch.describe(now),
             self.hedges.describe(),
             cache.map_or_else(|| "cache: none".to_string(), CacheStage::describe),
             self.chunks.as_ref().map_or_else(|| "chunks: none".to_string(), ChunkStage::describe),
-            self.spill.as_ref().map_or_else(|| "spill: none".to_string(), SpillStage::describe),
+            self.spill.as_ref().map_or_else(|| "spill: none".to_string(), |spill| spill.describe(now)),
             self.peers.as_ref().map_or_else(|| "peers: none".to_string(), PeerStage::describe),
             self.assemble.describe(),
             self.deliver.describe(),

@@ -7,6 +7,7 @@ use fuelrail_base::{BlockId, Duration, Instant};
 use fuelrail_io::{ReadPin, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{SegmentId, Spot};
+use slab::Slab;
 use std::collections::VecDeque;
 
 /// A short block that waits to be copied.
@@ -203,7 +204,51 @@ pub(super) enum Flight {
     },
 }
 
+/// The operations under way, each with when it was begun, by their tokens.
+pub(super) struct Flights {
+    all: Slab<(Instant, Flight)>,
+    /// When those that are added are begun.
+    pub(super) now: Instant,
+}
+
+impl Flights {
+    /// None yet.
+    pub(super) fn new() -> Flights {
+        Flights { all: Slab::with_capacity(256), now: Instant::ZERO }
+    }
+
+    pub(super) fn insert(&mut self, flight: Flight) -> usize {
+        self.all.insert((self.now, flight))
+    }
+
+    pub(super) fn remove(&mut self, token: usize) -> Flight {
+        self.all.remove(token).1
+    }
+
+    pub(super) fn get(&self, token: usize) -> &Flight {
+        &self.all[token].1
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// When the oldest was begun, and its segment.
+    pub(super) fn oldest(&self) -> Option<(Instant, usize)> {
+        self.all.iter().map(|(_, (begun, flight))| (*begun, flight.segment())).min()
+    }
+}
+
 impl Flight {
+    /// The stage's key of its segment.
+    fn segment(&self) -> usize {
+        match self {
+            Flight::Read(read) | Flight::Bounce { read, .. } => read.segment,
+            Flight::Block(block) => block.segment,
+            Flight::Gather(segment) | Flight::Page { segment, .. } => *segment,
+        }
+    }
+
     /// Bytes that a read has to bring into the window it reads into: less than there is room for when a whole unit of the disk
     /// is read and the file ends after the block.
     pub(super) fn bytes_due(&self, into: &Window) -> usize {

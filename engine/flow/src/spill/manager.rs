@@ -4,7 +4,7 @@
 //! The segment manager has a thread of its own, because making a file may take long. Never opens a file.
 
 use crate::objects::Objects;
-use fuelrail_base::{BlockId, Error, SampleId};
+use fuelrail_base::{BlockId, Duration, Error, SampleId};
 use fuelrail_io::{OwnDirectory, Receiver, Sender, channel};
 use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, PLACE_STEP_BYTES};
 use fuelrail_wire::block::{Record, Scanned, journal_page};
@@ -60,6 +60,8 @@ pub enum SegmentRequest {
     Failed(u64, Error),
     /// The block at this place of the segment is not what was written.
     Rotten(u64, u64),
+    /// An operation on this segment has been under way for so long.
+    Unanswered(u64, Duration),
 }
 
 /// What the segment manager says: replies to [`SegmentRequest::Another`], and news.

@@ -16,7 +16,7 @@ pub use manager::{
 
 use crate::conn::Proof;
 use crate::objects::Objects;
-use flight::{Block, Flight, Gather, Read, Short, Write};
+use flight::{Block, Flights, Gather, Read, Short, Write};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::{DIRECT_BYTES_MIN, GATHER_BYTES};
 use fuelrail_base::metrics::Histogram;
@@ -25,7 +25,6 @@ use fuelrail_io::{Region, Ring, Waker, Window};
 use fuelrail_plan::planner::FetchId;
 use fuelrail_plan::spill::{PAGE_BYTES, SegmentId, Spill, Spot};
 use segments::Segments;
-use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -86,7 +85,9 @@ pub(crate) struct SpillStage {
     channel: ManagerLink,
     unit: u64,
     segments: Segments,
-    flights: Slab<Flight>,
+    flights: Flights,
+    /// When it looks next for operations that take very long.
+    looks_at: Instant,
     reads: VecDeque<Read>,
     writes: VecDeque<Write>,
     gather: Gather,
@@ -125,7 +126,8 @@ impl SpillStage {
             channel: setup.channel,
             unit: setup.unit,
             segments: Segments::new(setup.files_max),
-            flights: Slab::with_capacity(256),
+            flights: Flights::new(),
+            looks_at: Instant::ZERO,
             reads: VecDeque::with_capacity(256),
             writes: VecDeque::with_capacity(256),
             gather: Gather::new(buffer, setup.unit as usize),
@@ -286,10 +288,11 @@ impl SpillStage {
         self.reads.len() + self.reading
     }
 
-    /// When the oldest record or short block has waited long enough for others. What waits for an operation is not counted: its end
-    /// wakes the shard.
+    /// When the oldest record or short block has waited long enough for others, or it is to be seen whether the disk answers. What waits for an
+    /// operation is not counted: its end wakes the shard.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        Some(self.oldest?.after(COMPANY_PATIENCE))
+        let look = (!self.flights.is_empty()).then_some(self.looks_at);
+        self.oldest.map(|oldest| oldest.after(COMPANY_PATIENCE)).into_iter().chain(look).min()
     }
 
     /// Forgets long blocks whose write was not begun: a loader that is closed before its end does not wait for them.
@@ -306,15 +309,20 @@ impl SpillStage {
     }
 
     /// One line for the watchdog.
-    pub(crate) fn describe(&self) -> String {
+    pub(crate) fn describe(&self, now: Instant) -> String {
+        let oldest = self.flights.oldest().map(|(begun, segment)| {
+            let waited = now.since(begun).as_secs_f64();
+            format!(", the oldest of them for {waited:.1} s in {}", self.segments.path(segment).display())
+        });
         format!(
-            "spill: {} segments, {} reads waiting and {} under way, {} long and {} short blocks to write, {} writes under way, {} proofs",
+            "spill: {} segments, {} reads waiting and {} under way, {} long and {} short blocks to write, {} writes under way{}, {} proofs",
             self.segments.len(),
             self.reads.len(),
             self.reading,
             self.writes.len(),
             self.gather.len(),
             self.writing,
+            oldest.unwrap_or_default(),
             self.proofs().0
         )
     }

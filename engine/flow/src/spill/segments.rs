@@ -9,6 +9,7 @@ use fuelrail_io::{FileId, FileOptions, Ring};
 use fuelrail_plan::spill::{Mount, SegmentId};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, journal_page};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
 
 /// A segment with this many failures in a row is not used any more.
 const FAILURES_MAX: u32 = 8;
@@ -91,6 +92,10 @@ impl Segments {
 
     pub(super) fn get(&mut self, key: usize) -> &mut Mounted {
         self.mounted.get_mut(&key).expect("a segment stays until its last operation is reaped")
+    }
+
+    pub(super) fn path(&self, key: usize) -> &Path {
+        self.mounted.get(&key).map_or(Path::new(""), |mounted| mounted.file.path.as_path())
     }
 
     fn open_files(&self) -> usize {

@@ -5,7 +5,7 @@ use super::manager::SegmentRequest;
 use super::{BOUNCES, COMPANY_PATIENCE, JOURNAL_PAGES, READS_MAX, SpillStage};
 use fuelrail_base::canary::{self, Mistake};
 use fuelrail_base::limits::DIRECT_BYTES_MIN;
-use fuelrail_base::{Error, Instant, Kind};
+use fuelrail_base::{Duration, Error, Instant, Kind};
 use fuelrail_io::{DIRECT_UNIT_BYTES_MIN, Done, Full, Op, ReadPin, Ring, Window};
 use fuelrail_wire::block::Record;
 
@@ -13,6 +13,7 @@ impl SpillStage {
     /// Submits what is due: all reads there is room for, then writes as far as `writes_max` allows, and records and
     /// short blocks that have waited long enough; `all` writes everything.
     pub(crate) fn pump<R: Ring>(&mut self, ring: &mut R, now: Instant, writes_max: usize, all: bool) {
+        self.flights.now = now;
         let mut room = true;
         while room && self.reading < READS_MAX && !self.reads.is_empty() {
             room = self.pump_read(ring);
@@ -33,6 +34,21 @@ impl SpillStage {
         let gathered = self.gather.since().filter(|_| room && self.writing < writes_max);
         let recorded = self.segments.since().filter(|_| !self.pages.is_empty());
         self.oldest = [gathered, recorded].into_iter().flatten().min();
+        self.look_for_unanswered(now);
+    }
+
+    /// Reports the segment of an operation that has been under way for very long: its disk does not answer.
+    fn look_for_unanswered(&mut self, now: Instant) {
+        if now < self.looks_at || self.flights.is_empty() {
+            return;
+        }
+        self.looks_at = now.after(LOOK_AGAIN);
+        if let Some((begun, segment)) = self.flights.oldest()
+            && now.since(begun) >= UNANSWERED
+        {
+            let key = self.segments.get(segment).file.key;
+            self.request(SegmentRequest::Unanswered(key, now.since(begun)));
+        }
     }
 
     /// Begins the first queued read. False when it has to wait longer.
@@ -193,7 +209,7 @@ impl SpillStage {
                 let read = result.as_ref().copied().unwrap_or(0);
                 self.stats.read_bytes += read as u64;
                 let mut result = result.map(drop);
-                let whole = into.filled() >= self.flights[token].bytes_due(&into);
+                let whole = into.filled() >= self.flights.get(token).bytes_due(&into);
                 if !whole && result.is_ok() {
                     if may_go_on(read) {
                         // The rest of it, which the ring has room for: one operation has just left.
@@ -281,7 +297,7 @@ impl SpillStage {
 
     fn write_came_back(&mut self, now: Instant, token: usize, result: Result<(), i32>) {
         let well = result.is_ok();
-        match &self.flights[token] {
+        match self.flights.get(token) {
             &Flight::Block(block) => {
                 self.flights.remove(token);
                 self.writing -= 1;
@@ -372,6 +388,11 @@ impl SpillStage {
 fn before(now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::try_from(COMPANY_PATIENCE.as_nanos()).unwrap_or(u64::MAX)))
 }
+
+/// An operation that takes longer is reported; …
+const UNANSWERED: Duration = Duration::from_secs(20);
+/// … so often is looked for one.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether a transfer that came to so many bytes is continued after them. A disk may work in smaller units than its segment was
 /// written in.

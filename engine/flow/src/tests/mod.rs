@@ -8,6 +8,7 @@ mod conn;
 mod deliver;
 mod fetch;
 mod files;
+mod found;
 mod hedge;
 mod memory;
 mod peers;

@@ -8,15 +8,14 @@ use crate::deliver::{Consumer, Outlet};
 use crate::setup::{ShardConfig, ShardEnds};
 use crate::shard::Shard;
 use crate::spill::{
-    Contents, Known, ManagerLink, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, SpillStage, resume,
-    segment_queues,
+    Known, ManagerLink, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, SpillStage, segment_queues,
 };
 use crate::status::{ShardStatus, Snapshot};
 use fuelrail_base::{BlockId, Duration, Error, Instant, Kind, SampleId};
 use fuelrail_io::{FileOptions, Ring, SimDisk, SimDiskFailure, SimFaults, SimRing, SimWorld, channel};
-use fuelrail_plan::spill::{Mount, PAGE_BYTES, PAGE_RECORDS, Spill, SpillConfig, SpillPolicy};
+use fuelrail_plan::spill::{Mount, PAGE_BYTES, Spill, SpillConfig, SpillPolicy};
 use fuelrail_plan::window::WindowConfig;
-use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, Record, Scanned, records};
+use fuelrail_wire::block::{PAGE_BYTES as JOURNAL_PAGE, records};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +43,8 @@ struct Manager {
     alive: u64,
     segments_max: u64,
     failures: Vec<String>,
+    /// How often it heard that the disk does not answer.
+    unanswered: u64,
 }
 
 impl Manager {
@@ -60,6 +61,7 @@ impl Manager {
             alive: made,
             segments_max,
             failures: Vec::new(),
+            unanswered: 0,
         }
     }
 
@@ -91,6 +93,7 @@ impl Manager {
                 }
                 SegmentRequest::Failed(_, error) => self.failures.push(error.to_string()),
                 SegmentRequest::Rotten(..) => {}
+                SegmentRequest::Unanswered(..) => self.unanswered += 1,
             }
         }
     }
@@ -312,6 +315,21 @@ fn a_slow_disk_is_waited_for_asleep() {
 }
 
 #[test]
+fn a_disk_that_does_not_answer_is_reported() {
+    let sizes = [90_000; 16];
+    let (world, _) = world(5, SimFaults::default(), &sizes);
+    let case = Case { sizes: &sizes, ..CASE };
+    let mut manager = Manager::new(&world, 20);
+    drive(&world, &mut manager, &case, |_, _| ());
+    assert_eq!(manager.unanswered, 0);
+    world.set_disk(SimDisk { latency_max: Duration::from_secs(200), ..SimDisk::default() });
+    let mut manager = Manager::new(&world, 20);
+    let mut told = false;
+    drive(&world, &mut manager, &case, |_, manager| told |= manager.unanswered > 0);
+    assert!(told, "reads took minutes");
+}
+
+#[test]
 fn power_cuts_at_any_moment_cost_requests_and_never_a_byte() {
     let sizes: Vec<u64> = (0..16u64).map(|i| if i % 4 == 0 { 65_536 + i * 3_001 } else { i * 313 }).collect();
     let total: u64 = sizes.iter().sum();
@@ -443,50 +461,4 @@ fn proofs_leave_with_their_segment() {
         stage.trim(&mut ring, segment);
     }
     assert_eq!(stage.proofs(), (0, 0));
-}
-
-#[test]
-fn a_segment_that_was_found_is_gone_on_with_behind_whole_pages_while_an_eighth_of_it_is_left() {
-    let found = |end, pages| resume(SEGMENT_BYTES, &Scanned { end, pages, ..Scanned::default() });
-    let open = |end, records| Mount::Open { end, records };
-    assert_eq!(found(PAGE_BYTES, 0), open(PAGE_BYTES, 0));
-    assert_eq!(found(PAGE_BYTES + 1, 3), open(2 * PAGE_BYTES, 3 * PAGE_RECORDS));
-    // The journal's first page is the segment's last.
-    let brim = SEGMENT_BYTES - PAGE_BYTES - SEGMENT_BYTES / 8;
-    assert_eq!(found(brim, 0), open(brim, 0));
-    assert_eq!(found(brim + 1, 0), Mount::Sealed);
-    assert_eq!(found(brim, 1), Mount::Sealed);
-    assert_eq!(found(PAGE_BYTES, SEGMENT_BYTES / PAGE_BYTES), Mount::Sealed, "its journal is full");
-}
-
-#[test]
-fn a_record_is_of_a_block_when_content_place_and_length_are() {
-    const BLOCK: u64 = 128 << 10;
-    let objects = tagged_objects(&[200_000, 100, 200_000], BLOCK);
-    let contents = Contents::new(&objects);
-    let record = |sample, first, len: u64| Record {
-        fingerprint: objects.fingerprint(SampleId(sample)).unwrap(),
-        first,
-        len: len as u32,
-        place: 8192,
-        crc32c: 7,
-        promised: Some(9),
-        sequence: 0,
-        mark: 0,
-    };
-    let known = |records| contents.known(&Scanned { records, ..Scanned::default() });
-    let all = [record(2, BLOCK, 200_000 - BLOCK), record(1, 0, 100), record(0, 0, BLOCK)];
-    let blocks = [(2, 1), (1, 0), (0, 0)].map(|(sample, index)| BlockId { sample: SampleId(sample), index });
-    let expected = blocks.map(|block| Known { block, place: 8192, crc32c: 7, promised: Some(9) });
-    assert_eq!(known(all.to_vec()), expected);
-    let other = tagged_objects(&[5; 9], BLOCK).fingerprint(SampleId(8)).unwrap();
-    let [whole, ..] = all;
-    let odd = [
-        Record { len: whole.len - 1, ..whole },
-        Record { first: 1, ..whole },
-        record(0, 2 * BLOCK, BLOCK),
-        Record { place: 8193, ..whole },
-        Record { fingerprint: other, ..whole },
-    ];
-    assert_eq!(known(odd.to_vec()), []);
 }

@@ -75,7 +75,7 @@ struct Told(Arc<Mutex<Vec<String>>>);
 impl Told {
     fn tell(&self) -> Tell {
         let lines = self.0.clone();
-        Box::new(move |line| lines.lock().unwrap().push(line.to_owned()))
+        Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
     }
 
     fn lines(&self) -> Vec<String> {
