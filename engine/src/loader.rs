@@ -3,6 +3,7 @@
 mod facts;
 mod left_out;
 mod own_loop;
+mod told;
 
 use crate::audit::Audit;
 use crate::batch::{Batch, Labels};
@@ -31,6 +32,7 @@ use left_out::LeftOut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
+use told::Told;
 
 /// Streams a bucket into batches. An iterator of `Result<Batch>`; after an error it ends, but for the one of batches that are held: it goes on
 /// when some are dropped.
@@ -93,7 +95,7 @@ pub(crate) struct Parts {
     pub fingerprint: String,
     pub saved: Saved,
     pub notices: Vec<String>,
-    pub told: facts::Told,
+    pub told: Told,
     /// Its batches are lent to other processes, which may keep them for any time.
     pub lent: bool,
     /// Batches that the program still holds when it asks for the next one.

@@ -91,7 +91,7 @@ fn a_cache_that_is_removed_beside_a_run_gives_its_room_back_and_is_made_anew() {
         !said.lines().is_empty() && open_and_removed(dir.path()) == 0
     });
     let lines = said.lines();
-    assert!(lines[0].contains("segments of this run were removed"), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("segments of this run were removed")), "{lines:?}");
     let before = disk(&loader.stats());
     eventually("blocks come from disk again", || {
         take(&loader.next_batch().unwrap().unwrap(), &loader, &set, &mut delivered);

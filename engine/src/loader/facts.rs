@@ -7,38 +7,12 @@ use crate::importance::drawn;
 use crate::memory::{Mapped, Memory, MemoryStats, Remains, batch_room_max, decoded_batch_bytes};
 use crate::state::{State, state_at};
 use crate::stats::Stats;
-use crate::watch::{Report, Shards};
+use crate::watch::Shards;
 use fuelrail_base::{Duration, Error, Kind, Result, SampleId};
 use fuelrail_io::Arena;
 use fuelrail_plan::run::Cursor;
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// What is told of disks and of other ranks while the run goes on. Clones share the lines.
-#[derive(Clone, Default)]
-pub(crate) struct Told {
-    lines: Arc<Mutex<Vec<String>>>,
-    /// Lines that are among the notices already.
-    heard: usize,
-}
-
-impl Told {
-    /// A report that keeps what it passes on.
-    pub(crate) fn through(&self, report: &Arc<Report>) -> Arc<Report> {
-        let (lines, report) = (Arc::clone(&self.lines), Arc::clone(report));
-        Arc::new(move |line: &str| {
-            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
-            report(line);
-        })
-    }
-
-    /// Adds to the notices what was told since the last time.
-    pub(super) fn hear(&mut self, notices: &mut Vec<String>) {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.extend_from_slice(&lines[self.heard..]);
-        self.heard = lines.len();
-    }
-}
+use std::sync::Arc;
 
 impl Loader {
     /// Counters and latencies so far. In a forked child only what was taken before the fork.
@@ -142,8 +116,7 @@ impl Loader {
     /// What was told of disks and other ranks so far, as a function for other threads.
     #[doc(hidden)]
     pub fn told(&self) -> impl Fn() -> Vec<String> + Send + Sync + use<> {
-        let told = Arc::clone(&self.parts.told.lines);
-        move || told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.parts.told.lines()
     }
 
     /// Samples in the data set.

@@ -17,15 +17,15 @@ use crate::stats::DiskFacts;
 use crate::system::spawn;
 use fuelrail_base::{Error, Kind, Result, ShardId};
 use fuelrail_flow::{
-    Contents, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup, segment_queues,
+    Contents, Known, ManagerLink, Objects, SegmentFile, SegmentGrant, SegmentRequest, ShardLink, SpillSetup,
+    segment_queues,
 };
 use fuelrail_io::{Waker, open_files_max};
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::{SegmentHeader, SegmentName};
+use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
 
-use self::recovery::shares;
 use super::directory::{Directory, Named, Owned, Segment, named};
-use super::{Lengths, Limits, Room, owned_max, read_max, usable_in};
+use super::{Lengths, Limits, Report, Room, owned_max, read_max, usable_in};
 
 /// How often the segment manager looks for requests without a wake-up.
 const LOOK: Duration = Duration::from_millis(250);
@@ -37,9 +37,6 @@ const REST: u32 = 20;
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// Pages of a journal that may not have been written yet when a later one was.
 const PAGES_UNDER_WAY: u64 = 16;
-
-/// Receives one line about each failing disk.
-pub(crate) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How long the end of the thread is waited for without a word.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -53,7 +50,7 @@ pub(crate) struct SegmentManager {
     /// Closed when the thread ends.
     ended: Mutex<mpsc::Receiver<()>>,
     /// Told of directories that keep it from ending.
-    tell: Tell,
+    tell: Report,
     paths: String,
 }
 
@@ -67,7 +64,7 @@ impl SegmentManager {
         (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
         objects: &Arc<Objects>,
-        tell: Tell,
+        tell: Report,
     ) -> Result<(SegmentManager, Vec<SpillSetup>)> {
         let unit = directories.iter().map(Directory::unit).max().unwrap_or(4096);
         let paths: Vec<String> =
@@ -173,14 +170,14 @@ pub(super) struct Work {
     /// It was told that no file system has room for a further segment.
     told_full: bool,
     facts: Arc<Mutex<DiskFacts>>,
-    tell: Tell,
+    tell: Report,
 }
 
 impl Work {
     pub(super) fn new(
         (limits, lengths, shards): (Limits, Lengths, u16),
         directories: Vec<Directory>,
-        tell: Tell,
+        tell: Report,
     ) -> Work {
         let (links, shards) = (0..shards).map(|_| segment_queues()).unzip();
         let is_low = |directory| usable_in(limits, directory).is_some_and(|(_, usable)| usable < lengths.least);
@@ -449,4 +446,15 @@ fn remove_empty(owned: Owned) {
         // It stays when it cannot be removed: the next run tries again.
         let _ = owned.remove();
     }
+}
+
+/// The blocks of a segment by whose they are: first of whom most are.
+fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
+    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
+    for known in contents.known(scanned) {
+        shares.entry(known.block.owner(shards)).or_default().push(known);
+    }
+    let mut shares: Vec<_> = shares.into_iter().collect();
+    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
+    shares
 }

@@ -22,7 +22,6 @@ pub use self::inspection::{
     CacheDirectory, CacheSegment, CacheVerdict, RemovedCache, SegmentState, list_cache, remove_cache, verify_cache,
 };
 pub(crate) use self::manager::SegmentManager;
-use self::manager::Tell;
 use crate::config::Config;
 use crate::layout::Layout;
 
@@ -38,6 +37,9 @@ pub(crate) fn open_directories(paths: &[PathBuf], notices: &mut Vec<String>) -> 
     }
     directories
 }
+
+/// Receives one line about each failing disk.
+type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What direct transfers to these directories are multiples of, bytes; `None` without any.
 pub(crate) fn disk_unit(directories: &[Directory]) -> Option<u64> {
@@ -66,7 +68,7 @@ pub(crate) fn start_segment_manager(
     layout: &Layout,
     directories: Vec<Directory>,
     objects: &Arc<Objects>,
-    (notices, report): (&mut Vec<String>, Tell),
+    (notices, report): (&mut Vec<String>, Report),
 ) -> Result<(Option<SegmentManager>, Vec<Option<SpillSetup>>)> {
     if directories.is_empty() {
         return Ok((None, (0..layout.shards).map(|_| None).collect()));

@@ -1,14 +1,12 @@
 //! What is there at the start: segments of ended processes, which are taken over, and of living ones, which are read.
 
-use std::collections::BTreeMap;
-
 use fuelrail_base::{ByteSize, ShardId};
 use fuelrail_flow::{Contents, Known, Objects, SpillSetup, resume};
 use fuelrail_io::file_bytes_max;
 use fuelrail_plan::spill::Mount;
-use fuelrail_wire::block::{Scanned, SegmentHeader, SegmentName};
+use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
-use super::{Kept, Work, segment_file};
+use super::{Kept, Work, segment_file, shares};
 use crate::spill::directory::{Directory, Named, Owned, Segment, Unfit, named};
 
 impl Work {
@@ -114,17 +112,6 @@ struct Found {
     mount: Mount,
     /// Whose blocks are in it: first of whom most are.
     shares: Vec<(ShardId, Vec<Known>)>,
-}
-
-/// The blocks of a segment by whose they are: first of whom most are.
-pub(super) fn shares(contents: &Contents<'_>, scanned: &Scanned, shards: u16) -> Vec<(ShardId, Vec<Known>)> {
-    let mut shares: BTreeMap<ShardId, Vec<Known>> = BTreeMap::new();
-    for known in contents.known(scanned) {
-        shares.entry(known.block.owner(shards)).or_default().push(known);
-    }
-    let mut shares: Vec<_> = shares.into_iter().collect();
-    shares.sort_by_key(|share| core::cmp::Reverse(share.1.len()));
-    shares
 }
 
 fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -> Result<Option<Found>, Unfit> {

@@ -17,8 +17,8 @@ use fuelrail_flow::{Listed, Objects, SegmentFile, SpillSetup, segment_queues};
 use fuelrail_wire::block::{PAGE_BYTES, RECORD_BYTES, Record, SegmentName, journal_page};
 
 use super::directory::Directory;
-use super::manager::{Tell, Work};
-use super::{Lengths, Limits};
+use super::manager::Work;
+use super::{Lengths, Limits, Report};
 
 const MIB: u64 = 1 << 20;
 const ONE_MIB: Lengths = Lengths { usual: MIB, least: MIB };
@@ -73,7 +73,7 @@ fn spill(path: &Path, objects: &Objects, all: &[BlockId], mut place: u64, nth: u
 struct Told(Arc<Mutex<Vec<String>>>);
 
 impl Told {
-    fn tell(&self) -> Tell {
+    fn tell(&self) -> Report {
         let lines = self.0.clone();
         Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))
     }
