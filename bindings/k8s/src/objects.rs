@@ -103,7 +103,7 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
     }))
 }
 
-/// Arguments of the Job's program. No shell interprets them.
+/// Arguments of the Job's program. No shell interprets them, and the kubelet expands nothing in them.
 fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
     let spec = &set.spec;
     if task.kind == TaskKind::Clean {
@@ -115,7 +115,12 @@ fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
     all.extend([format!("--share={}", task.share), format!("--of={}", task.of), format!("--uri={}", spec.uri)]);
     all.extend(spec.format.iter().map(|format| format!("--format={format}")));
     all.extend(spec.verify.then(|| "--verify".to_owned()));
-    all
+    all.iter().map(|argument| literal(argument)).collect()
+}
+
+/// What the kubelet makes this text of again: it replaces `$(NAME)` by a variable, which may be a credential, and `$$` by `$`.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
 }
 
 /// Server-side apply of the status of `set`, under the resource version that was seen.

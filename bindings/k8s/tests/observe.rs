@@ -177,6 +177,17 @@ fn what_a_spec_says_goes_to_the_program_as_arguments_and_nothing_else() {
     assert_eq!(clean["spec"]["template"]["spec"]["containers"][0]["args"], json!(["clean", "--directory", "/disk"]));
 }
 
+/// The kubelet replaces `$(NAME)` in arguments by variables of the container, and `$$` by `$`.
+#[test]
+fn no_credential_of_the_job_can_be_written_into_a_uri() {
+    let mut set = set();
+    set.spec.uri = "http://another.example/$(AWS_SECRET_ACCESS_KEY)/$$(AWS_SECRET_ACCESS_KEY)/".into();
+    let job = serde_json::to_value(objects::job(&set, &task(TaskKind::Load), "image").unwrap()).unwrap();
+    let arguments = job["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+    let given = json!("--uri=http://another.example/$$(AWS_SECRET_ACCESS_KEY)/$$$$(AWS_SECRET_ACCESS_KEY)/");
+    assert!(arguments.contains(&given), "{arguments:?}");
+}
+
 #[test]
 fn nodes_are_seen_with_what_pods_have_left() {
     let node = |ready: &str, spec: Value, annotations: Value| {
