@@ -65,6 +65,33 @@ pub struct DatasetSpec {
     /// The user that trainers run as: blocks on disk belong to one user.
     #[serde(default)]
     pub user: u32,
+    /// Let a process of each node that holds it read for the jobs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
+}
+
+/// The process `fuelrail share` of a node that holds the data set, from which jobs there take their batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    /// Memory of each pass, half of which holds batches.
+    #[serde(default = "agent_memory")]
+    pub memory: String,
+    /// Most passes at a time; a job that is too late for one is served by another.
+    #[serde(default = "agent_passes")]
+    #[schemars(range(min = 1, max = 100))]
+    pub passes: u32,
+    /// Settings as the jobs have them, by their names, such as `batch_size`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+}
+
+fn agent_memory() -> String {
+    "4Gi".to_owned()
+}
+
+fn agent_passes() -> u32 {
+    2
 }
 
 /// The tiers that hold blocks.
@@ -180,6 +207,9 @@ pub struct NodeStatus {
     /// Shares that it holds whole.
     #[serde(default)]
     pub shares: Vec<Share>,
+    /// Jobs there can connect to an agent that is as the spec asks for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serving: bool,
     /// What its disk was found to hold when blocks were evicted; used while the limit is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
@@ -228,7 +258,7 @@ pub struct Task {
     pub machine: String,
     /// Directory of the blocks.
     pub path: String,
-    /// URI, format and user of what is loaded; empty for a cleaning.
+    /// URI, format, user, and settings of an agent; empty for a cleaning.
     pub source: String,
     /// Index of the share to load, from 0.
     pub share: u32,
@@ -243,6 +273,8 @@ pub enum TaskKind {
     Load,
     /// Empties the directory.
     Clean,
+    /// Reads for the jobs of the node until it is deleted.
+    Serve,
 }
 
 /// Parses a quantity of Kubernetes (`500Gi`, `1.5T`, `2e9`), rounded down; none if it is invalid or negative.

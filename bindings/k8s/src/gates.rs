@@ -93,7 +93,8 @@ fn verdict(pod: &Pod, ranks: u64, set: &Dataset, nodes: &[Node], free: &BTreeMap
     let locality = pod.locality.unwrap_or(set.spec.locality);
     let required = locality == Locality::Required;
     if required && !held.all {
-        return Verdict::Wait(format!("no nodes hold all of Dataset {} yet", pod.dataset));
+        let what = if set.spec.agent.is_some() { "no agent serves" } else { "no nodes hold" };
+        return Verdict::Wait(format!("{what} all of Dataset {} yet", pod.dataset));
     }
     let may = |node: &&Node| node.away_since_s.is_none() && !node.cordoned && (!required || held.of_node(node) > 0);
     let nodes: Vec<&Node> = nodes.iter().filter(may).collect();
@@ -129,7 +130,11 @@ impl Held {
     fn of(set: &Dataset, nodes: &[Node]) -> Held {
         let ready = nodes.iter().filter(|node| node.away_since_s.is_none());
         let machines: BTreeMap<&str, &str> = ready.map(|node| (node.name.as_str(), node.machine.as_str())).collect();
-        let is_there = |record: &&NodeStatus| machines.get(record.name.as_str()) == Some(&record.machine.as_str());
+        // With an agent, it alone makes use of the disk.
+        let is_there = |record: &&NodeStatus| {
+            let serves = set.spec.agent.is_none() || record.serving;
+            serves && machines.get(record.name.as_str()) == Some(&record.machine.as_str())
+        };
         let records = set.status.iter().flat_map(|status| &status.nodes);
         let (mut by_node, mut shares, mut of) = (BTreeMap::new(), BTreeMap::new(), 0);
         for record in records.filter(is_there) {
@@ -225,6 +230,18 @@ mod tests {
         assert_eq!(best(&place(&pods(1, 2, None), &[&whole], &[replaced])[0]), wait);
         let away = Node { away_since_s: Some(0), ..node("n1", 4) };
         assert_eq!(best(&place(&pods(1, 2, None), &[&whole], &[away])[0]), wait);
+    }
+
+    #[test]
+    fn with_an_agent_jobs_go_only_where_it_serves() {
+        let nodes = [node("n1", 4), node("n2", 4)];
+        let mut whole = set(Locality::Required, &[("n1", &[0, 1]), ("n2", &[0, 1])]);
+        whole.spec.agent = Some(serde_json::from_value(serde_json::json!({})).unwrap());
+        assert_eq!(best(&place(&pods(1, 2, None), &[&whole], &nodes)[0]), "no agent serves all of Dataset photos yet");
+        whole.status.as_mut().unwrap().nodes[1].serving = true;
+        let placed = place(&pods(1, 2, None), &[&whole], &nodes);
+        let Verdict::Place(placement) = &placed[0] else { panic!("{placed:?}") };
+        assert_eq!((placement.best.as_str(), placement.required.as_slice()), ("n2", &["n2.local".to_owned()][..]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The commands that run on a node: load a share of a data set onto its disk, and clean the disk.
+//! The commands that run on a node: load a share of a data set onto its disk, clean the disk, and say whether an agent serves.
 //!
 //! A share is whole when a pass over it fetches nothing. That is measured, not computed from sizes, so it also finds blocks that a full
 //! disk did not keep and blocks of objects that have changed since.
@@ -19,6 +19,9 @@ const IDLE_PASSES_MAX: u32 = 3;
 /// How much longer a pass takes for each idle one before it, ms. What the disk admits is on it when a pass ends; but one of few batches may
 /// end before the first segment has been made, and then nothing was admitted.
 const IDLE_PAUSE_MS: u64 = 3_000;
+
+/// Sockets of the network that the processes of a pod share.
+const SOCKETS: &str = "/proc/net/unix";
 
 /// The kubelet reports this as the node's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -170,6 +173,35 @@ impl Clean {
     }
 }
 
+/// Whether jobs can connect to a `fuelrail share` of this pod. It lists first, as they do before they connect.
+///
+/// # Errors
+/// If they cannot.
+pub fn ready() -> Result<(), String> {
+    let table = fs::read(SOCKETS).map_err(|error| format!("{SOCKETS}: {error}"))?;
+    let no = || "fuelrail share does not listen yet".to_owned();
+    String::from_utf8_lossy(&table).lines().any(is_served).then_some(()).ok_or_else(no)
+}
+
+/// Whether a line of the table is of a socket that accepts connections for `fuelrail share`. One that was killed leaves a name, but no line.
+fn is_served(line: &str) -> bool {
+    line.contains(" 00010000 ") && line.contains("/fuelrail-share-")
+}
+
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_served;
+
+    #[test]
+    fn an_agent_serves_while_its_socket_accepts_connections() {
+        let line = |flags: &str, path: &str| format!("0000000000000000: 00000002 00000000 {flags} 0005 01 4711 {path}");
+        let path = "/proc/self/fd/5/fuelrail-share-00c0ffee00c0ffee";
+        assert!(is_served(&line("00010000", path)));
+        // One of its connections, and another program's socket.
+        assert!(!is_served(&line("00000000", path)) && !is_served(&line("00010000", "/run/other")));
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use fuelrail_k8s::dataset::Dataset;
-use fuelrail_k8s::load::{Clean, Load};
+use fuelrail_k8s::load::{Clean, Load, ready};
 use fuelrail_k8s::metrics::{Metrics, serve};
 use fuelrail_k8s::objects::NAME;
 use fuelrail_k8s::operator::{Operator, Options, stopped};
@@ -28,6 +28,9 @@ const RUN: &str = "Examples:
 
 const CRD: &str = "Examples:
   fuelrail-operator crd | kubectl apply -f -";
+
+const READY: &str = "Examples:
+  fuelrail-operator ready";
 
 const SECCOMP: &str = "Examples:
   fuelrail-operator seccomp
@@ -55,6 +58,9 @@ enum What {
     Crd,
     Load(Load),
     Clean(Clean),
+    /// Say whether jobs can connect to `fuelrail share` in this pod
+    #[command(after_help = READY)]
+    Ready,
     /// Print the seccomp profile of trainers, or install it on this node and wait
     #[command(after_help = SECCOMP)]
     Seccomp {
@@ -96,6 +102,7 @@ fn main() -> ExitCode {
             print(&text)
         }),
         What::Clean(clean) => clean.run(),
+        What::Ready => ready(),
         What::Seccomp { install: None } => print(PROFILE),
         What::Seccomp { install: Some(directory) } => install(&directory),
     };

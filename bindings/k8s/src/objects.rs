@@ -3,9 +3,10 @@
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
+use serde::ser::Error as _;
 use serde_json::{Value, json};
 
-use crate::dataset::{Dataset, DatasetStatus, FINALIZER, GATE, PLACED, Task, TaskKind};
+use crate::dataset::{Agent, Dataset, DatasetSpec, DatasetStatus, FINALIZER, GATE, PLACED, Task, TaskKind, quantity};
 use crate::gates::Placement;
 
 /// Name of the operator: as a field manager, as a reporter of events, of its Lease, and in the label of its Jobs.
@@ -27,19 +28,17 @@ pub fn job_name(set: &Dataset, node: &str) -> String {
     format!("fuelrail-{}-{hash:016x}", set.uid().unwrap_or_default())
 }
 
-/// The Job of a task, pinned to its node. Its program prepares the directory as root and reads as the data set's user.
-///
-/// # Errors
-/// If the object does not deserialise as a Job.
-pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::Error> {
-    let spec = &set.spec;
+/// Variables, volumes and mounts of a container that reads the bucket and has the directory: its credentials, `/disk` and `/tmp`.
+fn surroundings(spec: &DatasetSpec, task: &Task) -> (Vec<Value>, Vec<Value>, Vec<Value>) {
     let credentials = spec.credentials_secret.iter().flat_map(|secret| {
         let from = move |key: &str| json!({ "secretKeyRef": { "name": secret, "key": key, "optional": true } });
         CREDENTIALS.split(' ').map(move |key| json!({ "name": key, "valueFrom": from(key) }))
     });
     let mut env: Vec<Value> = credentials.collect();
+    // An agent starts on no other machine than the one that was loaded.
+    let type_ = if task.kind == TaskKind::Serve { "Directory" } else { "DirectoryOrCreate" };
     let mut volumes = vec![
-        json!({ "name": "disk", "hostPath": { "path": task.path, "type": "DirectoryOrCreate" } }),
+        json!({ "name": "disk", "hostPath": { "path": task.path, "type": type_ } }),
         json!({ "name": "tmp", "emptyDir": {} }),
     ];
     let mut mounts =
@@ -50,12 +49,22 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         mounts.push(json!({ "name": "key", "mountPath": "/credentials", "readOnly": true }));
         env.push(json!({ "name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/credentials/key.json" }));
     }
+    (env, volumes, mounts)
+}
+
+/// The Job of a task or an agent, pinned to its node. The program of a task prepares the directory as root and reads as the data set's user.
+///
+/// # Errors
+/// If the object does not deserialise as a Job, or the data set asks for no agent.
+pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::Error> {
+    let (env, volumes, mounts) = surroundings(&set.spec, task);
     // A cleaning removes files of the trainers' user; a load changes the owner of the directory and then its own user.
     let capabilities: &[&str] = match task.kind {
         TaskKind::Load => &["CHOWN", "SETGID", "SETUID"],
         TaskKind::Clean => &["DAC_OVERRIDE", "FOWNER"],
+        TaskKind::Serve => &[],
     };
-    let container = json!({
+    let mut container = json!({
         "name": "fuelrail",
         "image": image,
         "command": ["fuelrail-operator"],
@@ -71,6 +80,11 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     });
+    if task.kind == TaskKind::Serve {
+        let agent = set.spec.agent.as_ref();
+        let agent = agent.ok_or_else(|| serde_json::Error::custom("the data set asks for no agent"))?;
+        serve(&mut container, &set.spec, agent);
+    }
     let node = json!({ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [task.node] }] });
     let required = json!({ "nodeSelectorTerms": [node] });
     let pod = json!({
@@ -103,18 +117,56 @@ pub fn job(set: &Dataset, task: &Task, image: &str) -> Result<Job, serde_json::E
     }))
 }
 
+/// Makes the container of a task that of an agent: `fuelrail share`, as the user that the directory belongs to.
+fn serve(container: &mut Value, spec: &DatasetSpec, agent: &Agent) {
+    // Of half of it, the default, each pass takes its part.
+    let memory = quantity(&agent.memory).unwrap_or(0).saturating_mul(agent.passes.into()).to_string();
+    let ours = [
+        ("spill_dirs", "/disk".to_owned()),
+        ("spill_limit_bytes", quantity(&spec.tiers.disk.limit).unwrap_or(0).to_string()),
+    ];
+    let settings = agent.settings.iter().map(|(name, value)| (name.as_str(), literal(value)));
+    let variable = |(name, value): (&str, String)| {
+        let name = format!("FUELRAIL_{}", name.to_uppercase());
+        json!({ "name": name, "value": value })
+    };
+    let variables = ours.into_iter().chain(settings).map(variable);
+    if let Some(env) = container["env"].as_array_mut() {
+        env.extend(variables);
+    }
+    container["command"] = json!(["fuelrail"]);
+    container["resources"] = json!({ "requests": { "cpu": "1", "memory": memory }, "limits": { "memory": memory } });
+    // No liveness probe: it ends when it fails, and while it lives, jobs hold memory of it.
+    let probe = json!(["fuelrail-operator", "ready"]);
+    container["readinessProbe"] = json!({ "exec": { "command": probe }, "periodSeconds": 5, "timeoutSeconds": 5 });
+    let security = &mut container["securityContext"];
+    (security["runAsUser"], security["runAsGroup"]) = (json!(spec.user), json!(spec.user));
+    security["seccompProfile"] = json!({ "type": "Localhost", "localhostProfile": "fuelrail.json" });
+}
+
 /// Arguments of the Job's program. No shell interprets them, and the kubelet expands nothing in them.
 fn arguments(set: &Dataset, task: &Task) -> Vec<String> {
     let spec = &set.spec;
-    if task.kind == TaskKind::Clean {
-        return ["clean", "--directory", "/disk"].map(str::to_owned).to_vec();
+    let fixed: &[&str] = match task.kind {
+        TaskKind::Clean => &["clean", "--directory", "/disk"],
+        TaskKind::Load => &["load", "--directory=/disk", "--report=/dev/termination-log"],
+        TaskKind::Serve => &["share", "--stay", "--share-dir=/disk/share"],
+    };
+    let mut all: Vec<String> = fixed.iter().map(|text| (*text).to_owned()).collect();
+    let format = spec.format.iter().map(|format| format!("--format={format}"));
+    match task.kind {
+        TaskKind::Clean => {}
+        TaskKind::Load => {
+            let limit = quantity(&spec.tiers.disk.limit).unwrap_or(0);
+            all.extend([format!("--user={}", spec.user), format!("--limit={limit}")]);
+            all.extend([format!("--share={}", task.share), format!("--of={}", task.of), format!("--uri={}", spec.uri)]);
+            all.extend(format.chain(spec.verify.then(|| "--verify".to_owned())));
+        }
+        TaskKind::Serve => {
+            all.extend(spec.agent.iter().map(|agent| format!("--passes-max={}", agent.passes)).chain(format));
+            all.extend(["--".to_owned(), spec.uri.clone()]);
+        }
     }
-    let limit = crate::dataset::quantity(&spec.tiers.disk.limit).unwrap_or(0);
-    let mut all = vec!["load".to_owned(), "--directory=/disk".to_owned(), "--report=/dev/termination-log".to_owned()];
-    all.extend([format!("--user={}", spec.user), format!("--limit={limit}")]);
-    all.extend([format!("--share={}", task.share), format!("--of={}", task.of), format!("--uri={}", spec.uri)]);
-    all.extend(spec.format.iter().map(|format| format!("--format={format}")));
-    all.extend(spec.verify.then(|| "--verify".to_owned()));
     all.iter().map(|argument| literal(argument)).collect()
 }
 

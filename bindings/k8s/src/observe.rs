@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Node as Ku
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, Task, quantity};
+use crate::dataset::{DATASET_LABEL, Dataset, GATE, LOCALITY, Locality, PLACED, STORAGE, Task, TaskKind, quantity};
 use crate::gates;
 use crate::objects::{HOSTNAME, MANAGED_BY, NAME, TASK, job_name};
 use crate::plan::{Job, JobOutcome, Node};
@@ -92,7 +92,9 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
     if job.namespace() != set.namespace() || !is_owned(&job.metadata, "Dataset", &set.uid()?) {
         return None;
     }
-    let task = job.annotations().get(TASK).and_then(|text| serde_json::from_str(text).ok());
+    let task: Option<Task> = job.annotations().get(TASK).and_then(|text| serde_json::from_str(text).ok());
+    let is_agent = task.as_ref().is_some_and(|task| task.kind == TaskKind::Serve);
+    let is_ready = job.status.as_ref().and_then(|status| status.ready).unwrap_or(0) > 0;
     let conditions = || job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let of_type = |type_: &str| conditions().find(|condition| condition.type_ == type_ && condition.status == "True");
     let pods: Vec<_> = pods.filter(|pod| is_owned(&pod.metadata, "Job", &uid)).collect();
@@ -103,6 +105,8 @@ pub fn job<'a>(set: &Dataset, job: &KubeJob, pods: impl Iterator<Item = &'a Kube
     } else if let Some(failed) = of_type("Failed") {
         let said = own.iter().filter(|end| end.exit_code != 0).find_map(|end| end.message.clone());
         JobOutcome::Failed(said.or(failed.message.clone()).unwrap_or_else(|| "the Job failed".to_owned()))
+    } else if is_agent && is_ready {
+        JobOutcome::Serving
     } else {
         not_started(job, &pods).unwrap_or(JobOutcome::Running)
     };

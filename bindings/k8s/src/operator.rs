@@ -193,6 +193,7 @@ impl Operator {
                 let (reason, what) = match task.kind {
                     TaskKind::Load => ("Loading", format!("share {} of {} onto {}", task.share, task.of, task.node)),
                     TaskKind::Clean => ("Cleaning", format!("{} on {}", task.path, task.node)),
+                    TaskKind::Serve => ("Serving", format!("jobs on {} from {}", task.node, task.path)),
                 };
                 self.tell(&set.object_ref(&()), EventType::Normal, reason, what).await;
                 Ok(())

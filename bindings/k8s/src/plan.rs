@@ -9,7 +9,10 @@
 //! - **A report counts once**, from a pod of the Job that was made for the recorded task; any other Job of the data set is deleted, and
 //!   nothing runs on its node before it is gone.
 //! - **A share counts** if its last pass fetched nothing, its node is ready, and it is the same boot of the same machine.
+//!
+//! An agent of a node is a Job, too, with the name that a task's Job has there, so that neither starts before the other has gone.
 
+mod agents;
 mod conditions;
 mod nodes;
 
@@ -69,6 +72,8 @@ pub struct Job {
 pub enum JobOutcome {
     /// It has not ended.
     Running,
+    /// It has not ended, and is an agent that jobs can connect to.
+    Serving,
     /// It has not ended: none of its containers has started since this time, in seconds since 1970, for this reason.
     NotStarted(i64, String),
     /// It failed after its retries, for this reason.
@@ -182,6 +187,7 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let limit = &spec.tiers.disk.limit;
     let limit_bytes =
         quantity(limit).filter(|&bytes| bytes > 0).ok_or_else(|| format!("tiers.disk.limit {limit}: not a size"))?;
+    agents::check(spec)?;
     let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
     // Without the default user, as records of older versions have it: what they loaded is kept.
     let user = if spec.user == 0 { String::new() } else { format!(" {}", spec.user) };
@@ -233,6 +239,8 @@ impl Step<'_> {
         let token = self.set.annotations().get(CLEAN);
         let clean = self.deleting || (token.is_some() && token != self.status.cleaned.as_ref());
         self.status.cleaned = token.cloned().or(self.status.cleaned.take());
+        // Under an invalid spec agents go on, from what they were made for.
+        let keeps = !clean && self.layout.is_err() && self.set.spec.agent.is_some();
         for record in &mut self.status.nodes {
             let machine = node(&record.name).map(|node| node.machine.clone()).unwrap_or_default();
             if clean {
@@ -240,7 +248,8 @@ impl Step<'_> {
             }
             let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
             let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
-            record.shares.retain(|share| current && record.machine == machine && share.of == of);
+            let is_asked = |share: &Share| keeps || (current && share.of == of);
+            record.shares.retain(|share| record.machine == machine && is_asked(share));
             if record.machine != machine {
                 (record.full, record.machine) = (None, machine);
             }
@@ -260,7 +269,7 @@ impl Step<'_> {
                     record.shares.is_empty() && (begun || !readers.contains(&task.node))
                 }
                 (TaskKind::Load, Ok(to)) => self.is_current(record) && to.preload.shares == task.of,
-                (TaskKind::Load, Err(_)) => false,
+                (TaskKind::Load, Err(_)) | (TaskKind::Serve, _) => false,
             };
             let same = |record: &NodeStatus| record.path == task.path && record.machine == task.machine;
             self.record(&task.node).is_some_and(|record| same(record) && asked(record))
@@ -284,10 +293,20 @@ impl Step<'_> {
         self.again_s = Some(self.again_s.map_or(left_s, |sooner| sooner.min(left_s)));
     }
 
-    /// Follows the existing Jobs, or plans the next one.
+    /// Tasks come before agents.
     fn act(&mut self) -> Action {
+        let served = self.serve();
+        match self.work() {
+            Action::None => served,
+            action => action,
+        }
+    }
+
+    /// Follows the existing Jobs of tasks, or plans the next one.
+    fn work(&mut self) -> Action {
         let jobs = self.view.jobs;
-        let done: Vec<&Job> = jobs.iter().filter(|job| self.absorb(job)).collect();
+        let jobs: Vec<&Job> = jobs.iter().filter(|job| !job.is_agent()).collect();
+        let done: Vec<&Job> = jobs.iter().copied().filter(|job| self.absorb(job)).collect();
         if let Some(job) = done.iter().find(|job| job.deleting_since_s.is_none()) {
             return Action::DeleteJob(job.uid.clone());
         }
@@ -299,7 +318,7 @@ impl Step<'_> {
         }
         let Some(task) = self.status.task.clone() else {
             let clean = self.deleting && self.status.nodes.is_empty() && self.view.readers.is_empty();
-            return if clean && jobs.is_empty() { Action::RemoveFinalizer } else { Action::None };
+            return if clean && self.view.jobs.is_empty() { Action::RemoveFinalizer } else { Action::None };
         };
         self.intend(&task);
         if self.jobs_on(&task.node).next().is_some() { Action::None } else { Action::CreateJob(task) }
@@ -338,7 +357,7 @@ impl Step<'_> {
         let result = match &job.outcome {
             // A deleted one has no say: its task runs again when it is gone.
             _ if job.deleting_since_s.is_some() => return true,
-            JobOutcome::Running => return false,
+            JobOutcome::Running | JobOutcome::Serving => return false,
             JobOutcome::NotStarted(since_s, why) => match since_s.saturating_add(AWAY_LIMIT_S) - now_s {
                 left_s @ 1.. => {
                     self.again(left_s);
@@ -357,8 +376,13 @@ impl Step<'_> {
     /// Ends the recorded task. One that failed is tried again later.
     fn end(&mut self, task: &Task, result: Result<(), String>) {
         self.status.task = None;
+        self.note(&task.node, result);
+    }
+
+    /// Writes down how a task or an agent of the node did.
+    fn note(&mut self, node: &str, result: Result<(), String>) {
         let now_s = self.view.now_s;
-        if let Some(record) = self.record_mut(&task.node) {
+        if let Some(record) = self.record_mut(node) {
             record.failures = result.as_ref().map_or_else(|_| record.failures.saturating_add(1), |()| 0);
             let wait_s = RETRY_S << record.failures.saturating_sub(1).min(6);
             record.retry_after = result.is_err().then(|| now_s + wait_s.min(RETRY_MAX_S));

@@ -131,6 +131,20 @@ fn examples_name_the_gate_and_the_data_set() {
         assert_eq!(pod["spec"]["schedulingGates"], json!([{ "name": GATE }]));
         assert_eq!(pod["spec"]["volumes"][0]["hostPath"]["path"], "/var/lib/fuelrail/ml.photos");
     }
+    // A job of an agent: its user and what decides its batches are as the data set has them.
+    let served = documents(&deploy().join("examples/agent.yaml"));
+    let (set, pod) = (&served[0]["spec"], &served[1]["spec"]["template"]["spec"]);
+    let env = pod["containers"][0]["env"].as_array().unwrap();
+    let value = |name: &str| &env.iter().find(|variable| variable["name"] == name).unwrap()["value"];
+    let settings = &set["agent"]["settings"];
+    assert_eq!((&pod["securityContext"]["runAsUser"], value("FUELRAIL_URI")), (&set["user"], &set["uri"]));
+    assert_eq!(
+        [value("FUELRAIL_BATCH_SIZE"), value("FUELRAIL_EPOCHS")],
+        [&settings["batch_size"], &settings["epochs"]]
+    );
+    let mount = pod["containers"][0]["volumeMounts"][0]["mountPath"].as_str().unwrap();
+    assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/var/lib/fuelrail/ml.photos");
+    assert_eq!(value("FUELRAIL_SHARE_DIR"), &json!(format!("{mount}/share")));
 }
 
 /// The role allows the requests that the operator makes, and no others.

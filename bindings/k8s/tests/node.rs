@@ -6,7 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use fuelrail_k8s::dataset::{Dataset, Task, TaskKind};
+use fuelrail_k8s::objects;
 use fuelrail_k8s::plan::Report;
+use serde_json::{Value, json};
 
 use crate::skip::skip_or_fail;
 
@@ -44,21 +47,21 @@ impl Drop for Bucket {
 }
 
 fn load(program: &Path, uri: &str, directory: &Path, more: &[&str]) -> Output {
-    let mut command = Command::new(OPERATOR);
+    let mut command = plain(OPERATOR);
     command.args(["load", "--uri", uri, "--program"]).arg(program).arg("--directory").arg(directory).args(more);
+    command.env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728").output().unwrap()
+}
+
+fn plain(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
     // Variables of this test run must not configure the program.
     let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("FUELRAIL_"));
     for name in ours {
         command.env_remove(name);
     }
+    // A bucket that is not there is an error at once.
+    command.env("FUELRAIL_SHARDS", "1").env("FUELRAIL_SPILL_FLOOR_BYTES", "1").env("FUELRAIL_OUTAGE_LIMIT_S", "1");
     command
-        .env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728")
-        .env("FUELRAIL_SHARDS", "1")
-        // A bucket that is not there is an error at once.
-        .env("FUELRAIL_OUTAGE_LIMIT_S", "1")
-        .env("FUELRAIL_SPILL_FLOOR_BYTES", "1")
-        .output()
-        .unwrap()
 }
 
 fn report(output: &Output) -> Report {
@@ -144,6 +147,58 @@ fn a_disk_that_is_too_small_is_reported_as_short_and_a_bucket_that_is_not_there_
     );
 }
 
+/// The container of the agent's Job as a process, with a folder in the place of the node's disk.
+fn agent(program: &Path, uri: &str, disk: &Path) -> Child {
+    let spec = json!({
+        "uri": uri, "tiers": { "disk": { "limit": "1Gi" } }, "preload": {},
+        "agent": { "memory": "256Mi", "settings": { "batch_size": "8" } },
+    });
+    let mut set = Dataset::new("photos", serde_json::from_value(spec).unwrap());
+    set.metadata.uid = Some("set-1".into());
+    let (node, machine, path, source) = ("n1".into(), "n1/1".into(), "/disks/ml.photos".into(), String::new());
+    let task = Task { kind: TaskKind::Serve, node, machine, path, source, share: 0, of: 1 };
+    let job = serde_json::to_value(objects::job(&set, &task, "image").unwrap()).unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["command"], json!(["fuelrail"]));
+    let here = |value: &Value| value.as_str().unwrap().replace("/disk", disk.to_str().unwrap());
+    let mut command = plain(program);
+    command.args(container["args"].as_array().unwrap().iter().map(here));
+    for variable in container["env"].as_array().unwrap() {
+        command.env(here(&variable["name"]), here(&variable["value"]));
+    }
+    command
+        .env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn an_agent_is_ready_and_serves_jobs_one_after_the_other_from_the_disk_that_was_loaded() {
+    let Some(program) = fuelrail() else { return };
+    let bucket = Bucket::start(&program);
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    let loaded = report(&load(&program, &bucket.1, &disk, &["--limit", "1073741824"]));
+    assert_eq!(loaded.missing_bytes, 0, "{loaded:?}");
+    // Stopped at the end of the test.
+    let mut agent = Bucket(agent(&program, &bucket.1, &disk), String::new());
+    let mut lines = BufReader::new(agent.0.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("serving")), "it ended");
+    let unread = std::thread::spawn(move || lines.for_each(drop));
+    assert!(Command::new(OPERATOR).arg("ready").status().unwrap().success());
+    for _ in 0..2 {
+        let mut job = plain(&program);
+        job.args(["bench", "read", &bucket.1, "--json", "--batch-size", "8", "--shared-read", "--share-dir"]);
+        let output = job.arg(disk.join("share")).env("FUELRAIL_MEMORY_LIMIT_BYTES", "134217728").output().unwrap();
+        let read: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        assert_eq!((&read["samples"], &read["requests"]), (&json!(40), &json!(0)), "{output:?}");
+    }
+    drop(agent);
+    unread.join().unwrap();
+}
+
 #[test]
 fn the_profile_is_installed_whole_and_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,7 +216,7 @@ fn the_profile_is_installed_whole_and_stays() {
 
 #[test]
 fn every_command_has_examples() {
-    for arguments in [&[][..], &["run"], &["crd"], &["load"], &["clean"], &["seccomp"]] {
+    for arguments in [&[][..], &["run"], &["crd"], &["load"], &["clean"], &["ready"], &["seccomp"]] {
         let output = Command::new(OPERATOR).args(arguments).arg("--help").output().unwrap();
         let help = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && help.contains("Examples:\n  fuelrail-operator"), "{arguments:?}: {help}");

@@ -177,6 +177,48 @@ fn what_a_spec_says_goes_to_the_program_as_arguments_and_nothing_else() {
     assert_eq!(clean["spec"]["template"]["spec"]["containers"][0]["args"], json!(["clean", "--directory", "/disk"]));
 }
 
+#[test]
+fn an_agent_is_a_job_that_serves_when_its_pod_is_ready_and_runs_as_the_user_without_rights() {
+    let mut set = set();
+    let settings = json!({ "batch_size": "256", "label_field": "$(AWS_SECRET_ACCESS_KEY)" });
+    set.spec.agent = Some(typed(json!({ "memory": "8Gi", "settings": settings })));
+    let mut job = objects::job(&set, &task(TaskKind::Serve), "image").unwrap();
+    assert_eq!(job.metadata.name, objects::job(&set, &task(TaskKind::Clean), "image").unwrap().metadata.name);
+    job.metadata.uid = Some("job-1".into());
+    let outcome = |job: &KubeJob| seen(job, 1, "job-2").unwrap().outcome;
+    job.status = Some(typed(json!({ "active": 1, "ready": 0 })));
+    assert_eq!(outcome(&job), JobOutcome::Running);
+    job.status = Some(typed(json!({ "active": 1, "ready": 1 })));
+    assert_eq!(outcome(&job), JobOutcome::Serving);
+
+    let pod = serde_json::to_value(job.spec.unwrap().template.spec).unwrap();
+    let agent = &pod["containers"][0];
+    let arguments = json!(["share", "--stay", "--share-dir=/disk/share", "--passes-max=2", "--", "s3://b/; rm -rf /"]);
+    assert_eq!((&agent["command"], &agent["args"]), (&json!(["fuelrail"]), &arguments));
+    let env: Vec<_> =
+        agent["env"].as_array().unwrap().iter().map(|variable| (&variable["name"], &variable["value"])).collect();
+    let expected = [
+        ("FUELRAIL_SPILL_DIRS", "/disk"),
+        ("FUELRAIL_SPILL_LIMIT_BYTES", "1073741824"),
+        ("FUELRAIL_BATCH_SIZE", "256"),
+        ("FUELRAIL_LABEL_FIELD", "$$(AWS_SECRET_ACCESS_KEY)"),
+    ];
+    assert_eq!(
+        env,
+        expected
+            .map(|(name, value)| (json!(name), json!(value)))
+            .iter()
+            .map(|(name, value)| (name, value))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(agent["resources"]["limits"]["memory"], "17179869184");
+    let security = &agent["securityContext"];
+    assert_eq!((&security["runAsUser"], &security["capabilities"]["add"]), (&json!(1000), &json!([])));
+    assert_eq!(agent["readinessProbe"]["exec"]["command"], json!(["fuelrail-operator", "ready"]));
+    let host = json!({ "path": "/var/lib/fuelrail/ml.photos", "type": "Directory" });
+    assert_eq!(pod["volumes"][0]["hostPath"], host);
+}
+
 /// The kubelet replaces `$(NAME)` in arguments by variables of the container, and `$$` by `$`.
 #[test]
 fn no_credential_of_the_job_can_be_written_into_a_uri() {

@@ -95,6 +95,10 @@ fn condition(set: &Value, type_: &str) -> String {
     found.map_or_else(String::new, |found| found["status"].as_str().unwrap().to_owned())
 }
 
+fn is_agent(job: &Value) -> bool {
+    job["metadata"]["annotations"]["fuelrail.dev/task"].as_str().unwrap().contains("\"kind\":\"Serve\"")
+}
+
 fn node_info() -> Value {
     let names = [
         "architecture",
@@ -153,7 +157,7 @@ impl Cluster {
         self.api.put(POD, json!({ "metadata": { "labels": labels }, "spec": spec }));
     }
 
-    /// Completes every running Job with a pod that reports a whole share of 100 bytes, and removes Jobs that are being deleted.
+    /// Makes agents ready, completes every other running Job with a pod that reports a whole share of 100 bytes, and removes Jobs that are being deleted.
     fn run_jobs(&self) {
         for job in self.api.list(JOBS) {
             let (meta, name) = (&job["metadata"], job["metadata"]["name"].as_str().unwrap());
@@ -164,6 +168,10 @@ impl Cluster {
             if !meta["deletionTimestamp"].is_null() {
                 own.iter().for_each(|pod| self.api.remove(&format!("/api/v1/namespaces/ml/pods/{pod}")));
                 self.api.remove(&path);
+            } else if job["status"].is_null() && is_agent(&job) {
+                let mut ready = job.clone();
+                ready["status"] = json!({ "active": 1, "ready": 1 });
+                self.api.put(&path, ready);
             } else if job["status"].is_null() {
                 let report = Report {
                     share_bytes: 100,
@@ -248,6 +256,40 @@ fn a_data_set_is_loaded_its_pod_is_placed_and_its_disks_are_cleaned() {
         |set: &Value| set["status"]["nodes"].as_array().is_some_and(|all| all.len() == 1 && all[0]["name"] == "a");
     wait(&cluster, "b is clean", |api| api.get(SET).filter(left));
     api.remove(POD);
+    wait(&cluster, "gone", |api| api.get(SET).is_none().then_some(()));
+    wait(&cluster, "no Jobs", |api| api.list(JOBS).is_empty().then_some(()));
+    replica.stop();
+}
+
+/// An agent starts when a node is loaded, pods go where it serves, and it ends before the disk is cleaned.
+#[test]
+fn an_agent_follows_the_load_and_is_gone_before_the_data_set_is() {
+    let cluster = Cluster::start();
+    let api = &cluster.api;
+    cluster.add_set(1);
+    let mut set = api.get(SET).unwrap();
+    set["spec"]["agent"] = json!({ "settings": { "batch_size": "8" } });
+    api.put(SET, set);
+    cluster.add_pod();
+    let replica = Replica::start(api, "one");
+    let free = |pod: &Value| pod["spec"]["schedulingGates"] == json!([{ "name": "another.dev/gate" }]);
+    let pod = wait(&cluster, "placed", |api| api.get(POD).filter(free));
+    let set = api.get(SET).unwrap();
+    let record = &set["status"]["nodes"][0];
+    assert_eq!((condition(&set, "Ready"), &record["serving"]), ("True".into(), &json!(true)));
+    let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let hosts = &required["nodeSelectorTerms"][0]["matchExpressions"][1]["values"];
+    assert_eq!(hosts, &json!([format!("{}.local", record["name"].as_str().unwrap())]));
+    let jobs = api.list(JOBS);
+    assert!(jobs.len() == 1 && is_agent(&jobs[0]), "{jobs:?}");
+
+    api.remove(POD);
+    let mut deleted = api.get(SET).unwrap();
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    api.put(SET, deleted);
+    let ends = |job: &Value| is_agent(job) && !job["metadata"]["deletionTimestamp"].is_null();
+    poll(api, "the agent ends", |api| api.list(JOBS).into_iter().find(ends));
+    assert_eq!(api.list(JOBS).len(), 1, "its pod is there still");
     wait(&cluster, "gone", |api| api.get(SET).is_none().then_some(()));
     wait(&cluster, "no Jobs", |api| api.list(JOBS).is_empty().then_some(()));
     replica.stop();

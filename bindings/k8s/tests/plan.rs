@@ -242,6 +242,153 @@ fn for_another_user_the_disks_are_cleaned_and_loaded_again() {
     assert_eq!((cleaning.task.unwrap().kind, is(&set, "Ready")), (TaskKind::Clean, false));
 }
 
+/// One step with pods that read on these nodes, whose status is written.
+fn act_beside(set: &mut Dataset, jobs: &[Job], nodes: &[Node], readers: &[&str]) -> Action {
+    let (readers, roots) =
+        (readers.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), ["/var/lib/fuelrail".to_owned()]);
+    let outcome = reconcile(set, View { jobs, nodes, readers: &readers, roots: &roots, now_s: NOW_S });
+    set.status = Some(outcome.status);
+    outcome.action
+}
+
+fn serving(set: &Dataset) -> Vec<&str> {
+    let nodes = set.status.iter().flat_map(|status| &status.nodes);
+    nodes.filter(|record| record.serving).map(|record| record.name.as_str()).collect()
+}
+
+/// A data set that is loaded onto `n1`, and the Job of the agent there, which serves.
+fn served(nodes: &[Node]) -> (Dataset, Job) {
+    let mut spec = spec(1, 1, "1Ki");
+    spec["agent"] = json!({ "settings": { "batch_size": "8" } });
+    let mut set = set(spec);
+    assert_eq!(load(&mut set, nodes, 0, NOW_S).unwrap().node, "n1");
+    let mut agent = begin(&mut set, &[], nodes, NOW_S);
+    assert_eq!((agent.task.as_ref().unwrap().kind, node_of(&agent)), (TaskKind::Serve, "n1"));
+    assert_eq!(act(&mut set, from_ref(&agent), nodes, NOW_S), Action::None);
+    assert!(serving(&set).is_empty());
+    agent.outcome = JobOutcome::Serving;
+    assert_eq!(act(&mut set, from_ref(&agent), nodes, NOW_S), Action::None);
+    assert_eq!(serving(&set), ["n1"]);
+    (set, agent)
+}
+
+#[test]
+fn agents_run_where_the_data_set_lies_beside_loads_elsewhere_and_make_way_for_one_there() {
+    let mut nodes = [node("n1", 1000), node("n2", 900)];
+    let (mut set, mut agent) = served(&nodes);
+    (set.spec.preload.as_mut().unwrap().copies, set.metadata.generation) = (2, Some(2));
+    let mut copy = begin(&mut set, from_ref(&agent), &nodes, NOW_S);
+    assert_eq!((copy.task.as_ref().unwrap().kind, node_of(&copy)), (TaskKind::Load, "n2"));
+    assert_eq!(act(&mut set, &[agent.clone(), copy.clone()], &nodes, NOW_S), Action::None);
+    assert_eq!(serving(&set), ["n1"]);
+    let report = Report { share_bytes: 100, held_bytes: 100, boot_id: "1".into(), ..Report::default() };
+    copy.outcome = JobOutcome::Succeeded(Some(report));
+    let uid = copy.uid.clone();
+    assert_eq!(act(&mut set, &[agent.clone(), copy], &nodes, NOW_S), Action::DeleteJob(uid));
+    let second = begin(&mut set, from_ref(&agent), &nodes, NOW_S);
+    assert_eq!((second.task.as_ref().unwrap().kind, node_of(&second)), (TaskKind::Serve, "n2"));
+
+    // The first node has rebooted: what lies there is loaded again, and the name of its Job has to be free.
+    nodes[0].machine = "n1/2".into();
+    let jobs = |agent: &Job| [agent.clone(), second.clone()];
+    assert_eq!(act_beside(&mut set, &jobs(&agent), &nodes, &["n1"]), Action::None);
+    assert_eq!(set.status.as_ref().unwrap().task.as_ref().unwrap().node, "n1");
+    assert_eq!(act_beside(&mut set, &jobs(&agent), &nodes, &["n1"]), Action::DeleteJob(agent.uid.clone()));
+    agent.deleting_since_s = Some(NOW_S);
+    assert_eq!(act_beside(&mut set, &jobs(&agent), &nodes, &["n1"]), Action::None);
+    let again = begin(&mut set, from_ref(&second), &nodes, NOW_S);
+    assert_eq!((again.task.as_ref().unwrap().kind, node_of(&again)), (TaskKind::Load, "n1"));
+}
+
+#[test]
+fn an_agent_is_made_anew_for_other_settings_when_its_jobs_have_gone_and_an_invalid_edit_leaves_it() {
+    let nodes = [node("n1", 1000)];
+    let (mut set, agent) = served(&nodes);
+    set.spec.tiers.disk.path = "/etc".into();
+    assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::None);
+    assert!(is(&set, "Degraded"));
+    set.spec.tiers.disk.path = "/var/lib/fuelrail".into();
+    set.spec.agent.as_mut().unwrap().settings.insert("batch_size".into(), "16".into());
+    assert_eq!(act_beside(&mut set, from_ref(&agent), &nodes, &["n1"]), Action::None);
+    assert!(serving(&set).is_empty(), "new jobs would be refused by it");
+    assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::DeleteJob(agent.uid.clone()));
+    let mut next = begin(&mut set, &[], &nodes, NOW_S);
+    assert_ne!(next.task, agent.task);
+    next.outcome = JobOutcome::Serving;
+    assert_eq!(act(&mut set, from_ref(&next), &nodes, NOW_S), Action::None);
+    assert_eq!(serving(&set), ["n1"]);
+    // Somebody deleted its pod, which ends with success.
+    next.outcome = JobOutcome::Succeeded(None);
+    assert_eq!(act(&mut set, from_ref(&next), &nodes, NOW_S), Action::DeleteJob(next.uid.clone()));
+    set.spec.agent = None;
+    next.outcome = JobOutcome::Serving;
+    assert_eq!(act(&mut set, from_ref(&next), &nodes, NOW_S), Action::DeleteJob(next.uid));
+}
+
+#[test]
+fn an_agent_that_fails_or_does_not_start_says_why_and_is_started_again_later() {
+    let mut nodes = [node("n1", 1000)];
+    let (mut set, mut agent) = served(&nodes);
+    agent.outcome = JobOutcome::Failed("there is no setting batchsize".into());
+    for _ in 0..2 {
+        assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::DeleteJob(agent.uid.clone()));
+        assert_eq!(set.status.as_ref().unwrap().nodes[0].failures, 1);
+    }
+    assert_eq!(said(&set, "Degraded"), ("TaskFailed", "n1: there is no setting batchsize"));
+    assert!(is(&set, "Ready") && is(&set, "Degraded") && serving(&set).is_empty());
+    let outcome = step(&set, None, &nodes, NOW_S + 3);
+    assert_eq!((outcome.action, outcome.again_s), (Action::None, Some(7)));
+    let mut again = begin(&mut set, &[], &nodes, NOW_S + 10);
+    again.outcome = JobOutcome::NotStarted(NOW_S + 10, "not scheduled: Insufficient memory".into());
+    let outcome = step(&set, Some(&again), &nodes, NOW_S + 20);
+    assert_eq!((outcome.action, outcome.again_s), (Action::None, Some(290)));
+    assert_eq!(act(&mut set, from_ref(&again), &nodes, NOW_S + 310), Action::DeleteJob(again.uid.clone()));
+    let why = "n1: its agent has not started for 300 s: not scheduled: Insufficient memory";
+    assert_eq!(said(&set, "Degraded"), ("TaskFailed", why));
+    nodes[0].cordoned = true;
+    assert_eq!(act(&mut set, &[], &nodes, NOW_S + 400), Action::None);
+    nodes[0].cordoned = false;
+    let mut last = begin(&mut set, &[], &nodes, NOW_S + 400);
+    last.outcome = JobOutcome::Serving;
+    assert_eq!(act(&mut set, from_ref(&last), &nodes, NOW_S + 400), Action::None);
+    assert!(!is(&set, "Degraded"), "{:?}", set.status);
+}
+
+#[test]
+fn an_agent_ends_behind_its_jobs_and_before_its_disk_is_cleaned() {
+    let nodes = [node("n1", 1000)];
+    let (mut set, mut agent) = served(&nodes);
+    set.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(act_beside(&mut set, from_ref(&agent), &nodes, &["n1"]), Action::None);
+    assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::DeleteJob(agent.uid.clone()));
+    agent.deleting_since_s = Some(NOW_S);
+    assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::None);
+    let mut cleaning = begin(&mut set, &[], &nodes, NOW_S);
+    assert_eq!(cleaning.task.as_ref().unwrap().kind, TaskKind::Clean);
+    cleaning.outcome = JobOutcome::Succeeded(None);
+    assert_eq!(act(&mut set, from_ref(&cleaning), &nodes, NOW_S), Action::DeleteJob(cleaning.uid.clone()));
+    assert_eq!(act(&mut set, from_ref(&agent), &nodes, NOW_S), Action::None, "its pod is there still");
+    assert_eq!(act(&mut set, &[], &nodes, NOW_S), Action::RemoveFinalizer);
+}
+
+#[test]
+fn an_agent_that_could_never_serve_is_refused() {
+    let agents = [
+        (json!({ "settings": { "LD_PRELOAD": "x" } }), 1, "as in TOML"),
+        (json!({ "settings": { "spill_dirs": "/" } }), 1, "leave it out"),
+        (json!({ "memory": "much" }), 1, "not a size"),
+        (json!({}), 2, "shares: 1"),
+    ];
+    for (agent, shares, why) in agents {
+        let mut spec = spec(shares, 1, "1Ki");
+        spec["agent"] = agent;
+        let mut set = set(spec);
+        assert_eq!(act(&mut set, &[], &[node("n1", 1000)], NOW_S), Action::None);
+        let (reason, message) = said(&set, "Degraded");
+        assert!(reason == "InvalidSpec" && message.contains(why), "{message}");
+    }
+}
+
 #[test]
 fn a_set_for_which_jobs_would_wait_for_ever_is_refused_and_its_readers_are_still_seen() {
     for (locality, ready) in [("Required", false), ("Preferred", true)] {

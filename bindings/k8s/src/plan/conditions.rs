@@ -26,8 +26,9 @@ impl Step<'_> {
         self.status.observed_generation = self.set.metadata.generation;
         let wanted = self.status.wanted_shares;
         let count = format!("{ready} of {wanted} shares are on disk");
-        // A failure matters only if shares are missing or the node has to be cleaned.
-        let pending = |record: &&NodeStatus| placed < wanted || !self.is_current(record);
+        // A failure matters only if shares or an agent are missing, or the node has to be cleaned.
+        let unserved = |record: &&NodeStatus| !record.serving && self.agent_on(&record.name).is_some();
+        let pending = |record: &&NodeStatus| placed < wanted || !self.is_current(record) || unserved(record);
         let failing = self.status.nodes.iter().filter(|record| record.failures > 0).find(pending);
         let failure = failing.map(|record| format!("{}: {}", record.name, record.failure.as_deref().unwrap_or("?")));
         let invalid = self.layout.as_ref().err().cloned().or_else(|| self.waits_for_ever());

@@ -1,5 +1,5 @@
-//! Simulated clusters around the shipping pure part, with lagging watches, conflicts, restarts between any two requests, nodes that leave
-//! and loads that fail. Checks invariants after every step, and that every data set becomes ready and is cleaned once faults stop.
+//! Simulated clusters around the shipping pure part, with lagging watches, conflicts, restarts between any two requests, nodes that leave,
+//! and loads and agents that fail. Checks invariants after every step, and that every data set becomes ready and is cleaned once faults stop.
 
 mod world;
 
@@ -44,5 +44,5 @@ fn every_kind_of_trouble_happens() {
         world.play().unwrap();
         world.seen.iter().for_each(|(what, count)| *sum.entry(what).or_default() += count);
     }
-    assert!(sum.len() == 10 && sum.values().all(|&count| count > 100), "{sum:?}");
+    assert!(sum.len() == 11 && sum.values().all(|&count| count > 100), "{sum:?}");
 }

@@ -5,7 +5,7 @@ mod passes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fuelrail_k8s::dataset::{CLEAN, Dataset, DatasetSpec, Locality, Preload, TaskKind};
+use fuelrail_k8s::dataset::{Agent, CLEAN, Dataset, DatasetSpec, Locality, Preload, TaskKind};
 use fuelrail_k8s::gates::{self, Placement};
 use fuelrail_k8s::plan::{self, Job, JobOutcome, Node, Report};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -97,8 +97,9 @@ impl World {
         }
         self.calm = true;
         self.heal();
-        // The one on which a Job runs, if there is one: its pod cannot end.
-        let runs = self.api.jobs.keys().next().map(|(_, node)| node.clone());
+        // The one on which a Job of a task runs, if there is one: its pod cannot end.
+        let runs = self.api.jobs.iter().find(|(_, job)| job.outcome != JobOutcome::Serving);
+        let runs = runs.map(|((_, node), _)| node.clone());
         let away = runs.unwrap_or_else(|| format!("n{}", self.below(4)));
         let (now_s, nodes) = (self.now_s, &mut self.api.nodes);
         nodes.iter_mut().filter(|node| node.name == away).for_each(|node| node.away_since_s = Some(now_s));
@@ -108,7 +109,11 @@ impl World {
         })?;
         self.api.nodes.iter_mut().for_each(|node| node.away_since_s = None);
         self.settle("all is ready", |world| {
-            let ready = |set: &Dataset| plan::is(set, "Ready") && !plan::is(set, "Degraded");
+            let served = |set: &Dataset| {
+                let mut nodes = set.status.iter().flat_map(|status| &status.nodes);
+                set.spec.agent.is_none() || nodes.all(|record| record.serving || record.shares.is_empty())
+            };
+            let ready = |set: &Dataset| plan::is(set, "Ready") && !plan::is(set, "Degraded") && served(set);
             world.api.sets.values().all(|(_, set)| ready(set)) && world.api.pods.is_empty()
         })?;
         for (version, set) in self.api.sets.values_mut() {
@@ -187,7 +192,11 @@ impl World {
     fn add_set(&mut self, name: &str) {
         self.serial += 1;
         let spec = json!({ "uri": "s3://b/0", "tiers": { "disk": { "limit": "100k" } }, "preload": { "shares": 3 } });
-        let spec: DatasetSpec = serde_json::from_value(spec).expect("a spec");
+        let mut spec: DatasetSpec = serde_json::from_value(spec).expect("a spec");
+        if name == "text" {
+            spec.agent = Some(agent(1));
+            spec.preload.iter_mut().for_each(|preload| preload.shares = 1);
+        }
         let mut set = Dataset::new(name, spec);
         set.metadata.namespace = Some("ml".into());
         (set.metadata.uid, set.metadata.generation) = (Some(format!("uid-{}", self.serial)), Some(1));
@@ -233,6 +242,11 @@ impl World {
             }
             12..14 if !self.api.sets.contains_key(name) => self.add_set(name),
             14..17 => self.add_pod(name),
+            17 => self.edit(name, |set, n| {
+                if let Some(now) = &mut set.spec.agent {
+                    *now = agent(n);
+                }
+            }),
             _ => {}
         }
     }
@@ -277,7 +291,10 @@ impl World {
         for name in ["photos", "text"] {
             self.edit(name, |set, _| {
                 set.spec.tiers.disk.path = ROOT.into();
-                set.spec.preload.get_or_insert(Preload { node_selector: BTreeMap::new(), shares: 2, copies: 1 });
+                let has_agent = set.spec.agent.is_some();
+                let preload = Preload { node_selector: BTreeMap::new(), shares: 2, copies: 1 };
+                let preload = set.spec.preload.get_or_insert(preload);
+                preload.shares = if has_agent { 1 } else { preload.shares };
             });
         }
         // Gated pods of a data set that is being deleted would wait for ever.
@@ -297,6 +314,9 @@ impl World {
             let node = self.api.nodes.iter().find(|node| node.name == task.node);
             let Some(node) = node.filter(|node| node.away_since_s.is_none()) else {
                 // Pods of a node that left are garbage-collected; those of a node that is not ready stay until it is back.
+                if job.outcome == JobOutcome::Serving {
+                    job.outcome = JobOutcome::Running;
+                }
                 if node.is_none() && job.deleting_since_s.is_some() {
                     self.api.jobs.remove(&name);
                 } else if node.is_none() && job.outcome == JobOutcome::Running {
@@ -314,6 +334,8 @@ impl World {
             let deleting = job.deleting_since_s.is_some();
             if deleting && moves {
                 self.api.jobs.remove(&name);
+            } else if !deleting && job.outcome == JobOutcome::Serving && fails && !self.calm {
+                job.outcome = JobOutcome::Failed("out of memory".into());
             } else if !deleting && job.outcome == JobOutcome::Running && moves {
                 job.outcome = match task.kind {
                     _ if fails && !self.calm => {
@@ -324,6 +346,12 @@ impl World {
                         saw(&mut self.seen, "cleanings");
                         disk.remove(&task.path);
                         JobOutcome::Succeeded(None)
+                    }
+                    // The kubelet starts none where the directory is not.
+                    TaskKind::Serve if !disk.contains_key(&task.path) => JobOutcome::Running,
+                    TaskKind::Serve => {
+                        saw(&mut self.seen, "agents");
+                        JobOutcome::Serving
                     }
                     TaskKind::Load => {
                         saw(&mut self.seen, "loads");
@@ -395,6 +423,10 @@ impl World {
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
+}
+
+fn agent(n: u64) -> Agent {
+    serde_json::from_value(json!({ "passes": 1 + n % 2 })).expect("an agent")
 }
 
 fn path(set: &str) -> String {
