@@ -184,7 +184,15 @@ impl LoaderBuilder {
     ///
     /// # Errors
     /// As [`build`](LoaderBuilder::build); `Usage` when another process serves this URI in that directory.
-    pub fn share(mut self, options: SharingOptions) -> Result<Sharing> {
+    pub fn share(self, options: SharingOptions) -> Result<Sharing> {
+        self.share_after(options, None)
+    }
+
+    /// The same behind a read that has ended, `before`, of the same URI and directory: jobs that connect meanwhile wait.
+    ///
+    /// # Errors
+    /// As [`share`](LoaderBuilder::share).
+    pub fn share_after(mut self, options: SharingOptions, before: Option<Sharing>) -> Result<Sharing> {
         self.config.network.shared_read = false;
         self.config.decode.depth = self.config.decode.depth.max(DECODED_AHEAD);
         if options.passes_max > 1 {
@@ -194,11 +202,14 @@ impl LoaderBuilder {
         self.config.validate()?;
         // Before the listing, which takes time: jobs that come meanwhile wait.
         let mut notices = Vec::new();
-        let listener = listen(&self.config, &mut notices)?;
+        let waiting = match before {
+            Some(before) => before.waiting(),
+            None => (listen(&self.config, &mut notices)?, Vec::new()),
+        };
         let mut prepared = self.prepare()?;
         prepared.parts.notices.append(&mut notices);
         prepared.parts.lent = true;
-        Ok(Sharing::new(listener, prepared, options))
+        Ok(Sharing::new(waiting, prepared, options))
     }
 
     fn prepare(self) -> Result<Prepared> {

@@ -33,7 +33,6 @@ use fuelrail_plan::importance::{ImportanceConfig, Mode};
 use fuelrail_plan::order::OrderName;
 use fuelrail_wire::uri::without_secrets;
 use fuelrail_wire::{Cloud, Source};
-use names::variable;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
@@ -70,7 +69,7 @@ impl Access {
         };
         let environment: Vec<(String, String)> = environment.into_iter().collect();
         let mut names = environment.iter().map(|(name, _)| name).filter(|name| *name != CONFIG);
-        names.try_for_each(|name| variable(name).map(drop))?;
+        names.try_for_each(|name| Config::of_variable(name).map(drop))?;
         let is_read = |(name, text): &&(String, String)| {
             name.strip_prefix("FUELRAIL_").is_none_or(|field| is_ours(&field.to_ascii_lowercase(), text))
         };
@@ -127,7 +126,7 @@ impl Config {
         config.take(&values)?;
         let environment: BTreeMap<String, String> = environment.into_iter().collect();
         for (name, text) in &environment {
-            if let Some(setting) = variable(name)? {
+            if let Some(setting) = Config::of_variable(name)? {
                 let taken = config.set("", setting.key, &Given::Text(text.clone()));
                 taken.map_err(|e| e.within(format_args!("environment variable {name}")))?;
             }

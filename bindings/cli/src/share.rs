@@ -75,8 +75,9 @@ pub(crate) fn run(args: &Share) -> Outcome {
     let stop = stop_on_signals()?;
     let (stopped, mut tell) = (|| stop.check().is_err(), note);
     let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max: args.passes_max.get() };
+    let mut before = None;
     loop {
-        let mut sharing = match started(config.clone(), options.clone(), &stop) {
+        let mut sharing = match started((config.clone(), options.clone()), before.take(), &stop) {
             Err(_) if args.stay && stop.is_asked() => return Ok(ExitCode::SUCCESS),
             started => started?,
         };
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &Share) -> Outcome {
             // It never ends by itself: a signal is how it is told to.
             Err(_) if args.stay => return Ok(ExitCode::SUCCESS),
             Err(interrupted) => return Err(interrupted.into()),
-            Ok(()) if args.stay => {}
+            Ok(()) if args.stay => before = Some(sharing),
             Ok(()) => return Ok(ExitCode::SUCCESS),
         }
     }
@@ -116,10 +117,10 @@ fn show(args: &Share, stats: &Stats) -> Outcome {
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Lists on a thread of its own, which a signal leaves where it is: a bucket that serves nothing is waited for.
-fn started(config: Config, options: SharingOptions, stop: &Stop) -> Outcome<Sharing> {
+fn started((config, options): (Config, SharingOptions), before: Option<Sharing>, stop: &Stop) -> Outcome<Sharing> {
     let (tell, told) = sync_channel(1);
     // Nobody hears it any more after a signal.
-    let work = move || drop(tell.send(LoaderBuilder::new(config).share(options)));
+    let work = move || drop(tell.send(LoaderBuilder::new(config).share_after(options, before)));
     let spawned = Builder::new().name("fuelrail-start".into()).spawn(work);
     let thread = spawned.map_err(|error| Error::from_io(Kind::Environment, "starting a thread", error))?;
     loop {

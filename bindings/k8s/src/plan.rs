@@ -187,7 +187,7 @@ fn layout(set: &Dataset, roots: &[String]) -> Result<Layout, String> {
     let limit = &spec.tiers.disk.limit;
     let limit_bytes =
         quantity(limit).filter(|&bytes| bytes > 0).ok_or_else(|| format!("tiers.disk.limit {limit}: not a size"))?;
-    agents::check(spec)?;
+    spec.check_agent()?;
     let preload = spec.preload.clone().unwrap_or(Preload { node_selector: Default::default(), shares: 0, copies: 0 });
     // Without the default user, as records of older versions have it: what they loaded is kept.
     let user = if spec.user == 0 { String::new() } else { format!(" {}", spec.user) };

@@ -31,14 +31,14 @@ impl Config {
             Error::new(Kind::Usage, format!("there is no setting '{}'", wrong.escape_debug())).with_hint(hint)
         })
     }
-}
 
-/// The setting that an environment variable is, if it is one of ours.
-pub(super) fn variable(name: &str) -> Result<Option<&'static Setting>> {
-    let Some(key) = name.strip_prefix("FUELRAIL_") else { return Ok(None) };
-    let written = |meant: &str| format!("FUELRAIL_{}", meant.to_ascii_uppercase());
-    let known = Config::known("", &key.to_ascii_lowercase(), written);
-    known.map(Some).map_err(|error| error.within(format_args!("environment variable {name}")))
+    /// The setting that an environment variable is, if it is one of ours.
+    pub(super) fn of_variable(name: &str) -> Result<Option<&'static Setting>> {
+        let Some(key) = name.strip_prefix("FUELRAIL_") else { return Ok(None) };
+        let written = |meant: &str| format!("FUELRAIL_{}", meant.to_ascii_uppercase());
+        let known = Config::known("", &key.to_ascii_lowercase(), written);
+        known.map(Some).map_err(|error| error.within(format_args!("environment variable {name}")))
+    }
 }
 
 /// Of these names the one that was perhaps meant with a wrong one.

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
-use trust::{Shown, unprotected};
+use trust::{NAMED_MAX, Shown, unprotected};
 
 /// Connections of a shard to all other ranks, about, …
 const CONNECTIONS: usize = 128;
@@ -57,8 +57,6 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 1024;
 /// Of the files and sockets that this process may have open, those of other ranks are at most one in so many: the program wants some, too.
 const FILES_SHARE: u64 = 4;
-/// Ranks that are not there yet are named one by one up to this many.
-const NAMED_MAX: usize = 4;
 /// Of a shard's memory, slots for other ranks take one part in so many.
 const SLOTS_SHARE: u64 = 16;
 

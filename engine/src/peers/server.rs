@@ -6,8 +6,7 @@
 //! `&leaves=RANK`, has the shard fetch the block from that rank and keep it. `GET /v1/RUN/ranks` tells which ranks earlier runs had. Never keeps
 //! a block itself. Requests without the secret or a certificate are refused before their path is looked at.
 
-use super::NAMED_MAX;
-use super::trust::{CERTIFICATES, SECRETS, Shown, unprotected};
+use super::trust::{CERTIFICATES, NAMED_MAX, SECRETS, Shown, unprotected};
 use crate::serve::{Answer, HttpServer, Tls, address_of, listen};
 use crate::watch::Report;
 use core::fmt::Display;

@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Ranks that send nothing, or are sent nothing, are named one by one up to this many.
+pub(super) const NAMED_MAX: usize = 4;
 /// What to look at where a rank takes another's secret for a wrong one, …
 pub(super) const SECRETS: &str = "compare peer_secret_file of both: all ranks need the same secret";
 /// … and where TLS fails between two.

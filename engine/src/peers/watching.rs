@@ -4,10 +4,10 @@
 //! Shards report which ranks are down; one that responds fast enough is sent requests again ([`Health`](fuelrail_plan::health)). Of one that can
 //! never work, for what it is set to, the user is told once.
 
+use super::Others;
 use super::former::Lists;
 use super::server::LISTS;
-use super::trust::{CERTIFICATES, SECRETS};
-use super::{NAMED_MAX, Others};
+use super::trust::{CERTIFICATES, NAMED_MAX, SECRETS};
 use crate::client::{Ask, Client, within};
 use crate::proxy::Route;
 use crate::watch::Report;

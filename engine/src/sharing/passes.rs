@@ -33,6 +33,9 @@ pub(crate) fn listen(config: &Config, notices: &mut Vec<String>) -> Result<Local
     LocalListener::bind(own_directory("share_dir", dir, notices)?, &socket_name(&config.uri))
 }
 
+/// Where jobs connect, and those that have.
+pub(crate) type Waiting = (LocalListener, Vec<Job>);
+
 /// A read that is shared: made by [`LoaderBuilder::share`](crate::LoaderBuilder::share).
 pub struct Sharing {
     listener: LocalListener,
@@ -51,9 +54,13 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    pub(crate) fn new(listener: LocalListener, prepared: Prepared, options: SharingOptions) -> Sharing {
-        let (terms, passes, others) = (terms(&prepared.parts), Vec::new(), Vec::new());
+    pub(crate) fn new((listener, others): Waiting, prepared: Prepared, options: SharingOptions) -> Sharing {
+        let (terms, passes) = (terms(&prepared.parts), Vec::new());
         Sharing { listener, options, terms, prepared, passes, has_read: false, others, out_of_files: false }
+    }
+
+    pub(crate) fn waiting(self) -> Waiting {
+        (self.listener, self.others)
     }
 
     /// Reads for the jobs that come until those of a pass have gone, or `stop` says so. `tell` hears of each that joins, leaves or is left
@@ -78,7 +85,7 @@ impl Sharing {
                 return Ok(None);
             }
             self.accept(tell);
-            let mut moved = self.hear(tell);
+            let mut moved = false;
             for at in (0..self.passes.len()).rev() {
                 match self.passes[at].turn(tell) {
                     Ok(turned) => moved |= turned,
@@ -91,6 +98,11 @@ impl Sharing {
                     }
                 }
             }
+            // What has ended makes room for those that came after.
+            if self.passes.iter().any(Pass::is_over) {
+                continue;
+            }
+            moved |= self.hear(tell);
             if !moved {
                 self.rest()?;
             }

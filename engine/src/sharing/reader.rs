@@ -74,8 +74,8 @@ struct Held {
 }
 
 /// A process that takes batches.
-pub(super) struct Job {
-    pub connection: Connection,
+pub(crate) struct Job {
+    pub(super) connection: Connection,
     pid: i32,
     stage: Stage,
     start: Cursor,

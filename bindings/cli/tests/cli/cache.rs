@@ -81,7 +81,11 @@ fn a_cache_is_listed_verified_and_removed_while_it_lives_and_when_it_is_broken()
     assert!(text.contains("unfit") && text.contains("it has 10000 bytes of"), "{text}");
     assert_eq!(fuelrail(&["cache", "verify", utf8(dir)]).code, 1);
     fuelrail(&["cache", "rm", utf8(dir)]).done();
-    assert_eq!(segments(dir), [mine.clone()], "what is not named as a segment is not removed, and a broken one is");
+    assert_eq!(
+        segments(dir),
+        std::slice::from_ref(&mine),
+        "what is not named as a segment is not removed, and a broken one is"
+    );
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a text of mine");
 }
 

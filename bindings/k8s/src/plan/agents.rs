@@ -6,24 +6,28 @@ use crate::dataset::{Agent, DatasetSpec, NodeStatus, Task, TaskKind, quantity};
 /// What the names of settings begin with that an agent has from the rest of the spec.
 const OURS: [&str; 6] = ["config", "format", "memory_limit", "share", "spill_", "uri"];
 
-/// What is wrong with the agent that a spec asks for.
-pub(super) fn check(spec: &DatasetSpec) -> Result<(), String> {
-    let Some(Agent { memory, settings, .. }) = &spec.agent else { return Ok(()) };
-    if spec.preload.as_ref().is_none_or(|preload| preload.shares != 1) {
-        return Err("agent: it reads all of the data set from its node's disk; write preload: { shares: 1 }".to_owned());
-    }
-    quantity(memory).filter(|&bytes| bytes > 0).ok_or_else(|| format!("agent.memory {memory}: not a size"))?;
-    let is_name =
-        |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-    for name in settings.keys() {
-        if !is_name(name) {
-            return Err(format!("agent.settings {name}: not the name of a setting; write it as in TOML"));
+impl DatasetSpec {
+    /// What is wrong with the agent that a spec asks for.
+    pub(super) fn check_agent(&self) -> Result<(), String> {
+        let Some(Agent { memory, settings, .. }) = &self.agent else { return Ok(()) };
+        if self.preload.as_ref().is_none_or(|preload| preload.shares != 1) {
+            return Err(
+                "agent: it reads all of the data set from its node's disk; write preload: { shares: 1 }".to_owned()
+            );
         }
-        if OURS.iter().any(|ours| name.starts_with(ours)) {
-            return Err(format!("agent.settings {name}: the rest of the spec decides it; leave it out"));
+        quantity(memory).filter(|&bytes| bytes > 0).ok_or_else(|| format!("agent.memory {memory}: not a size"))?;
+        let is_name =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        for name in settings.keys() {
+            if !is_name(name) {
+                return Err(format!("agent.settings {name}: not the name of a setting; write it as in TOML"));
+            }
+            if OURS.iter().any(|ours| name.starts_with(ours)) {
+                return Err(format!("agent.settings {name}: the rest of the spec decides it; leave it out"));
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 impl Job {

@@ -220,7 +220,7 @@ fn a_request_wakes_the_manager_and_waits_until_its_grant_has_room() {
         let (stopped, woken) = (&stop, &waker);
         let objects = &objects;
         scope.spawn(move || work.live(stopped, woken, objects, Duration::from_secs(3600)));
-        shard.to.send(SegmentRequest::Another).unwrap();
+        shard.to.send(SegmentRequest::Another { reclaim: true }).unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let (mut taken, begun) = (0, Instant::now());
         let granted = loop {
