@@ -209,7 +209,7 @@ impl LoaderBuilder {
         let mut prepared = self.prepare()?;
         prepared.parts.notices.append(&mut notices);
         prepared.parts.lent = true;
-        Ok(Sharing::new(waiting, prepared, options))
+        Sharing::new(waiting, prepared, options)
     }
 
     fn prepare(self) -> Result<Prepared> {

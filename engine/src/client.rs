@@ -31,7 +31,6 @@ use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, PR
 use hyper::{Method, Request, StatusCode};
 use std::cell::RefCell;
 use std::os::unix::net::UnixStream;
-use std::pin::pin;
 use std::sync::Arc;
 use std::thread::Builder;
 
@@ -366,7 +365,8 @@ impl<'a> Client<'a> {
 
     /// Waits for an attempt; where the server is waited for, tells when it takes long.
     async fn watched<T>(&self, attempt: impl Future<Output = T>) -> T {
-        let mut attempt = pin!(attempt);
+        // On the heap: uploads nest several of them, and each would be in the stack more than once.
+        let mut attempt = Box::pin(attempt);
         if self.waiting.limit.is_some() {
             match tokio::time::timeout(TELL_AFTER, &mut attempt).await {
                 Ok(done) => return done,

@@ -13,12 +13,15 @@ use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// What is being written is called so until it is whole, and is no object.
 const NEW: &str = ".fuelrail-new-";
 /// … and so what the commands are writing.
 const PART: (&str, &str) = (".fuelrail-", ".part");
 const PIECE_BYTES: usize = 1 << 20;
+/// How old the file of a process that was killed is at least: one that is being written is younger.
+const UNFINISHED_AGE: Duration = Duration::from_secs(3600);
 /// How often a walk tells how far it is.
 const TOLD_EVERY: u64 = 1000;
 
@@ -184,14 +187,15 @@ impl<P: FnMut(u64)> Walk<'_, P> {
     }
 }
 
-/// Removes from a folder what processes that were killed were putting there; the names say which those were. One of this number is from
-/// before: only for a process that puts nothing there yet. In a container all may have the same number.
-pub fn forget_unfinished(folder: &str) {
-    let own = std::process::id().to_string();
+/// Removes from a folder what processes that were killed were putting there: what nobody has written to for an hour, and where only this
+/// machine puts anything there, what is of a number that no process here has.
+pub fn forget_unfinished(folder: &str, only_here: bool) {
     for item in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = item.file_name();
-        let id = name.to_str().and_then(|name| name.strip_prefix(NEW)?.split_once('-'));
-        if id.is_some_and(|(id, _)| id == own || !Path::new("/proc").join(id).exists()) {
+        let Some((id, _)) = name.to_str().and_then(|name| name.strip_prefix(NEW)?.split_once('-')) else { continue };
+        let written = item.metadata().and_then(|facts| facts.modified());
+        let is_old = written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age >= UNFINISHED_AGE));
+        if is_old || (only_here && !Path::new("/proc").join(id).exists()) {
             let _ = fs::remove_file(item.path());
         }
     }

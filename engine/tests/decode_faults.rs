@@ -324,6 +324,7 @@ fn the_watchdog_tells_of_the_decode_stage() {
     let builder = digits(&bucket)
         .stall_after(Duration::from_secs(600))
         .attempts_max(1)
+        .outage_limit(None)
         .watchdog_after(Duration::from_millis(100));
     let mut loader = builder.on_stall(move |text| drop(tell.send(text.to_owned()))).build().unwrap();
     assert!(matches!(loader.next_batch_within(Duration::ZERO), Ok(Taken::NotYet)));

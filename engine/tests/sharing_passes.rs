@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// A process with two passes at once at most, each of which waits for so many jobs.
 fn two_passes(bucket: &Bucket, dir: &Path, jobs: usize, wait: Duration) -> Reading {
-    Reading::with(settings(bucket), dir, SharingOptions { jobs, wait, passes_max: 2 })
+    Reading::with(settings(bucket), dir, SharingOptions { jobs, wait, passes_max: 2, ..SharingOptions::default() })
 }
 
 fn build(bucket: &Bucket, dir: &Path) -> Loader {

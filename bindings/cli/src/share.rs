@@ -74,7 +74,8 @@ pub(crate) fn run(args: &Share) -> Outcome {
     let config = load(args.config.as_deref(), &given(args))?;
     let stop = stop_on_signals()?;
     let (stopped, mut tell) = (|| stop.check().is_err(), note);
-    let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max: args.passes_max.get() };
+    let passes_max = args.passes_max.get();
+    let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max, stays: args.stay };
     let mut before = None;
     loop {
         let mut sharing = match started((config.clone(), options.clone()), before.take(), &stop) {
@@ -87,7 +88,10 @@ pub(crate) fn run(args: &Share) -> Outcome {
             args.share_dir.display(),
             args.jobs
         ));
-        let mut ended = Some(sharing.serve(&stopped, &mut tell)?.unwrap_or_default());
+        let mut ended = sharing.serve(&stopped, &mut tell)?;
+        if ended.is_none() && !args.stay {
+            ended = Some(Stats::default());
+        }
         while let Some(stats) = ended {
             show(args, &stats)?;
             ended = sharing.serve(&stopped, &mut tell)?;

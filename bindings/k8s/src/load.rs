@@ -173,7 +173,7 @@ impl Clean {
     }
 }
 
-/// Whether jobs can connect to a `fuelrail share` of this pod. It lists first, as they do before they connect.
+/// Whether a `fuelrail share` of this pod answers jobs: it has listed the data set, and listens under the name that says so.
 ///
 /// # Errors
 /// If they cannot.
@@ -185,7 +185,7 @@ pub fn ready() -> Result<(), String> {
 
 /// Whether a line of the table is of a socket that accepts connections for `fuelrail share`. One that was killed leaves a name, but no line.
 fn is_served(line: &str) -> bool {
-    line.contains(" 00010000 ") && line.contains("/fuelrail-share-")
+    line.contains(" 00010000 ") && line.contains("/fuelrail-share-") && line.ends_with(".ready")
 }
 
 fn is_root() -> bool {
@@ -199,9 +199,10 @@ mod tests {
     #[test]
     fn an_agent_serves_while_its_socket_accepts_connections() {
         let line = |flags: &str, path: &str| format!("0000000000000000: 00000002 00000000 {flags} 0005 01 4711 {path}");
-        let path = "/proc/self/fd/5/fuelrail-share-00c0ffee00c0ffee";
+        let path = "/proc/self/fd/5/fuelrail-share-00c0ffee00c0ffee.ready";
         assert!(is_served(&line("00010000", path)));
-        // One of its connections, and another program's socket.
+        // While it lists, and another program's socket.
+        assert!(!is_served(&line("00010000", path.trim_end_matches(".ready"))));
         assert!(!is_served(&line("00000000", path)) && !is_served(&line("00010000", "/run/other")));
     }
 }

@@ -248,7 +248,9 @@ impl Step<'_> {
             }
             let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
             let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
-            let is_asked = |share: &Share| keeps || (current && share.of == of);
+            // A lower limit has the next program that opens the disk drop what is beyond it.
+            let fits = |share: &Share| self.layout.as_ref().is_ok_and(|to| share.bytes <= to.limit_bytes);
+            let is_asked = |share: &Share| keeps || (current && share.of == of && fits(share));
             record.shares.retain(|share| record.machine == machine && is_asked(share));
             if record.machine != machine {
                 (record.full, record.machine) = (None, machine);

@@ -153,16 +153,17 @@ fn what_a_killed_process_was_writing_is_removed_at_the_next_start() {
     let (bucket, folder) = (digits(64, 3), tempfile::tempdir().unwrap());
     let saved = folder.path().join("saved");
     std::fs::create_dir(&saved).unwrap();
-    // Of no process that there can be, and of this one.
-    let (gone, here) = (".fuelrail-new-4194305-0", format!(".fuelrail-new-{}-0", std::process::id()));
-    for name in [gone, &here] {
+    let (gone, written) = (".fuelrail-new-1-0", ".fuelrail-new-1-1".to_owned());
+    for name in [gone, &written] {
         std::fs::write(saved.join(name), "half a checkpoint").unwrap();
     }
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 3600);
+    std::fs::File::options().append(true).open(saved.join(gone)).unwrap().set_modified(long_ago).unwrap();
     let more = format!("--checkpoint {}", saved.display());
     let output = trainer(&arguments(&bucket.url("training/"), folder.path(), &more)).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let names = std::fs::read_dir(&saved).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.collect();
     names.sort_unstable();
-    assert_eq!(names, [here, "step-000000000004.safetensors".to_owned()]);
+    assert_eq!(names, [written, "step-000000000004.safetensors".to_owned()]);
 }

@@ -59,7 +59,9 @@ impl Lists {
 
     /// What another rank has told.
     pub(super) fn heard(&self, bytes: &[u8]) -> Option<Vec<RunRanks>> {
-        decode(bytes, self.data_set).ok()
+        let mut runs = decode(bytes, self.data_set).ok()?;
+        runs.truncate(RUNS_MAX - 1);
+        Some(runs)
     }
 
     /// Keeps them for the next run. A notice where the disk refuses.

@@ -2,7 +2,7 @@
 //!
 //! One thread, which sleeps in `poll`.
 
-use super::protocol::{BATCH_SAMPLES_MAX, Terms, VERSION, difference, socket_name, terms};
+use super::protocol::{BATCH_SAMPLES_MAX, LISTED, Terms, VERSION, difference, socket_name, terms};
 use super::reader::{Hello, Job, LOOK_AGAIN, Pass, SharingOptions};
 use crate::config::Config;
 use crate::prepared::Prepared;
@@ -12,6 +12,7 @@ use fuelrail_base::{Error, Kind, Result};
 use fuelrail_io::{LocalListener, wait_for};
 use fuelrail_plan::run::Cursor;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Instant;
 
 /// Batches decoded ahead at least, where the process that reads decodes: they are what jobs can be apart.
@@ -33,12 +34,21 @@ pub(crate) fn listen(config: &Config, notices: &mut Vec<String>) -> Result<Local
     LocalListener::bind(own_directory("share_dir", dir, notices)?, &socket_name(&config.uri))
 }
 
+/// A name beside that one, for as long as jobs are answered at once: a probe looks whether it is listened at, and nobody connects.
+fn announce(config: &Config) -> Result<LocalListener> {
+    let dir = config.network.share_dir.as_deref().unwrap_or(Path::new(""));
+    let name = format!("{}.ready", socket_name(&config.uri));
+    LocalListener::bind(own_directory("share_dir", dir, &mut Vec::new())?, &name)
+}
+
 /// Where jobs connect, and those that have.
 pub(crate) type Waiting = (LocalListener, Vec<Job>);
 
 /// A read that is shared: made by [`LoaderBuilder::share`](crate::LoaderBuilder::share).
 pub struct Sharing {
     listener: LocalListener,
+    /// While this is there, jobs are answered.
+    _ready: LocalListener,
     options: SharingOptions,
     terms: Terms,
     /// What passes are started from.
@@ -54,9 +64,9 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    pub(crate) fn new((listener, others): Waiting, prepared: Prepared, options: SharingOptions) -> Sharing {
-        let (terms, passes) = (terms(&prepared.parts), Vec::new());
-        Sharing { listener, options, terms, prepared, passes, has_read: false, others, out_of_files: false }
+    pub(crate) fn new((listener, others): Waiting, prepared: Prepared, options: SharingOptions) -> Result<Sharing> {
+        let (_ready, terms, passes) = (announce(&prepared.parts.config)?, terms(&prepared.parts), Vec::new());
+        Ok(Sharing { listener, _ready, options, terms, prepared, passes, has_read: false, others, out_of_files: false })
     }
 
     pub(crate) fn waiting(self) -> Waiting {
@@ -164,6 +174,16 @@ impl Sharing {
             )),
         };
         let started = self.prepared.parts.run.clone().starting_at(start);
+        if let Some((cause, _)) = found.as_ref().filter(|_| self.options.stays && version == VERSION) {
+            let is_listed = LISTED.iter().all(|name| terms.get(*name) == self.terms.get(*name));
+            if is_listed || !self.passes.is_empty() || job.is_listed_again {
+                job.leave_alone(cause, tell);
+            } else {
+                // The data set is listed anew for it, once.
+                (job.is_listed_again, job.hello, self.has_read) = (true, Some((version, terms, start)), true);
+            }
+            return self.others.push(job);
+        }
         match (found, started.map_err(|error| error.cause().to_owned())) {
             (Some(wrong), _) => job.refuse(wrong, tell),
             (None, Err(why)) => job.leave_alone(&why, tell),

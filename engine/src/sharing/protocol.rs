@@ -253,6 +253,8 @@ pub(super) type Terms = BTreeMap<String, Value>;
 
 /// What must be set alike; with a decoding reader what is decoded, too.
 const ALIKE: [&str; 5] = ["batch_size", "rank", "world", "drop_last", "bad_samples"];
+/// What follows from the listing.
+pub(super) const LISTED: [&str; 3] = ["listing", "samples", "records"];
 /// `fields` decides what is read of Parquet, and of other formats what comes with decoded samples.
 const DECODED_FIELDS: &str = "fields with decode";
 

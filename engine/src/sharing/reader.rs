@@ -28,12 +28,15 @@ pub struct SharingOptions {
     /// Passes at once, at most, and at least one: who comes too late for those that are under way takes part in a further one. Each has
     /// `memory_limit`; without that setting all share the default. Only the first has `audit`, `metrics_listen` and `peers`.
     pub passes_max: usize,
+    /// Another read follows this one ([`LoaderBuilder::share_after`](crate::LoaderBuilder::share_after)): it ends also when a job has listed other
+    /// objects and no pass is under way. A job that is set otherwise reads alone, and is not refused.
+    pub stays: bool,
 }
 
 impl Default for SharingOptions {
-    /// One job, 10 s, and one pass.
+    /// One job, 10 s, one pass, and no read behind it.
     fn default() -> SharingOptions {
-        SharingOptions { jobs: 1, wait: Duration::from_secs(10), passes_max: 1 }
+        SharingOptions { jobs: 1, wait: Duration::from_secs(10), passes_max: 1, stays: false }
     }
 }
 
@@ -88,6 +91,9 @@ pub(crate) struct Job {
     waits: Option<u64>,
     /// How long it has kept others waiting.
     delay: Duration,
+    /// What it said first, while the data set is listed again for it.
+    pub(super) hello: Option<Hello>,
+    pub(super) is_listed_again: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,6 +123,8 @@ impl Job {
             holds: BTreeSet::new(),
             waits: None,
             delay: Duration::ZERO,
+            hello: None,
+            is_listed_again: false,
         }
     }
 
@@ -163,6 +171,9 @@ impl Job {
 
     /// Takes in what it says, up to what it says first, which is returned. Besides, whether it said anything.
     pub(super) fn hear(&mut self, tell: &mut dyn FnMut(&str)) -> (bool, Option<Hello>) {
+        if let Some(hello) = self.hello.take() {
+            return (true, Some(hello));
+        }
         let mut heard = false;
         while !self.has_gone() {
             self.connection.flush();

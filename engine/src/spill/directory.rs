@@ -337,7 +337,8 @@ impl Owned {
 
     /// Whether its file has no name any more: somebody has removed it.
     pub(crate) fn is_removed(&self) -> bool {
-        self.0.file.metadata().is_ok_and(|facts| facts.nlink() == 0)
+        // Some file systems count no links.
+        self.0.file.metadata().is_ok_and(|facts| facts.nlink() == 0) && !self.is_in_place()
     }
 
     /// Takes the record of the block at `place` out of the first pages of its journal, which nobody writes to any more.

@@ -227,7 +227,7 @@ impl Room {
                     Err(error) => return Some((at, Err(error))),
                 }
             }
-            if !reclaim.is_some_and(|in_use| self.reclaim(in_use)) {
+            if !reclaim.is_some_and(|in_use| self.reclaim(in_use, 1).0 > 0) {
                 return None;
             }
             reclaimed();
@@ -243,9 +243,12 @@ impl Room {
         order.iter().map(|directory| directory.turn()).collect()
     }
 
-    /// Whether what is there takes more than the limit, as when that was lowered.
-    fn is_over(&self) -> bool {
-        self.limits.limit_bytes > 0 && self.used_bytes() > self.limits.limit_bytes
+    /// Bytes that what is there takes beyond the limit, as when that was lowered.
+    fn over(&self) -> u64 {
+        match self.limits.limit_bytes {
+            0 => 0,
+            limit => self.used_bytes().saturating_sub(limit),
+        }
     }
 
     /// A directory, with the free bytes of its file system and its floor, where the limit allows for a further segment of `len` bytes and no file
@@ -282,8 +285,9 @@ impl Room {
         all.flatten().map(|named| named.len).sum()
     }
 
-    /// Removes the oldest segment whose owning process has ended; before those, what is named as one and is none. False when there is none.
-    fn reclaim(&self, in_use: &[SegmentName]) -> bool {
+    /// Removes the oldest segments whose owning processes have ended; before those, what is named as one and is none. Until so many bytes are
+    /// free, or there are no more. Returns how many segments and bytes that were.
+    fn reclaim(&self, in_use: &[SegmentName], wanted: u64) -> (u64, u64) {
         let working = self.directories.iter().filter(|directory| directory.1);
         let found = working.filter_map(|directory| named(&directory.0.own).ok()).flatten();
         let free = |named: &Named| !named.name.new && !in_use.contains(&named.name);
@@ -295,11 +299,21 @@ impl Room {
         };
         let mut segments: Vec<(u64, Named)> = found.filter(free).filter_map(created).collect();
         segments.sort_unstable_by_key(|segment| segment.0);
-        segments.iter().any(|(_, named)| match Segment::open(named) {
+        let is_removed = |named: &Named| match Segment::open(named) {
             Ok(segment) => segment.try_own().ok().flatten().is_some_and(|owned| owned.remove().is_ok()),
             Err(Unfit::Flawed(_)) => remove_flawed(named, false).is_ok_and(|removed| removed),
             Err(_) => false,
-        })
+        };
+        let (mut removed, mut bytes) = (0, 0);
+        for (_, named) in &segments {
+            if bytes >= wanted {
+                break;
+            }
+            if is_removed(named) {
+                (removed, bytes) = (removed + 1, bytes + named.len);
+            }
+        }
+        (removed, bytes)
     }
 }
 

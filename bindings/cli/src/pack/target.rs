@@ -92,15 +92,15 @@ impl Target {
         let (source, shards) = (source.uri.clone(), Vec::new());
         let manifest = Manifest { version: VERSION, source, made, complete: false, columns: None, state: None, shards };
         let mut target = Target { access, uri, there, manifest, stop: stop.clone() };
-        if !target.uri.contains("://") {
-            fuelrail::internal::forget_unfinished(&target.uri);
-        }
         if target.there.contains_key(MANIFEST) {
             target.go_on()?;
         } else if !target.there.is_empty() {
             let cause = format!("there are {} objects in {}, and no pack.json", target.there.len(), target.uri);
             let hint = "name an empty folder or prefix: shards of two runs would mix";
             return Err(Error::new(Kind::Exists, cause).with_hint(hint).into());
+        }
+        if !target.uri.contains("://") {
+            fuelrail::internal::forget_unfinished(&target.uri, true);
         }
         let whole: Outcome<Vec<bool>> = target.manifest.shards.iter().map(|shard| target.is_whole(shard)).collect();
         Ok((target, whole?))

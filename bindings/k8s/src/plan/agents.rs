@@ -3,8 +3,32 @@
 use super::{AWAY_LIMIT_S, Action, Job, JobOutcome, Step};
 use crate::dataset::{Agent, DatasetSpec, NodeStatus, Task, TaskKind, quantity};
 
-/// What the names of settings begin with that an agent has from the rest of the spec.
-const OURS: [&str; 6] = ["config", "format", "memory_limit", "share", "spill_", "uri"];
+/// What the names begin with of the settings that an agent may have: those that decide batches, and how they are read. Another one could send the
+/// secret of the data set elsewhere.
+const GIVEN: [&str; 22] = [
+    "attempts_max",
+    "bad_samples",
+    "batch_size",
+    "block_size",
+    "cache_",
+    "chunk_",
+    "classes",
+    "connections_max",
+    "decode",
+    "drop_last",
+    "epochs",
+    "fields",
+    "hedge_percent",
+    "label_field",
+    "mixture",
+    "order",
+    "request_limit",
+    "seed",
+    "shards",
+    "shuffle",
+    "side_cars",
+    "token_",
+];
 
 impl DatasetSpec {
     /// What is wrong with the agent that a spec asks for.
@@ -22,8 +46,8 @@ impl DatasetSpec {
             if !is_name(name) {
                 return Err(format!("agent.settings {name}: not the name of a setting; write it as in TOML"));
             }
-            if OURS.iter().any(|ours| name.starts_with(ours)) {
-                return Err(format!("agent.settings {name}: the rest of the spec decides it; leave it out"));
+            if !GIVEN.iter().any(|given| name.starts_with(given)) {
+                return Err(format!("agent.settings {name}: not one that an agent takes; leave it out"));
             }
         }
         Ok(())
@@ -110,7 +134,9 @@ impl Step<'_> {
         let lacking = |record: &NodeStatus| {
             let may_start = self.node(&record.name).is_some_and(|node| node.away_since_s.is_none() && !node.cordoned);
             let is_free = may_start && self.jobs_on(&record.name).next().is_none();
-            let wait_s = record.retry_after.map_or(0, |at| at - self.view.now_s);
+            // A spec that was edited is tried at once.
+            let is_new = self.status.observed_generation != self.set.metadata.generation;
+            let wait_s = record.retry_after.filter(|_| !is_new).map_or(0, |at| at - self.view.now_s);
             Some((self.agent_on(&record.name).filter(|_| is_free)?, wait_s))
         };
         let lacking: Vec<(Task, i64)> = self.status.nodes.iter().filter_map(lacking).collect();

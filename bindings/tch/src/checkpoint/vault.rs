@@ -139,7 +139,7 @@ impl Vault {
     /// `Network`, `Denied`, `File` … when a place cannot be listed or read: an older checkpoint, or none, would silently take the place of the
     /// newest. `File` when all are broken, `Usage` for one of another version.
     pub fn newest(&self) -> Result<Found> {
-        self.folder.iter().for_each(|folder| forget_unfinished(folder));
+        self.folder.iter().for_each(|folder| forget_unfinished(folder, false));
         let mut steps: Vec<(u64, bool)> = self.steps_in_folder().map(|step| (step, true)).collect();
         if let Some(bucket) = &self.bucket {
             let listed = fuelrail::list_with(&self.access, bucket, |_| {})?;

@@ -202,7 +202,7 @@ impl Trainer<'_> {
         group.broadcast(&mut said, 0)?;
         let [stopped, recovered, counts @ .., scale] = floats_of::<9>(&said);
         let [step, saved_step, samples, stale, steps, good] = counts.map(|count| count as u64);
-        self.progress = Progress { step, saved_step, samples, stale, ..self.progress.clone() };
+        self.progress = Progress { step, saved_step, samples, stale, bad_steps: 0, ..self.progress.clone() };
         self.optimiser.set_steps(steps);
         self.scale = LossScale::new(self.config.precision, Some((scale, good as u32)));
         Ok([stopped > 0.0, recovered > 0.0])

@@ -198,8 +198,8 @@ impl Trainer<'_> {
     }
 
     pub(super) fn time_to_save(&self) -> bool {
-        // An interval is skipped rather than waited for.
-        if !self.vault.is_somewhere() || self.writer.is_busy() {
+        // An interval is skipped rather than waited for, and one that ends in a run that diverges: its parameters may still be finite.
+        if !self.vault.is_somewhere() || self.writer.is_busy() || self.progress.bad_steps > 0 {
             return false;
         }
         let (steps, seconds) = (self.config.checkpoint_every_steps, self.config.checkpoint_every_s);
@@ -230,7 +230,7 @@ impl Trainer<'_> {
     pub(super) fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             self.progress.told = all.stop as usize;
-            if self.vault.is_somewhere() {
+            if self.vault.is_somewhere() && self.progress.bad_steps == 0 {
                 self.save(self.order_of(feed), feed.reporter())?;
             }
             return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));

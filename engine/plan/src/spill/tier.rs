@@ -346,6 +346,7 @@ impl Spill {
     /// A segment was removed by somebody else: what is in it is not on disk any more.
     pub fn removed(&mut self, id: SegmentId) {
         self.drop_segment(id, false);
+        (self.at_limit, self.frugal_limit) = (false, false);
     }
 
     /// Flow no longer uses a trimmed segment: its number may be given to another.

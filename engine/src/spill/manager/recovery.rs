@@ -1,5 +1,6 @@
 //! What is there at the start: segments of ended processes, which are taken over, and of living ones, which are read.
 
+use core::cmp::Reverse;
 use fuelrail_base::{ByteSize, ShardId};
 use fuelrail_flow::{Contents, Known, Objects, SpillSetup, resume};
 use fuelrail_io::file_bytes_max;
@@ -44,29 +45,34 @@ impl Work {
                 ));
             }
         }
-        if self.room.is_over() {
+        if self.room.over() > 0 {
             self.keep_to_the_limit(&mut all);
         }
         all.into_iter().for_each(|(directory, found)| self.mount(directory, found, setups));
     }
 
     /// Removes what ended processes left beyond the limit: first the oldest segments of other data sets, then those that have the fewest blocks
-    /// of this one.
+    /// of this one; none of these where what living processes have is beyond it alone.
     fn keep_to_the_limit(&mut self, all: &mut Vec<(usize, Found)>) {
-        let (_turns, mut removed) = (self.room.turns(), 0);
-        while self.room.is_over() {
-            let in_use: Vec<SegmentName> = all.iter().map(|(_, found)| found.named.name).collect();
-            if !self.room.reclaim(&in_use) {
-                let blocks = |found: &Found| found.shares.iter().map(|share| share.1.len()).sum::<usize>();
-                let owned = all.iter().enumerate().filter(|(_, (_, found))| found.owned.is_some());
-                let Some((least, _)) = owned.min_by_key(|(_, (_, found))| blocks(found)) else { break };
-                let (directory, found) = all.remove(least);
-                if let Some(Err(error)) = found.owned.map(Owned::remove) {
-                    self.give_up_directory(directory, &error);
-                    continue;
+        let _turns = self.room.turns();
+        let in_use: Vec<SegmentName> = all.iter().map(|(_, found)| found.named.name).collect();
+        let mut over = self.room.over();
+        let (mut removed, freed) = self.room.reclaim(&in_use, over);
+        over = over.saturating_sub(freed);
+        let ours: u64 = all.iter().filter(|(_, found)| found.owned.is_some()).map(|(_, found)| found.named.len).sum();
+        if (1..ours).contains(&over) {
+            let blocks = |found: &Found| found.shares.iter().map(|share| share.1.len()).sum::<usize>();
+            // Those with the most blocks first, and what is only read: they stay.
+            all.sort_by_key(|(_, found)| Reverse(if found.owned.is_some() { blocks(found) } else { usize::MAX }));
+            while over > 0
+                && let Some((directory, found)) = all.pop_if(|(_, found)| found.owned.is_some())
+            {
+                over = over.saturating_sub(found.named.len);
+                match found.owned.map(Owned::remove) {
+                    Some(Err(error)) => self.give_up_directory(directory, &error),
+                    _ => removed += 1,
                 }
             }
-            removed += 1;
         }
         if removed > 0 {
             self.count(|facts| facts.segments_reclaimed += removed);
