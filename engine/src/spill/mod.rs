@@ -227,7 +227,7 @@ impl Room {
                     Err(error) => return Some((at, Err(error))),
                 }
             }
-            if !reclaim.is_some_and(|in_use| self.reclaim(in_use, 1).0 > 0) {
+            if reclaim.is_none_or(|in_use| self.reclaim(in_use, 1).0 == 0) {
                 return None;
             }
             reclaimed();
