@@ -35,6 +35,13 @@ impl Config {
     /// The setting that an environment variable is, if it is one of ours.
     pub(super) fn of_variable(name: &str) -> Result<Option<&'static Setting>> {
         let Some(key) = name.strip_prefix("FUELRAIL_") else { return Ok(None) };
+        // Kubernetes gives every pod beside a service that is called fuelrail its addresses.
+        if ["SERVICE_HOST", "SERVICE_PORT", "PORT"].contains(&key)
+            || key.starts_with("SERVICE_PORT_")
+            || key.starts_with("PORT_")
+        {
+            return Ok(None);
+        }
         let written = |meant: &str| format!("FUELRAIL_{}", meant.to_ascii_uppercase());
         let known = Config::known("", &key.to_ascii_lowercase(), written);
         known.map(Some).map_err(|error| error.within(format_args!("environment variable {name}")))

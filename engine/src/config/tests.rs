@@ -82,6 +82,10 @@ fn only_a_setting_that_is_much_like_a_wrong_name_is_guessed() {
     }
     let variable = Config::load(None, [pair("FUELRAIL_MEMORY_LIMT", "1")], &[]).unwrap_err();
     assert_eq!(variable.hint(), Some("did you mean FUELRAIL_MEMORY_LIMIT?"));
+    let of_a_service = ["SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_9000_TCP_ADDR"];
+    let of_a_service = of_a_service.map(|name| pair(&format!("FUELRAIL_{name}"), "10.0.0.1"));
+    let uri = [pair("uri", "/data/")];
+    assert_eq!(Config::load(None, of_a_service, &uri).unwrap(), Config::load(None, [], &uri).unwrap());
     for name in ["num_workers", "learning_rate", "lr", "retries", "device", "x"] {
         assert_eq!(hint(name), "engine/docs/SETTINGS.md lists the settings", "{name}");
     }

@@ -182,6 +182,16 @@ fn one_that_stays_serves_the_next_jobs_too() {
         let read = bench_read(&uri, &["--json", "--shared-read", "--share-dir", share_dir]).json();
         assert_eq!((&read["samples"], &read["requests"]), (&40.into(), &0.into()));
     }
+    // It has listed again already, without this one.
+    shared.hears("serving");
+    fuelrail::put(&bucket.url("one-more"), b"x").unwrap();
+    let read = |more: &[&str]| {
+        let args = [&["--json", "--shared-read", "--share-dir", share_dir], more].concat();
+        let read = bench_read(&uri, &args).json();
+        (read["samples"].as_u64().unwrap(), read["requests"].as_u64().unwrap())
+    };
+    assert_eq!(read(&[]), (41, 0), "it lists again for a job that has listed other objects");
+    assert_eq!(read(&["--batch-size", "3"]), (41, 41), "one that is set otherwise reads alone");
     shared.signal("-TERM");
     assert_eq!(shared.child.wait().unwrap().code(), Some(0));
 }

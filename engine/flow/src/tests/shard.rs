@@ -219,7 +219,7 @@ impl Host for Cuts {
 /// Ten attempts are enough for no more than 40 kB of it; but one that brings 4 KiB is no failure.
 #[test]
 fn an_object_that_comes_piece_by_piece_arrives_while_the_pieces_are_of_a_size() {
-    for (after, arrives) in [(4096, true), (4095, false)] {
+    for (after, arrives) in [(1024, true), (1023, false)] {
         let bucket = Bucket::new(&[60_000]);
         let world = SimWorld::new(1, SimFaults::default(), Box::new(Cuts { bucket, after }));
         let ring = SimRing::with_capacity(&world, 64, 8);
