@@ -436,9 +436,9 @@ pub(crate) fn on_thread<T: Send>(name: &str, work: impl AsyncFnOnce() -> Result<
 /// # Errors
 /// `Environment` when the system refuses it.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    let doing = "starting tokio";
     let refused = |error: std::io::Error| {
-        let failed = Error::from_io(Kind::Environment, "starting tokio", &error);
-        no_more_files(&error).into_iter().fold(failed, Error::with_hint)
+        no_more_files(doing, &error).unwrap_or_else(|| Error::from_io(Kind::Environment, doing, error))
     };
     // Tokio panics where it has a descriptor less than it needs: so many at most.
     let room: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();

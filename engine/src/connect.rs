@@ -126,11 +126,7 @@ pub(crate) fn unreachable(authority: &str, error: &(dyn StdError + 'static)) -> 
 
 /// The error for a connection for which this process, or the system, has no descriptor left.
 fn out_of_files(error: &(dyn StdError + 'static)) -> Option<Error> {
-    let (cause, hint) = causes(error).find_map(|cause| {
-        let cause = cause.downcast_ref::<std::io::Error>()?;
-        Some((cause, no_more_files(cause)?))
-    })?;
-    Some(Error::from_io(Kind::Environment, "opening a connection", cause).with_hint(hint))
+    causes(error).find_map(|cause| no_more_files("opening a connection", cause.downcast_ref::<std::io::Error>()?))
 }
 
 /// The last of an error's causes.

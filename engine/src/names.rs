@@ -59,11 +59,8 @@ impl Names {
                 let error = Error::new(Kind::Network, format!("cannot resolve '{name}': {why}"));
                 error.with_hint(format!("check {given_by}"))
             };
-            let refused = |error: std::io::Error| match no_more_files(&error) {
-                Some(hint) => {
-                    Error::from_io(Kind::Environment, format_args!("resolving '{name}'"), error).with_hint(hint)
-                }
-                None => failed(&error),
+            let refused = |error: std::io::Error| {
+                no_more_files(format_args!("resolving '{name}'"), &error).unwrap_or_else(|| failed(&error))
             };
             let found: Vec<_> = (name.as_str(), port).to_socket_addrs().map_err(refused)?.collect();
             if found.is_empty() { Err(failed(&"it has no address")) } else { Ok(found) }

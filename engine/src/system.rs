@@ -1,6 +1,6 @@
 //! What the operating system may refuse, said in one way: threads and files; and random numbers.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{ErrorKind, Write};
@@ -56,22 +56,21 @@ pub(crate) const EMFILE: i32 = 24;
 /// The system has none.
 const ENFILE: i32 = 23;
 
-/// What to do where no further file can be open: an error of kind `Environment`.
-pub(crate) fn no_more_files(error: &std::io::Error) -> Option<&'static str> {
-    match error.raw_os_error()? {
-        EMFILE => Some("raise the limit of open files (ulimit -n)"),
-        ENFILE => Some("raise the system's limit of open files (sysctl fs.file-max)"),
-        _ => None,
-    }
+/// The error where no further file can be open, with what to do; `None` for any other.
+pub(crate) fn no_more_files(doing: impl Display, error: &std::io::Error) -> Option<Error> {
+    let hint = match error.raw_os_error()? {
+        EMFILE => "raise the limit of open files (ulimit -n)",
+        ENFILE => "raise the system's limit of open files (sysctl fs.file-max)",
+        _ => return None,
+    };
+    Some(Error::from_io(Kind::Environment, doing, error).with_hint(hint))
 }
 
 /// An error of a file or directory that the engine keeps something in; `Environment` where no further file can be open.
 pub(crate) fn refused(path: &Path, doing: &str, error: &std::io::Error) -> Error {
-    let (kind, hint) = match no_more_files(error) {
-        Some(hint) => (Kind::Environment, hint),
-        None => (Kind::File, "look at the kernel's log (dmesg), or use another disk"),
-    };
-    let failed = Error::from_io(kind, format_args!("{doing} {}", path.display()), error);
+    let doing = format!("{doing} {}", path.display());
+    let failed = no_more_files(&doing, error).unwrap_or_else(|| Error::from_io(Kind::File, doing, error));
+    let hint = "look at the kernel's log (dmesg), or use another disk";
     if failed.hint().is_some() { failed } else { failed.with_hint(hint) }
 }
 

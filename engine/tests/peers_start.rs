@@ -1,6 +1,7 @@
 //! Ranks that keep blocks for each other, at their start: with empty disks, and where their settings keep them apart for good.
 
 use crate::common::eventually;
+use crate::common::said::Said;
 use crate::common::secure::Authority;
 use crate::peers::{Job, SECRET, ask, liar, request, resident};
 use fuelrail::{ByteSize, Loader, LoaderBuilder};
@@ -9,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 /// Each asks the other for the blocks that the other keeps, and, since it may have them on disk, for those that it keeps itself.
@@ -38,28 +39,6 @@ fn ranks_with_empty_disks_do_not_wait_for_each_other() {
         had.len() < 10,
         "blocks that did not come from the other rank in time, and requests to the bucket: {had:?}"
     );
-}
-
-/// What a loader says while it runs.
-#[derive(Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl Said {
-    fn by(&self, builder: LoaderBuilder) -> LoaderBuilder {
-        let lines = Arc::clone(&self.0);
-        builder.on_stall(move |line| lines.lock().unwrap().push(line.to_owned()))
-    }
-
-    /// How many lines have all these parts.
-    fn count(&self, parts: &[&str]) -> usize {
-        let lines = self.0.lock().unwrap();
-        lines.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count()
-    }
-
-    /// Waits for such a line.
-    fn says(&self, parts: &[&str]) {
-        eventually(&format!("a line with {parts:?}"), || self.count(parts) > 0);
-    }
 }
 
 fn over_tls(builder: LoaderBuilder, authority: &Authority, own: &(PathBuf, PathBuf)) -> LoaderBuilder {
@@ -107,7 +86,7 @@ fn a_rank_that_can_never_work_is_told_of_once_with_what_to_compare() {
         // It is asked again, and not told of again.
         let before = asked.load(Ordering::SeqCst);
         eventually("it is asked again", || asked.load(Ordering::SeqCst) > before + 1);
-        assert_eq!(said.count(&["peers: rank"]), 1, "{:?}", said.0);
+        assert_eq!(said.count(&["peers: rank"]), 1, "{:?}", said.lines());
         assert_eq!(loader.stats().peers.unwrap().hits, 0);
     }
 }
@@ -126,7 +105,7 @@ fn a_rank_that_hangs_up_is_not_told_of() {
     let said = Said::default();
     let _loader = resident(said.by(job.rank(0)));
     eventually("it is asked some times", || checks.load(Ordering::SeqCst) > 2);
-    assert_eq!(said.count(&["peers: rank"]), 0, "{:?}", said.0);
+    assert_eq!(said.count(&["peers: rank"]), 0, "{:?}", said.lines());
 }
 
 #[test]
@@ -144,8 +123,8 @@ fn refused_requests_are_counted_and_told_of_once() {
     assert!(ask(job.addresses[0], "/v1/x/0", &known).0.starts_with("HTTP/1.1 404"), "not refused for who it is");
     let counted = "fuelrail_peer_refused_total{rank=\"0\"} 40\n";
     eventually("they are counted", || loader.stats().prometheus(0).contains(counted));
-    assert_eq!(said.count(&["peers: a request of 127.0.0.1 was refused", "peer_secret_file"]), 1, "{:?}", said.0);
-    assert_eq!(said.count(&["refused"]), 1, "{:?}", said.0);
+    assert_eq!(said.count(&["peers: a request of 127.0.0.1 was refused", "peer_secret_file"]), 1, "{:?}", said.lines());
+    assert_eq!(said.count(&["refused"]), 1, "{:?}", said.lines());
 }
 
 #[test]
@@ -165,7 +144,7 @@ fn certificates_of_another_authority_are_told_of_on_both_sides() {
     served.says(&["peers: a request of 127.0.0.1 was refused", "peer_ca_file"]);
     assert_eq!(stranger.stats().peers.unwrap().hits, 0);
     eventually("it is counted", || refused(&loader) > 1);
-    assert_eq!(served.count(&["was refused"]), 1, "{:?}", served.0);
+    assert_eq!(served.count(&["was refused"]), 1, "{:?}", served.lines());
 }
 
 /// Ranks connect to see whether others are there.

@@ -3,6 +3,7 @@
 //!
 //! The test binary is its own child: run with [`ROLE`] set, the test that is named becomes a loader that is killed.
 
+use crate::common::said::Said;
 use crate::common::skip::skip_or_fail;
 use crate::common::{
     Delivered, PATIENCE, bucket, drain, eventually, kept_in, listing, loader, loader_at, plain_run, planned,
@@ -13,7 +14,6 @@ use fuelrail_base::prng::Prng;
 use fuelrail_bucket::{Bucket, Counters, DataSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -208,11 +208,10 @@ fn loaders_with_orders_of_their_own_read_what_the_others_have_fetched_meanwhile(
 fn a_directory_that_vanishes_or_never_was_costs_nothing_but_requests() {
     let (set, dir) = (set(), tempfile::tempdir().unwrap());
     let bucket = bucket(&set, "");
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let hear = Arc::clone(&said);
+    let said = Said::default();
     let cache = dir.path().join("cache");
     let builder = spilling(&bucket, &cache, 100 * MIB).listing(listing(&set)).epochs(3);
-    let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
+    let mut loader = said.by(builder).build().unwrap();
     loader.next_batch().unwrap().unwrap();
     // The segment manager may be making a segment in it right now.
     eventually("the directory is gone", || std::fs::remove_dir_all(&cache).is_ok() || !cache.exists());
@@ -325,13 +324,12 @@ fn a_full_and_a_read_only_file_system_cost_nothing_but_requests() {
     std::fs::remove_file(files.into_iter().find(|path| path.extension() == Some("segment".as_ref())).unwrap()).unwrap();
     // The kernel lets go of a ring's files a moment after the ring is gone.
     eventually("nobody writes there", || small.call(&["-o", "remount,ro"]));
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let hear = Arc::clone(&said);
+    let said = Said::default();
     let builder = spilling(&bucket, small.path(), 100 * MIB).listing(listing(&set)).epochs(2);
-    let mut loader = builder.on_stall(move |line| hear.lock().unwrap().push(line.to_owned())).build().unwrap();
+    let mut loader = said.by(builder).build().unwrap();
     drain(&mut loader, &set).unwrap();
-    eventually("it is said", || !said.lock().unwrap().is_empty());
-    let told = said.lock().unwrap().clone();
+    eventually("it is said", || !said.lines().is_empty());
+    let told = said.lines();
     let here = small.path().display().to_string();
     assert!(
         told.len() == 1 && told[0].contains(&here) && told[0].contains("why the file system is read-only"),

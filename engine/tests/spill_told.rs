@@ -1,28 +1,12 @@
 //! What is told of the disk while a run goes on: damage, segments that somebody removes, and file systems without room.
 
+use crate::common::said::Said;
 use crate::common::{Delivered, bucket, drain, eventually, kept_in, listing, take};
 use crate::peers::{ask, free_ports};
 use crate::spill::{MIB, SmallDisk, disk, fill, set, spilling, take_until_hit};
-use fuelrail::LoaderBuilder;
 use fuelrail::internal::{remove_cache, verify_cache};
 use fuelrail_base::prng::Prng;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-
-/// Lines that a loader told while it ran.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl Said {
-    fn hear(&self, builder: LoaderBuilder) -> LoaderBuilder {
-        let said = self.clone();
-        builder.on_stall(move |line| said.0.lock().unwrap().push(line.to_owned()))
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
-    }
-}
 
 #[test]
 fn bit_rot_is_found_and_fetched_again() {
@@ -42,7 +26,7 @@ fn bit_rot_is_found_and_fetched_again() {
         std::fs::write(&file, bytes).unwrap();
     }
     let said = Said::default();
-    let builder = || said.hear(builder().epochs(2));
+    let builder = || said.by(builder().epochs(2));
     let mut later = builder().build().unwrap();
     drain(&mut later, &set).unwrap();
     let facts = disk(&later.stats());
@@ -82,7 +66,7 @@ fn a_cache_that_is_removed_beside_a_run_gives_its_room_back_and_is_made_anew() {
     let (set, dir, said) = (set(), tempfile::tempdir().unwrap(), Said::default());
     let bucket = bucket(&set, "");
     let builder = spilling(&bucket, dir.path(), 100 * MIB).listing(listing(&set)).epochs(100_000);
-    let mut loader = said.hear(builder).build().unwrap();
+    let mut loader = said.by(builder).build().unwrap();
     take_until_hit(&mut loader, &set, 12);
     assert!(!remove_cache(dir.path(), true).unwrap().removed.is_empty());
     let mut delivered = Delivered::default();
@@ -106,7 +90,7 @@ fn a_disk_that_is_full_in_mid_run_is_told_of_once_also_among_the_notices() {
     let (set, said) = (set(), Said::default());
     let bucket = bucket(&set, "");
     let builder = spilling(&bucket, small.path(), 100 * MIB).listing(listing(&set)).epochs(100_000);
-    let mut loader = said.hear(builder).build().unwrap();
+    let mut loader = said.by(builder).build().unwrap();
     let here = small.path().display().to_string();
     let tells =
         |line: &String| line.contains(&here) && line.contains("further blocks are kept only in the place of others");

@@ -281,7 +281,7 @@ fn copy_down(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
     }
     job.bar.total(wanted.iter().map(|object| object.size).sum());
     let expected = job.done() + wanted.len();
-    if expected > job.done() && job.goes_on() {
+    if !wanted.is_empty() && job.goes_on() {
         fs::create_dir_all(folder).map_err(|error| file("making", folder, &error))?;
     }
     let (short, long): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|object| object.size <= WHOLE_BYTES);
@@ -438,18 +438,19 @@ fn copy_up(job: &Job<'_>, access: &Access, root: &Root) -> Outcome<usize> {
         }
     });
     let left = files.len().saturating_sub(job.done());
-    let special: Vec<&str> = left_out.iter().filter(|(_, why)| why.is_none()).map(|(path, _)| path.as_str()).collect();
+    let mut special = Vec::new();
+    // Last: were they many, they would end the copy.
+    for (path, why) in left_out {
+        match why {
+            Some(error) => job.ended(&path, Err(error.into())),
+            None => special.push(path),
+        }
+    }
     if let Some(first) = special.first() {
         let (count, path) = (special.len(), first.escape_debug());
         note(&format!(
             "skipped {count} files that are not regular (pipes, sockets, devices), the first of them '{path}'"
         ));
-    }
-    // Last: were they many, they would end the copy.
-    for (path, error) in left_out {
-        if let Some(error) = error {
-            job.ended(&path, Err(error.into()));
-        }
     }
     Ok(left)
 }

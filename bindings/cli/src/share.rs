@@ -1,23 +1,20 @@
 //! `fuelrail share`: reads a data set once for all jobs of a machine that train on it.
 
 use std::num::NonZeroUsize;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread::Builder;
 use std::time::Duration;
 
 use clap::Args;
-use fuelrail::{ByteSize, Config, Error, Kind, LoaderBuilder, Sharing, SharingOptions, Stats, read_duration};
+use fuelrail::{ByteSize, LoaderBuilder, SharingOptions, Stats, read_duration};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::read::LoaderSettings;
-use crate::failure::{Outcome, Stop, usage};
+use crate::failure::{Outcome, usage};
 use crate::screen::{JsonTo, Table, note};
 use crate::settings::{from_here, given, load};
-use crate::signals::stop_on_signals;
+use crate::signals::{apart, stop_on_signals};
 
 const EXAMPLES: &str = "Examples:
   fuelrail share s3://bucket/training/ --share-dir /run/fuelrail --jobs 4 --batch-size 256 --epochs 90
@@ -78,7 +75,10 @@ pub(crate) fn run(args: &Share) -> Outcome {
     let options = SharingOptions { jobs: args.jobs, wait: args.wait, passes_max, stays: args.stay };
     let mut before = None;
     loop {
-        let mut sharing = match started((config.clone(), options.clone()), before.take(), &stop) {
+        let (config, options, last) = (config.clone(), options.clone(), before.take());
+        // A bucket that serves nothing is waited for, unless a signal comes.
+        let start = move || LoaderBuilder::new(config).share_after(options, last);
+        let mut sharing = match apart("fuelrail-start", start, || stop.check()).and_then(|started| started) {
             Err(_) if args.stay && stop.is_asked() => return Ok(ExitCode::SUCCESS),
             started => started?,
         };
@@ -115,25 +115,4 @@ fn show(args: &Share, stats: &Stats) -> Outcome {
         let facts = [("read", read), ("requests", requests), ("cache hits", format!("{:.4}", stats.hit_ratio))];
         Table::facts(facts).text()
     })
-}
-
-/// How often is looked whether it has started, or is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Lists on a thread of its own, which a signal leaves where it is: a bucket that serves nothing is waited for.
-fn started((config, options): (Config, SharingOptions), before: Option<Sharing>, stop: &Stop) -> Outcome<Sharing> {
-    let (tell, told) = sync_channel(1);
-    // Nobody hears it any more after a signal.
-    let work = move || drop(tell.send(LoaderBuilder::new(config).share_after(options, before)));
-    let spawned = Builder::new().name("fuelrail-start".into()).spawn(work);
-    let thread = spawned.map_err(|error| Error::from_io(Kind::Environment, "starting a thread", error))?;
-    loop {
-        match told.recv_timeout(LOOK_EVERY) {
-            Ok(sharing) => return Ok(sharing?),
-            Err(RecvTimeoutError::Timeout) => stop.check()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                resume_unwind(thread.join().expect_err("it ends with an outcome or a panic"))
-            }
-        }
-    }
 }

@@ -67,32 +67,38 @@ const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 /// As much as a main thread has.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs a command that Ctrl-C and SIGTERM end soon whatever it waits for, a server that does not answer included: it works on a thread of
-/// its own, which is left where it is if it does not end by itself.
-pub(crate) fn interruptible(work: impl FnOnce(&Stop) -> Outcome + Send + 'static) -> Outcome {
-    let stop = stop_on_signals()?;
+/// Runs `work` on a thread of its own, which is left where it is once `look`, called from time to time, returns an error.
+pub(crate) fn apart<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<T> {
     let (ends, ended) = sync_channel(1);
-    let theirs = stop.clone();
-    let spawned = Builder::new().name("fuelrail-command".into()).stack_size(STACK_BYTES).spawn(move || {
-        // Nobody waits any more once its time was over.
-        let _ = ends.send(work(&theirs));
-    });
+    // The receiver is gone once the thread was left.
+    let spawned = Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(move || drop(ends.send(work())));
     let worker = spawned.map_err(|error| Error::from_io(Kind::Environment, "starting a thread", error))?;
-    let mut signalled = None::<Instant>;
     loop {
         match ended.recv_timeout(LOOK_EVERY) {
-            Ok(outcome) => return outcome,
+            Ok(outcome) => return Ok(outcome),
+            Err(RecvTimeoutError::Timeout) => look()?,
             Err(RecvTimeoutError::Disconnected) => {
                 resume_unwind(worker.join().expect_err("it ends with an outcome or a panic"))
             }
-            Err(RecvTimeoutError::Timeout) if !is_signalled() => {}
-            Err(RecvTimeoutError::Timeout) => {
-                let grace = if stop.is_uploading() { UPLOAD_GRACE } else { GRACE };
-                if signalled.get_or_insert_with(Instant::now).elapsed() > grace {
-                    remove_unfinished();
-                    return Err(interrupted().into());
-                }
-            }
         }
     }
+}
+
+/// Runs a command that Ctrl-C and SIGTERM end soon whatever it waits for, a server that does not answer included.
+pub(crate) fn interruptible(work: impl FnOnce(&Stop) -> Outcome + Send + 'static) -> Outcome {
+    let (stop, mut signalled) = (stop_on_signals()?, None::<Instant>);
+    let theirs = stop.clone();
+    let look = || {
+        let grace = if stop.is_uploading() { UPLOAD_GRACE } else { GRACE };
+        if !is_signalled() || signalled.get_or_insert_with(Instant::now).elapsed() <= grace {
+            return Ok(());
+        }
+        remove_unfinished();
+        Err(interrupted())
+    };
+    apart("fuelrail-command", move || work(&theirs), look)?
 }

@@ -246,11 +246,11 @@ impl Step<'_> {
             if clean {
                 record.source.clear();
             }
-            let current = self.layout.as_ref().is_ok_and(|to| to.matches(record));
-            let of = self.layout.as_ref().map_or(0, |to| to.preload.shares);
+            // What the spec asks for, where the directory is of it.
+            let to = self.layout.as_ref().ok().filter(|to| to.matches(record));
             // A lower limit has the next program that opens the disk drop what is beyond it.
-            let fits = |share: &Share| self.layout.as_ref().is_ok_and(|to| share.bytes <= to.limit_bytes);
-            let is_asked = |share: &Share| keeps || (current && share.of == of && fits(share));
+            let is_asked =
+                |share: &Share| to.map_or(keeps, |to| share.of == to.preload.shares && share.bytes <= to.limit_bytes);
             record.shares.retain(|share| record.machine == machine && is_asked(share));
             if record.machine != machine {
                 (record.full, record.machine) = (None, machine);
@@ -307,7 +307,7 @@ impl Step<'_> {
     /// Follows the existing Jobs of tasks, or plans the next one.
     fn work(&mut self) -> Action {
         let jobs = self.view.jobs;
-        let jobs: Vec<&Job> = jobs.iter().filter(|job| !job.is_agent()).collect();
+        let jobs: Vec<&Job> = jobs.iter().filter(|job| job.agent().is_none()).collect();
         let done: Vec<&Job> = jobs.iter().copied().filter(|job| self.absorb(job)).collect();
         if let Some(job) = done.iter().find(|job| job.deleting_since_s.is_none()) {
             return Action::DeleteJob(job.uid.clone());
@@ -355,17 +355,13 @@ impl Step<'_> {
             }
             return true;
         };
-        let now_s = self.view.now_s;
         let result = match &job.outcome {
             // A deleted one has no say: its task runs again when it is gone.
             _ if job.deleting_since_s.is_some() => return true,
             JobOutcome::Running | JobOutcome::Serving => return false,
-            JobOutcome::NotStarted(since_s, why) => match since_s.saturating_add(AWAY_LIMIT_S) - now_s {
-                left_s @ 1.. => {
-                    self.again(left_s);
-                    return false;
-                }
-                _ => Err(format!("its Job has not started for {AWAY_LIMIT_S} s: {why}")),
+            JobOutcome::NotStarted(since_s, why) => match self.overdue("Job", *since_s, why) {
+                None => return false,
+                Some(why) => Err(why),
             },
             JobOutcome::Failed(why) => Err(why.clone()),
             JobOutcome::Succeeded(report) => self.take(&task, report.as_ref()),
@@ -373,6 +369,16 @@ impl Step<'_> {
         self.status.finished = Some(job.uid.clone());
         self.end(&task, result);
         true
+    }
+
+    /// Why a Job whose containers have not started since then counts as failed, once that is long ago; until then it is looked at again.
+    fn overdue(&mut self, what: &str, since_s: i64, why: &str) -> Option<String> {
+        let left_s = since_s.saturating_add(AWAY_LIMIT_S) - self.view.now_s;
+        if left_s > 0 {
+            self.again(left_s);
+            return None;
+        }
+        Some(format!("its {what} has not started for {AWAY_LIMIT_S} s: {why}"))
     }
 
     /// Ends the recorded task. One that failed is tried again later.

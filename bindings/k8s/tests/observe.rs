@@ -195,22 +195,13 @@ fn an_agent_is_a_job_that_serves_when_its_pod_is_ready_and_runs_as_the_user_with
     let agent = &pod["containers"][0];
     let arguments = json!(["share", "--stay", "--share-dir=/disk/share", "--passes-max=2", "--", "s3://b/; rm -rf /"]);
     assert_eq!((&agent["command"], &agent["args"]), (&json!(["fuelrail"]), &arguments));
-    let env: Vec<_> =
-        agent["env"].as_array().unwrap().iter().map(|variable| (&variable["name"], &variable["value"])).collect();
-    let expected = [
-        ("FUELRAIL_SPILL_DIRS", "/disk"),
-        ("FUELRAIL_SPILL_LIMIT_BYTES", "1073741824"),
-        ("FUELRAIL_BATCH_SIZE", "256"),
-        ("FUELRAIL_LABEL_FIELD", "$$(AWS_SECRET_ACCESS_KEY)"),
-    ];
-    assert_eq!(
-        env,
-        expected
-            .map(|(name, value)| (json!(name), json!(value)))
-            .iter()
-            .map(|(name, value)| (name, value))
-            .collect::<Vec<_>>()
-    );
+    let env = json!([
+        { "name": "FUELRAIL_SPILL_DIRS", "value": "/disk" },
+        { "name": "FUELRAIL_SPILL_LIMIT_BYTES", "value": "1073741824" },
+        { "name": "FUELRAIL_BATCH_SIZE", "value": "256" },
+        { "name": "FUELRAIL_LABEL_FIELD", "value": "$$(AWS_SECRET_ACCESS_KEY)" },
+    ]);
+    assert_eq!(agent["env"], env);
     assert_eq!(agent["resources"]["limits"]["memory"], "17179869184");
     let security = &agent["securityContext"];
     assert_eq!((&security["runAsUser"], &security["capabilities"]["add"]), (&json!(1000), &json!([])));

@@ -43,8 +43,8 @@ pub use mapped::MappedFile;
 pub use probe::{Finding, Grade, Nic, Probe, ProbeConfig, probe, probe_under};
 #[doc(hidden)]
 pub use process::{
-    ForkGuard, MemoryUse, ThreadMeter, ThreadUse, file_bytes_max, give_back_freed, memory_use, monotonic_now,
-    open_files_max, process_cpu, thread_cpu, trim_heap, wall_now,
+    ForkGuard, MemoryUse, ThreadMeter, ThreadUse, file_bytes_max, give_back_freed, may_write, memory_use,
+    monotonic_now, open_files_max, process_cpu, thread_cpu, trim_heap, wall_now,
 };
 pub use region::Region;
 pub use ring::choice::{Backend, RingChoice};

@@ -107,10 +107,14 @@ pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The longest file that this process may write, bytes; `None` without a limit. A write beyond it ends the process (SIGXFSZ), unless that
-/// is ignored.
+/// The longest file that this process may write, bytes; `None` without a limit.
 pub fn file_bytes_max() -> Option<u64> {
     getrlimit(Resource::Fsize).current
+}
+
+/// Whether this process may write a file of so many bytes. A write beyond its limit ends the process (SIGXFSZ), unless that is ignored.
+pub fn may_write(len: u64) -> bool {
+    file_bytes_max().is_none_or(|most| len <= most)
 }
 
 /// The monotonic clock as an [`Instant`]: nanoseconds since the machine's boot-time origin, the same for every thread

@@ -11,7 +11,7 @@ use fuelrail_base::{ByteSize, Error, Kind, Result};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
-use crate::process::file_bytes_max;
+use crate::process::may_write;
 
 /// Largest supported alignment of direct access: a page.
 const UNIT_BYTES_MAX: u32 = 4096;
@@ -84,8 +84,7 @@ pub fn preallocate(file: &File, path: &Path, len: u64) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    if file_bytes_max().is_some_and(|most| len > most) {
-        // The call would be the end of the process.
+    if !may_write(len) {
         let hint = "raise this process's limit of the lengths of files (ulimit -f)";
         return Err(Error::from_errno(Kind::File, &doing, libc::EFBIG).with_hint(hint));
     }

@@ -104,23 +104,26 @@ impl Homes {
 
     /// The rank that keeps a block.
     pub fn of(&self, block: BlockId) -> u16 {
-        match self.of_group(block) {
-            None => self.entry(block)[0],
-            Some(home) if self.leaving.contains(&home) => self.among_the_others(block).unwrap_or(home),
-            Some(home) => home,
-        }
+        self.of_group(block).map_or_else(|| self.entry(block)[0], |group| self.left_by(group, block))
     }
 
     /// The rank that may have a block which its home lacks: the one that leaves it to that; or that was its home in a run before, under the
     /// sticky order as far as that is remembered, else in any without the home. `None` where there is no other.
     pub fn second(&self, block: BlockId) -> Option<u16> {
-        let home = self.of(block);
-        let is_other = |rank: &u16| *rank != home;
-        match self.of_group(block) {
-            None => Some(self.entry(block)[1]).filter(is_other),
-            Some(leaving) if leaving != home => Some(leaving),
-            Some(_) => self.former.get()?.iter().find_map(|run| run.home(block).filter(is_other)),
+        let Some(group) = self.of_group(block) else {
+            let [home, second] = self.entry(block);
+            return (second != home).then_some(second);
+        };
+        let home = self.left_by(group, block);
+        if home != group {
+            return Some(group);
         }
+        self.former.get()?.iter().find_map(|run| run.home(block).filter(|rank| *rank != home))
+    }
+
+    /// The home of a block whose group sits at this rank, which may be about to leave.
+    fn left_by(&self, group: u16, block: BlockId) -> u16 {
+        if self.leaving.contains(&group) { self.among_the_others(block).unwrap_or(group) } else { group }
     }
 
     /// Where the block's group sits, under the sticky order.

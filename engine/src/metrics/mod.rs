@@ -97,7 +97,11 @@ impl Stats {
         );
         page.value("blocks_given_up_total", "Blocks given up.", self.given_up);
         page.value("cache_evictions_total", "Blocks dropped from RAM.", self.evictions);
-        page.value("hit_ratio", "Share of the blocks that RAM or the disk had.", self.hit_ratio);
+        page.value(
+            "hit_ratio",
+            "Share of the blocks asked for that took no request to the bucket of their own.",
+            self.hit_ratio,
+        );
         page.value("connections_open", "Connections to the bucket that are open.", self.connections_open);
         page.value("connections_failed_total", "Connections ended by an error.", self.connections_failed);
         let latency = "From a request to the last byte of its block, since the start.";

@@ -205,11 +205,12 @@ impl Sharing {
                 Err(other) => _ = why.get_or_insert(other),
             }
         }
-        let (mut prepared, mut due) = (self.prepared.another(), None);
-        if let Some(why) = why {
-            if self.passes.len() >= self.options.passes_max {
-                return Err(why);
-            }
+        let (is_further, mut due) = (why.is_some(), None);
+        if let Some(why) = why.filter(|_| self.passes.len() >= self.options.passes_max) {
+            return Err(why);
+        }
+        let mut prepared = self.prepared.another();
+        if is_further {
             let Cursor { epoch, position } = start;
             let of_first = "audit, metrics_listen and peers are the first one's";
             tell(&format!("a further pass for a job at position {position} of epoch {epoch}; {of_first}"));

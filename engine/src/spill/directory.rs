@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use fuelrail_base::limits::SEGMENT_BYTES_MIN;
 use fuelrail_base::{ByteSize, Error, Kind, Result};
-use fuelrail_io::{OwnDirectory, direct_unit, file_bytes_max, is_locked, next_written, preallocate, try_lock};
+use fuelrail_io::{
+    OwnDirectory, direct_unit, file_bytes_max, is_locked, may_write, next_written, preallocate, try_lock,
+};
 use fuelrail_wire::block::{
     Entry, PAGE_BYTES, RECORD_BYTES, Record, Scan, Scanned, SegmentHeader, SegmentName, entries, journal_page,
 };
@@ -344,8 +346,7 @@ impl Owned {
     /// Takes the record of the block at `place` out of the first pages of its journal, which nobody writes to any more.
     pub(crate) fn forget(&self, pages: u64, place: u64) -> Result<()> {
         let Segment { file, named, header } = &self.0;
-        if file_bytes_max().is_some_and(|most| header.len > most) {
-            // The write would be the end of the process.
+        if !may_write(header.len) {
             return Ok(());
         }
         let is_it = |entry: Entry| match entry {

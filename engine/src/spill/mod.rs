@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fuelrail_base::{ByteSize, Result, SampleId};
 use fuelrail_flow::{Objects, SpillSetup};
-use fuelrail_io::{VolumeRoom, file_bytes_max, open_files_max};
+use fuelrail_io::{VolumeRoom, file_bytes_max, may_write, open_files_max};
 use fuelrail_wire::block::SegmentName;
 use fuelrail_wire::{Endpoint, Scheme};
 
@@ -96,7 +96,7 @@ pub(crate) fn start_segment_manager(
         no_room(format!("spill_limit is {}", ByteSize(limits.limit_bytes)));
         rooms = 0;
     }
-    if file_bytes_max().is_some_and(|most| most < lengths.least) {
+    if !may_write(lengths.least) {
         // The first that is to be made tells.
         rooms = 0;
     }
@@ -172,6 +172,11 @@ impl Limits {
     /// Bytes of this file system to leave free.
     fn floor(self, volume: VolumeRoom) -> u64 {
         self.floor_bytes.unwrap_or(volume.total_bytes / FLOOR_SHARE)
+    }
+
+    /// Whether so many bytes can be taken of this file system and its floor stays free.
+    fn leaves(self, volume: VolumeRoom, bytes: u64) -> bool {
+        volume.free_bytes >= self.floor(volume).saturating_add(bytes)
     }
 }
 
@@ -254,16 +259,16 @@ impl Room {
     /// A directory, with the free bytes of its file system and its floor, where the limit allows for a further segment of `len` bytes and no file
     /// system has room for one.
     fn full(&self, len: u64) -> Option<(PathBuf, u64, u64)> {
-        let is_within =
-            self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
         let working = self.directories.iter().filter(|directory| directory.1).map(|directory| &directory.0.own);
-        let facts = working.filter_map(|own| {
-            let volume = own.room().ok()?;
-            Some((own.path().to_owned(), volume.free_bytes, self.limits.floor(volume)))
-        });
-        let facts: Vec<_> = facts.collect();
-        let is_full = is_within && facts.iter().all(|(_, free, floor)| *free < floor.saturating_add(len));
-        facts.into_iter().next().filter(|_| is_full)
+        let rooms: Vec<_> = working.filter_map(|own| Some((own, own.room().ok()?))).collect();
+        let is_full = self.is_within(len) && rooms.iter().all(|(_, volume)| !self.limits.leaves(*volume, len));
+        let (own, volume) = rooms.first().filter(|_| is_full)?;
+        Some((own.path().to_owned(), volume.free_bytes, self.limits.floor(*volume)))
+    }
+
+    /// Whether the limit allows for a further segment of so many bytes.
+    fn is_within(&self, len: u64) -> bool {
+        self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes
     }
 
     fn has_room(&self, at: usize, len: u64) -> Result<bool> {
@@ -275,8 +280,7 @@ impl Room {
             return Err(refusal.clone());
         }
         let volume = directory.own.room()?;
-        let within = self.limits.limit_bytes == 0 || self.used_bytes().saturating_add(len) <= self.limits.limit_bytes;
-        Ok(within && volume.free_bytes >= self.limits.floor(volume).saturating_add(len))
+        Ok(self.is_within(len) && self.limits.leaves(volume, len))
     }
 
     /// Bytes of everything that is named as a segment. A directory that cannot be read says so when it is written to.

@@ -14,6 +14,7 @@ pub mod proxy;
 pub mod reading;
 pub mod recorder;
 pub mod s3s;
+pub mod said;
 pub mod secure;
 pub mod services;
 pub mod skip;

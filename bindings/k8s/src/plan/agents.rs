@@ -1,6 +1,6 @@
 //! Agents: on nodes that hold the data set whole, a Job that reads for the jobs there, until something else is to be done with the disk.
 
-use super::{AWAY_LIMIT_S, Action, Job, JobOutcome, Step};
+use super::{Action, Job, JobOutcome, Step};
 use crate::dataset::{Agent, DatasetSpec, NodeStatus, Task, TaskKind, quantity};
 
 /// What the names begin with of the settings that an agent may have: those that decide batches, and how they are read. Another one could send the
@@ -55,9 +55,9 @@ impl DatasetSpec {
 }
 
 impl Job {
-    /// Whether it is an agent, and no task.
-    pub(super) fn is_agent(&self) -> bool {
-        self.task.as_ref().is_some_and(|task| task.kind == TaskKind::Serve)
+    /// What it was made for, if it is an agent and no task.
+    pub(super) fn agent(&self) -> Option<&Task> {
+        self.task.as_ref().filter(|task| task.kind == TaskKind::Serve)
     }
 }
 
@@ -82,44 +82,37 @@ impl Step<'_> {
     pub(super) fn serve(&mut self) -> Action {
         self.status.nodes.iter_mut().for_each(|record| record.serving = false);
         let jobs = self.view.jobs;
-        let agents = jobs.iter().filter(|job| job.is_agent() && job.deleting_since_s.is_none());
-        let ending: Vec<&Job> = agents.filter(|job| self.has_to_end(job)).collect();
+        let there = jobs.iter().filter(|job| job.deleting_since_s.is_none());
+        let ending: Vec<&Job> = there.filter(|job| self.has_to_end(job)).collect();
         match ending.first() {
             Some(job) => Action::DeleteJob(job.uid.clone()),
             None => self.next_agent().map_or(Action::None, Action::CreateJob),
         }
     }
 
-    /// Applies an agent's outcome to the status. Whether it is to be deleted.
+    /// Applies an agent's outcome to the status. Whether it is one that is to be deleted.
     fn has_to_end(&mut self, job: &Job) -> bool {
-        let Some(task) = &job.task else { return false };
+        let Some(task) = job.agent() else { return false };
         let now_s = self.view.now_s;
         let is_wanted = self.agent_on(&task.node).as_ref() == Some(task);
         let is_there = self.node(&task.node).is_some_and(|node| node.away_since_s.is_none());
-        let left_s = |since_s: i64| since_s.saturating_add(AWAY_LIMIT_S) - now_s;
         let failure = match &job.outcome {
             // Somebody deleted its pod.
             JobOutcome::Succeeded(_) => return true,
-            JobOutcome::Failed(why) => why.clone(),
-            JobOutcome::NotStarted(since_s, why) if is_there && left_s(*since_s) <= 0 => {
-                format!("its agent has not started for {AWAY_LIMIT_S} s: {why}")
-            }
+            JobOutcome::Failed(why) => Some(why.clone()),
+            JobOutcome::NotStarted(since_s, why) => self.overdue("agent", *since_s, why).filter(|_| is_there),
             JobOutcome::Serving if is_wanted => {
                 self.note(&task.node, Ok(()));
                 self.record_mut(&task.node).into_iter().for_each(|record| record.serving = true);
                 return false;
             }
-            outcome => {
-                if let JobOutcome::NotStarted(since_s, _) = outcome
-                    && left_s(*since_s) > 0
-                {
-                    self.again(left_s(*since_s));
-                }
-                // It ends when its jobs have, or its directory is needed. An invalid spec ends none.
-                let has_jobs = *outcome == JobOutcome::Serving && self.view.readers.contains(&task.node);
-                let may_stay = has_jobs || (self.layout.is_err() && !self.deleting);
-                return !is_wanted && (self.is_used(&task.node) || !may_stay);
-            }
+            JobOutcome::Running | JobOutcome::Serving => None,
+        };
+        let Some(failure) = failure else {
+            // It ends when its jobs have, or its directory is needed. An invalid spec ends none.
+            let has_jobs = job.outcome == JobOutcome::Serving && self.view.readers.contains(&task.node);
+            let may_stay = has_jobs || (self.layout.is_err() && !self.deleting);
+            return !is_wanted && (self.is_used(&task.node) || !may_stay);
         };
         // Once: it is seen again until it is deleted.
         let is_noted = |record: &NodeStatus| record.retry_after.is_some_and(|at| at > now_s);

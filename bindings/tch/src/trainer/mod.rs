@@ -460,10 +460,10 @@ impl<'l> Trainer<'l> {
             }
         };
         self.check_parameters()?;
+        if self.may_save() && self.progress.saved_step < self.progress.step {
+            self.save(self.order_of(feed), feed.reporter())?;
+        }
         if self.vault.is_somewhere() {
-            if self.progress.saved_step < self.progress.step {
-                self.save(self.order_of(feed), feed.reporter())?;
-            }
             self.wait_until_saved()?;
         }
         self.hand_over(feed);

@@ -197,9 +197,14 @@ impl Trainer<'_> {
         }
     }
 
+    /// Whether there is a place for checkpoints, and the last loss was finite: the parameters behind one that was not may be finite, and no good.
+    pub(super) fn may_save(&self) -> bool {
+        self.vault.is_somewhere() && self.progress.bad_steps == 0
+    }
+
     pub(super) fn time_to_save(&self) -> bool {
-        // An interval is skipped rather than waited for, and one that ends in a run that diverges: its parameters may still be finite.
-        if !self.vault.is_somewhere() || self.writer.is_busy() || self.progress.bad_steps > 0 {
+        // An interval is skipped rather than waited for.
+        if !self.may_save() || self.writer.is_busy() {
             return false;
         }
         let (steps, seconds) = (self.config.checkpoint_every_steps, self.config.checkpoint_every_s);
@@ -230,7 +235,7 @@ impl Trainer<'_> {
     pub(super) fn after_step(&mut self, feed: &mut dyn Feed, all: &Tail, given: Option<String>) -> Result<Option<End>> {
         if all.stop > 0.0 {
             self.progress.told = all.stop as usize;
-            if self.vault.is_somewhere() && self.progress.bad_steps == 0 {
+            if self.may_save() {
                 self.save(self.order_of(feed), feed.reporter())?;
             }
             return Ok(Some(End::Stopped(given.unwrap_or_else(|| "another rank was told to stop".into()))));
@@ -318,16 +323,18 @@ impl Trainer<'_> {
     pub(super) fn watch_losses(&mut self, all: f64, own: f64, passes: &Passes, step: u64) -> Result<()> {
         if !own.is_finite() && !self.scale.moves() {
             self.progress.bad_losses += 1;
-            let bad = self.progress.bad_losses;
-            let ids: Vec<u64> = passes.ids.iter().take(NAMED_MAX).map(|id| id.0).collect();
-            let more = passes.ids.len() - ids.len();
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            if bad == 1 {
-                let notice = format!("the loss of step {step} is {own}; samples of this rank: {ids:?}{more}");
-                (self.listener)(Event::Notice(&notice));
-            } else if bad.is_power_of_two() {
-                (self.listener)(Event::Notice(&format!("{bad} steps had such losses by step {step}")));
-            }
+            let notice = match self.progress.bad_losses {
+                1 => {
+                    let ids: Vec<u64> = passes.ids.iter().take(NAMED_MAX).map(|id| id.0).collect();
+                    let more = match passes.ids.len() - ids.len() {
+                        0 => String::new(),
+                        more => format!(" and {more} more"),
+                    };
+                    Some(format!("the loss of step {step} is {own}; samples of this rank: {ids:?}{more}"))
+                }
+                bad => bad.is_power_of_two().then(|| format!("{bad} steps had such losses by step {step}")),
+            };
+            notice.iter().for_each(|notice| (self.listener)(Event::Notice(notice)));
         }
         self.progress.bad_steps = if all.is_finite() { 0 } else { self.progress.bad_steps + 1 };
         if self.progress.bad_steps < BAD_STEPS_MAX {

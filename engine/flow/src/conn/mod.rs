@@ -17,7 +17,7 @@ pub(crate) use secure::{Secure, Tunnel};
 
 use exchange::Sink;
 use fuelrail_base::{Duration, Error, Instant, Kind, Result};
-use fuelrail_io::{Op, OpId, Scatter, Slot, SockId, Window};
+use fuelrail_io::{Op, OpId, Scatter, Slot, SockId};
 use fuelrail_wire::tls::Agreed;
 use pace::Trickle;
 use responses::Responses;
@@ -134,11 +134,8 @@ impl Conn {
 
     /// The response under way has brought payload, which a refusal does not.
     pub(crate) fn has_payload(&self) -> bool {
-        let brought = |front: &Exchange| {
-            let filled = front.window.as_ref().map_or(0, Window::filled);
-            matches!(front.sink, Sink::Window) && filled > front.resumed_at
-        };
-        self.responses.body.is_some() && self.front().is_some_and(brought)
+        let is_payload = || self.front().is_some_and(|front| matches!(front.sink, Sink::Window));
+        self.responses.body.as_ref().is_some_and(|body| body.landed() > 0) && is_payload()
     }
 
     /// Notes that a second request runs against the front exchange.

@@ -101,8 +101,9 @@ impl Transport for Http {
             }
             Op::Recv { into, .. } => {
                 self.tell(io, at, |conn, cx| conn.received(into, done.result, cx));
-                let came = done.result.is_ok_and(|got| got > 0);
-                io.requests.progressed |= came && self.conns[at].has_payload();
+                if !io.requests.progressed && done.result.is_ok_and(|got| got > 0) {
+                    io.requests.progressed = self.conns[at].has_payload();
+                }
                 let stats = &mut io.requests.stats;
                 (stats.heads_predicted, stats.heads_mispredicted) = (self.predictor.right, self.predictor.wrong);
                 if let Some(agreed) = self.conns[at].take_agreed() {

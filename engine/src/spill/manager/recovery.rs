@@ -3,7 +3,7 @@
 use core::cmp::Reverse;
 use fuelrail_base::{ByteSize, ShardId};
 use fuelrail_flow::{Contents, Known, Objects, SpillSetup, resume};
-use fuelrail_io::file_bytes_max;
+use fuelrail_io::may_write;
 use fuelrail_plan::spill::Mount;
 use fuelrail_wire::block::{SegmentHeader, SegmentName};
 
@@ -138,7 +138,7 @@ fn look(named: &Named, contents: &Contents<'_>, shards: u16, left: &mut usize) -
     let owned = if *left > 0 { segment.try_own().unwrap_or(None) } else { None };
     *left -= usize::from(owned.is_some());
     // One that is longer than files of this process may be is not written to: that would be its end.
-    let is_writable = file_bytes_max().is_none_or(|most| segment.header.len <= most);
+    let is_writable = may_write(segment.header.len);
     let mount = if is_writable { resume(segment.header.len, &scanned) } else { Mount::Sealed };
     let direct = segment.is_direct();
     let pages = scanned.pages;

@@ -82,14 +82,25 @@ fn a_killed_owners_segments_are_taken_over_and_its_room_is_not_lost() {
     );
 }
 
-/// Tells a child which directory to use although it may open few files.
-const FEW_FILES: &str = "FUELRAIL_TEST_FEW_FILES";
+/// Runs a child of this file on a directory, behind a command of the shell that limits it. It has to pass.
+fn passes_under(limit: &str, child: &str, directory: &Path) {
+    let run = format!("{limit} && exec \"$0\" --exact \"$1\" --nocapture --test-threads=1");
+    let child = Command::new("sh")
+        .args(["-c", &run])
+        .arg(std::env::current_exe().unwrap())
+        .arg(format!("spill::tests::processes::{child}"))
+        .env(CHILD, directory)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
+}
 
 /// Not a test by itself: what the child does. Of 48 files a quarter are segments, it can open others, and where it cannot, the
 /// directory is not at fault.
 #[test]
 fn a_child_with_few_files() {
-    let Some(path) = std::env::var_os(FEW_FILES) else { return };
+    let Some(path) = std::env::var_os(CHILD) else { return };
     let (objects, told) = (objects("e"), Told::default());
     let mut work = work(&[Path::new(&path)], 1, 0, &told);
     let found = recovered(&mut work, &objects, 1).remove(0);
@@ -117,26 +128,14 @@ fn few_open_files_are_shared_with_the_program() {
     for sample in 0..40 {
         left_behind(scratch.path(), &objects, sample..sample + 1);
     }
-    let run = "ulimit -n 48 && exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
-    let child = Command::new("sh")
-        .args(["-c", run])
-        .arg(std::env::current_exe().unwrap())
-        .arg("spill::tests::processes::a_child_with_few_files")
-        .env(FEW_FILES, scratch.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    passes_under("ulimit -n 48", "a_child_with_few_files", scratch.path());
 }
-
-/// Tells a child which directory to use although it may write short files only.
-const SHORT_FILES: &str = "FUELRAIL_TEST_SHORT_FILES";
 
 /// Not a test by itself: what the child does, whose files may be shorter than any segment. What is there is read, and nothing is made or
 /// written to, which would be the child's end.
 #[test]
 fn a_child_with_short_files() {
-    let Some(path) = std::env::var_os(SHORT_FILES) else { return };
+    let Some(path) = std::env::var_os(CHILD) else { return };
     let (objects, told) = (objects("e"), Told::default());
     let mut work = work(&[Path::new(&path)], 1, 0, &told);
     let found = recovered(&mut work, &objects, 1).remove(0);
@@ -154,14 +153,5 @@ fn a_limit_of_file_lengths_is_told_of_and_ends_nothing() {
     let (scratch, objects) = (tempdir().unwrap(), objects("e"));
     left_behind(scratch.path(), &objects, 0..20);
     // In units of 512 or of 1024 bytes: less than a MiB.
-    let run = "ulimit -f 1000 && exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
-    let child = Command::new("sh")
-        .args(["-c", run])
-        .arg(std::env::current_exe().unwrap())
-        .arg("spill::tests::processes::a_child_with_short_files")
-        .env(SHORT_FILES, scratch.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&child.stderr));
+    passes_under("ulimit -f 1000", "a_child_with_short_files", scratch.path());
 }
